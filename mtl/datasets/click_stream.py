@@ -29,7 +29,7 @@ FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "click_probability": ("float32", ()),
     "purchase_probability": ("float32", ()),
 }
-# The drawn parts of a row; each has a separate seed.
+# The random parts of a row; each has a separate seed.
 _DRAWS = 16
 _RECENT = 3
 _SECONDS = 3600.0
@@ -37,22 +37,22 @@ _SECONDS = 3600.0
 
 @checks.dataclass
 class ClickStream(simulated.Simulated):
-    """Rows of an item that is shown, and of the items that its user has clicked before.
+    """Rows with an item that is shown to a user, and the items that the user has clicked before.
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
-    history has up to `max_events` clicked items: a share `noise` of them has any category, the
-    others have a category of interest. Every second shown item has one, too. Let n be the number of
-    clicked items with the category of the shown item, and r be 1 if one of the last 3 has it, else
-    0:
+    history has up to `max_events` clicked items: a share `noise` of these items has any category,
+    the other items have a category of interest. Every second shown item also has a category of
+    interest. Let n be the number of clicked items with the category of the shown item, and r be 1
+    if one of the last 3 clicked items has this category, else 0:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
 
-    So the mean of a history tells little; the events with the category of the shown item tell all.
-    The mean time between two clicks is an hour. A session shows `shown` items to a user, in rows
-    that follow each other. Each user has a hidden tendency to click, which both sigmoids add to
-    their argument. A row depends only on the seed, the split and its number, so a larger split
-    starts with the rows of a smaller one.
+    So the mean of a history says little; only events with the category of the shown item count. The
+    mean time between two clicks is an hour. A session shows `shown` items to a user, in rows that
+    follow each other. Each user has a hidden tendency to click, which both sigmoids add to their
+    argument. A row depends only on the seed, the split and its number, so a larger split starts
+    with the rows of a smaller one.
 
     Fields: session, item, category and now; the lists clicked_items, clicked_categories and
     clicked_times, the last click last; the labels click and purchase; and their true probabilities,
@@ -66,10 +66,11 @@ class ClickStream(simulated.Simulated):
       noise: the share of clicked items of any category, in [0, 1].
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
       shown: how many items are shown to a user; the last session of each 1000 rows may be shorter.
-      popularity: at least 1: with u uniform in [0, 1), an item is the one at the share u^popularity
-        of its category. 1 makes all items alike.
+      popularity: at least 1. The rank of an item within its category is u^popularity times the
+        number of items, u uniform in [0, 1). 1 makes all items equally likely; larger numbers
+        prefer the first items.
       spread: the standard deviation of the tendencies of users, at least 0.
-      seed: from 0 on.
+      seed: the seed of all draws, at least 0.
     """
 
     items: int = 2000
@@ -99,7 +100,7 @@ class ClickStream(simulated.Simulated):
         return FIELDS
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Return rows that are drawn together, of a split by its number."""
+        """Return a part of a split, see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         rows, places = simulated.ROWS_TOGETHER, self.max_events
@@ -113,8 +114,8 @@ class ClickStream(simulated.Simulated):
 
         def choose(interests: tf.Tensor, share: float, *shape: int) -> tf.Tensor:
             """Return categories: `share` of them are any category, the others are interests."""
-            own = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
-            return tf.where(uniform(*shape) < share, whole(self.categories, *shape), own)
+            favourites = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
+            return tf.where(uniform(*shape) < share, whole(self.categories, *shape), favourites)
 
         numbers = tf.range(rows)
         firsts = numbers - numbers % self.shown  # The first row of each row's session.
@@ -132,11 +133,11 @@ class ClickStream(simulated.Simulated):
         is_same = tf.equal(clicked, category)
         count = tf.reduce_sum(tf.cast(is_same & is_event, tf.float32), 1)
         recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
-        drawn = uniform(2)
+        thresholds = uniform(2)
         now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
         # Exponential waiting times with a mean of an hour; 1 - u is never 0.
         gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
-        # The time from each event to now: the sum of the gaps of all that come from it on.
+        # The time from each event to now: the sum of the gaps after it and all later events.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
         lists = {
             "clicked_items": of_user(self._choose_items(clicked, uniform(places))),
@@ -152,17 +153,17 @@ class ClickStream(simulated.Simulated):
             "item": item,
             "category": category[:, 0],
             "now": now,
-            "click": tf.cast(drawn[:, 0] < click, tf.int64),
-            "purchase": tf.cast(drawn[:, 1] < purchase, tf.int64),
+            "click": tf.cast(thresholds[:, 0] < click, tf.int64),
+            "purchase": tf.cast(thresholds[:, 1] < purchase, tf.int64),
             "click_probability": click,
             "purchase_probability": purchase,
             **{name: tf.RaggedTensor.from_tensor(v, length[:, 0]) for name, v in lists.items()},
         }
 
-    def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    def _choose_items(self, categories: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         """Return items of these categories, by numbers in [0, 1) of the same shape."""
-        drawn = drawn**self.popularity if self.popularity > 1 else drawn
-        # The number of items of the category: c, c + categories, ...
-        of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
-        rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
+        shares = uniform**self.popularity if self.popularity > 1 else uniform
+        # A category c has the items c, c + categories, c + 2 categories, ...
+        num_items = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
+        rank = tf.minimum(tf.floor(shares * num_items), num_items - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

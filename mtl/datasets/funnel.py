@@ -39,8 +39,8 @@ class Funnel(simulated.Simulated):
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
     Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
-    up to a = 0. A model that is linear in a learns from clicked rows what is wrong for the
-    others. `order_probability` is P(order | click) of every impression, clicked or not, and
+    up to a = 0. A model that is linear in a learns a slope from clicked rows that is wrong for
+    other rows. `order_probability` is P(order | click) of every impression, clicked or not, and
     `would_order` is drawn by it: the order after a click, even if nobody clicked.
 
     Every row depends on the seed, the split and its number alone: a larger split starts with the
@@ -88,11 +88,11 @@ class Funnel(simulated.Simulated):
         }
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return rows that are drawn together, of a split by its number."""
+        """Return a part of a split, see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         x = tf.random.stateless_normal([simulated.ROWS_TOGETHER, self.dimension], next(seeds))
-        of_market, drawn, waits = (
+        of_market, thresholds, waits = (
             tf.random.stateless_uniform([simulated.ROWS_TOGETHER, count], next(seeds))
             for count in (1, 3, 1)
         )
@@ -104,8 +104,8 @@ class Funnel(simulated.Simulated):
         cart = tf.sigmoid(b - offset)
         with_cart, without = (tf.sigmoid(b - self.bend * a**2 + bias) for bias in (0.5, -1.5))
         mean = 10.0 * tf.exp(b / 2)
-        clicks, carts = drawn[:, 0] < click, drawn[:, 1] < cart
-        orders = drawn[:, 2] < tf.where(carts, with_cart, without)
+        clicks, carts = thresholds[:, 0] < click, thresholds[:, 1] < cart
+        orders = thresholds[:, 2] < tf.where(carts, with_cart, without)
         seconds = -mean * tf.math.log(1 - waits[:, 0])
         return {
             "x": x,

@@ -28,10 +28,10 @@ class RelatedTasks(simulated.Simulated):
 
     J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
     Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, section
-    3.2. With two orthogonal unit vectors u_1 and u_2, w_1 = c u_1 and
-    w_2 = c (p u_1 + sqrt(1 - p^2) u_2): p is the cosine of the two weights, and every element of x
-    [D] is standard normal. The paper does not give c, alpha and beta. Here alpha_i = i and
-    beta_i = (i - 1)^2 for i = 1, 2, ..., and the same for both tasks.
+    3.2. With two orthogonal unit vectors u_1 and u_2, w_1 = c u_1 and w_2 = c (p u_1 + sqrt(1 -
+    p^2) u_2): p is the cosine of the two weights, and every element of x [D] is standard normal.
+    The paper does not give c, alpha and beta. In this source alpha_i = i and beta_i = (i - 1)^2 for
+    i = 1, 2, ..., for both tasks.
 
     Every row depends on the seed, the split and its number alone: a larger split starts with the
     rows of a smaller one. The weights depend on the seed and the dimension; rows of x stay the same
@@ -40,11 +40,11 @@ class RelatedTasks(simulated.Simulated):
     Attributes:
       correlation: p, in [-1, 1].
       dimension: D, at least 2.
-      scale: c, above 0; a larger one bends the sines more.
+      scale: c, above 0; a larger scale makes the tasks less linear.
       num_sines: how many sines are added, at least 0.
-      noise: the standard deviation of the noise, at least 0; the paper has a variance of 0.01.
+      noise: the standard deviation of the noise, at least 0; in the paper the variance is 0.01.
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
-      seed: of weights, inputs and noise, from 0 on.
+      seed: the seed of weights, inputs and noise, at least 0.
     """
 
     correlation: Annotated[float, checks.In("[-1, 1]")] = 0.5
@@ -63,8 +63,8 @@ class RelatedTasks(simulated.Simulated):
     @functools.cached_property
     def weights(self) -> np.ndarray:
         """w_1 and w_2, [D, 2]."""
-        found = simulated.draw_directions(self.seed, self.dimension, self.correlation)
-        return self.scale * found
+        directions = simulated.draw_directions(self.seed, self.dimension, self.correlation)
+        return self.scale * directions
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -72,10 +72,11 @@ class RelatedTasks(simulated.Simulated):
         return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return rows that are drawn together, of a split by its number."""
+        """Return a part of a split, see `Simulated.draw`."""
         shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
         x, noise = (
-            # A seed of two numbers: which run and which of x and noise, which rows.
+            # The first number is for the run, the split, and x or noise; the second is for the
+            # part.
             tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
             for side, shape in enumerate(shapes)
         )

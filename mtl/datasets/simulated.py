@@ -17,7 +17,7 @@ from mtl.deferred import tf
 
 SPLITS = ("train", "validation", "test")
 ROWS_TOGETHER = 1000
-"""Rows that are drawn together: one by one costs a hundred times as much."""
+"""The rows of a part, which are drawn together: drawing rows one by one takes 100 times as long."""
 
 
 class Simulated(types.Source):
@@ -35,7 +35,7 @@ class Simulated(types.Source):
 
     @abc.abstractmethod
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number.
+        """Draw a part of a split, `ROWS_TOGETHER` rows.
 
         Args:
           split: the place of the split in `SPLITS`.
@@ -57,7 +57,7 @@ class Simulated(types.Source):
         """Return the rows of a split as {field: [...]}."""
         checks.one_of(f"{type(self).__name__} split", split, self.rows)
         rows, number = self.rows[split], SPLITS.index(split)
-        # The last part may hold more rows than are left, hence `take`.
+        # The last part may exceed the split, so `take` drops the surplus rows.
         parts = tf.data.Dataset.range(math.ceil(rows / ROWS_TOGETHER))
         return parts.map(functools.partial(self.draw, number)).unbatch().take(rows)
 
@@ -82,20 +82,20 @@ class Simulated(types.Source):
         """Draw the split row by row."""
         self._check_fields(spec.fields)
         for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
-            found = {name: np.asarray(values[name]).tolist() for name in spec.fields}
-            yield f"{type(self).__name__} split {split!r} row {row}", found
+            example = {name: np.asarray(values[name]).tolist() for name in spec.fields}
+            yield f"{type(self).__name__} split {split!r} row {row}", example
 
 
 def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
     """Return two unit vectors with this cosine, [D, 2].
 
     Args:
-      seed: of the draw.
+      seed: the seed of the draw.
       dimension: D.
       cosine: the cosine of the angle between the two, in [-1, 1].
     """
-    drawn = np.random.default_rng(seed).normal(size=[dimension, 2])
-    # Orthonormal columns; the second is turned towards the first.
-    first, second = np.linalg.qr(drawn)[0].T
+    normal = np.random.default_rng(seed).normal(size=[dimension, 2])
+    # The columns are orthonormal; turn the second one towards the first.
+    first, second = np.linalg.qr(normal)[0].T
     rest = math.sqrt(1 - cosine**2)
     return np.stack([first, cosine * first + rest * second], axis=1)

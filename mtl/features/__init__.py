@@ -2,11 +2,11 @@
 
 features.fit_columns(columns, batches, directory)        # one pass over the training split
 inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
-features.Numeric.names = ["age", "hours"]                # in a gin file, one object a kind
+features.Numeric.names = ["age", "hours"]                # in a gin file: one object for numbers
 
-A column object serves several fields with the same settings: ten lines of gin describe a table.
-Columns are fitted once, before the first step. Their statistics lie in `<model_dir>/statistics`. An
-export holds their vocabularies as assets.
+A column object serves several fields with equal settings, so ten lines of gin describe a table.
+Columns are fitted once, before the first step. The statistics of columns lie in
+`<model_dir>/statistics`. An export holds their vocabularies as assets.
 """
 
 from mtl.features.bucketized import Bucketized, Crossed

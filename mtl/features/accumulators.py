@@ -28,15 +28,16 @@ _MOST_ELEMENTS = 16
 
 @dataclasses.dataclass(kw_only=True)
 class Moments:
-    """Mean, standard deviation, least and greatest of every element's finite values.
+    """The mean, standard deviation, least and greatest of the finite values of each element.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). It stays precise
-    even if the mean is large beside the spread.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This update stays
+    precise even if the mean is much larger than the standard deviation.
 
     Attributes:
       source: describes the measured values; statistics of another source are not reused.
       read: features -> [N, n].
-      by_example: True if N is the number of examples; `together` joins the columns for which it is.
+      by_example: True if N is the number of examples. `together` then updates several accumulators
+        with one call.
     """
 
     source: str
@@ -52,7 +53,12 @@ class Moments:
         self._merge_values(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
-        """Split the moments of all elements among the parts, which have `widths` elements."""
+        """Copy the moments of joined elements to the accumulators that the elements come from.
+
+        Args:
+          parts: the accumulators.
+          widths: the number of elements of each accumulator.
+        """
         ends = np.cumsum(widths)[:-1]
         for name in ("_count", "_mean", "_squares", "_least", "_greatest"):
             for part, values in zip(parts, np.split(getattr(self, name), ends), strict=True):
@@ -85,7 +91,7 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return the update functions of all accumulators; moments by example share one function."""
+    """Return functions that update accumulators, one for all `Moments` with `by_example`."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:
@@ -192,7 +198,7 @@ def _widen_values(values: np.ndarray) -> np.ndarray:
 
 
 def _find_ends(values: np.ndarray) -> np.ndarray:
-    """Return the least and the greatest value; empty without values."""
+    """Return the least and the greatest value, or an empty array if there are no values."""
     return np.array([values.min(), values.max()]) if len(values) else values
 
 
@@ -209,7 +215,7 @@ class _Sample:
         earlier = self._values if len(self._keys) else values[:0]  # Keeps the dtype of the values.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
-        # Only at twice the size: the cost of trimming is then a constant for each row.
+        # Trim only at twice the size, so that the cost of trimming each row stays constant.
         if len(self._keys) > 2 * self._size:
             self._trim_values()
 
@@ -227,12 +233,13 @@ class _Sample:
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return ascending boundaries of buckets b[i-1] <= x < b[i] with about equally many values.
 
-    A value that fills a bucket alone gets its bucket first: a field of mostly zeros spends all
-    other buckets on its other values. If it lies inside another bucket, it cuts that bucket in two.
+    A value that is frequent enough to fill a bucket gets a separate bucket first. So a field of
+    mostly zeros spends all other buckets on its other values. A separate bucket cuts the bucket
+    around it in two, and equal values share a bucket: the result can have more or fewer buckets.
 
     Args:
       values: finite numbers [N], in any order.
-      num_buckets: the most buckets.
+      num_buckets: the approximate number of buckets, at least 2.
     """
     distinct, counts = np.unique(values, return_counts=True)
     is_alone = np.zeros(len(distinct), bool)
@@ -255,9 +262,9 @@ class Vocabulary:
     the vocabulary's file.
 
     Attributes:
-      reads: {description: features -> texts [N]}; the values of all of them count.
-      min_count: how often a value must occur.
-      max_size: how many values to keep at most; None keeps all.
+      reads: {description: a function features -> texts [N]}; all their texts are counted.
+      min_count: how often a value must occur to enter the vocabulary.
+      max_size: the largest number of values, the most frequent ones; None keeps all.
       source: the descriptions of all `reads`.
     """
 
@@ -271,7 +278,7 @@ class Vocabulary:
         self._counts = collections.Counter()
 
     def join(self, other: Vocabulary) -> Vocabulary:
-        """Return a vocabulary of the values of both; a field that both read counts once."""
+        """Return a vocabulary of both sets of fields; a field in both sets is counted once."""
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
     def update(self, fields: types.Tensors) -> None:
@@ -284,7 +291,7 @@ class Vocabulary:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""
         values = self._rank_values()
-        rule = f"see a value {self.min_count} times (min_count)"
+        rule = f"hold a value that occurs {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
         checks.require(len(values) > 0, f"features.{column}", rule, 0, fix)
         name = f"vocabulary_{column}.txt"
@@ -293,8 +300,8 @@ class Vocabulary:
         return {"file": name, "size": len(values)}
 
     def _rank_values(self) -> list[bytes]:
-        """Return the kept values, by falling frequency."""
-        # By text among equal counts, so the order does not depend on the order of the rows.
+        """Return the values of the vocabulary, by falling frequency."""
+        # Sort equal counts by text, so that the order of the rows does not matter.
         pairs = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value
@@ -307,32 +314,30 @@ class Vocabulary:
 
 @dataclasses.dataclass(kw_only=True)
 class VocabularyOfBlocks(Vocabulary):
-    """A vocabulary, with the number of occurrences of the values of each of its blocks.
+    """A vocabulary in blocks, which also counts how often the values of each block occur.
 
     Attributes:
-      ends: the ranks at which all blocks but the last end.
+      ends: the ranks at which all blocks except the last end.
     """
 
     ends: tuple[int, ...]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, and return its file and size and the counts of its blocks."""
-        entry, counts = (
-            super().save(directory, column),
-            [self._counts[v] for v in self._rank_values()],
-        )
-        rule = f"have more than {self.ends[-1]} categories, at which its last block begins"
+        entry = super().save(directory, column)
+        counts = [self._counts[value] for value in self._rank_values()]
+        rule = f"have more than {self.ends[-1]} categories, because its last block begins there"
         checks.require(len(counts) > self.ends[-1], f"features.{column}", rule, len(counts))
         pairs = itertools.pairwise((0, *self.ends, None))
         return {**entry, "block_counts": [sum(counts[first:last]) for first, last in pairs]}
 
 
 class OfEvents:
-    """Applies another accumulator, made for rows, to the entries of lists.
+    """Passes the entries of lists to an accumulator that expects a value for each row.
 
     Args:
-      inner: the other accumulator.
-      lists: the fields, [B, (L)] or [B, L].
+      inner: the accumulator.
+      lists: the names of the fields, [B, (L)] or [B, L].
     """
 
     def __init__(self, inner: types.Accumulator, lists: Sequence[str]):
@@ -348,11 +353,10 @@ class OfEvents:
             self._inner.update(entries)
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the statistics of the other accumulator."""
+        """Return the statistics of the inner accumulator."""
         return dict(self._inner.save(directory, column))
 
 
 def _require_values(holds: bool, column: str, source: str) -> None:
-    checks.require(
-        bool(holds), f"features.{column}", "see a finite number", "none", f"In {source}."
-    )
+    rule = "be fitted on a finite number"
+    checks.require(holds, f"features.{column}", rule, "none", f"In {source}.")

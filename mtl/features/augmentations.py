@@ -6,8 +6,8 @@ features.Image.augmentations = [
 augmentations.Crop.padding = 4
 augmentations.Cutout.size = 8
 
-Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The parts of the
-list change an image one after the other.
+Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The augmentations
+change an image in the order of the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Flip(types.Augmentation):
     """Mirrors a share of the images, left to right or top to bottom.
 
     A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional
-    Neural Networks", 2012. A flipped digit or letter may become another one, or none.
+    Neural Networks", 2012. Do not mirror digits or letters: a mirrored b looks like a d.
 
     Attributes:
       rate: the probability that an image is mirrored, in (0, 1].
@@ -69,7 +69,7 @@ class Crop(types.Augmentation):
         _check_size("Crop.padding", self.padding, pixels)
         _, height, width, _ = pixels.shape
         shifts = _draw_whole(draws, 2 * self.padding + 1) - self.padding
-        # The pixel whose value each place takes, if the image reaches so far.
+        # The row and the column from which each pixel is copied, if they lie in the image.
         rows = tf.range(height) - shifts[:, :1]  # [B, H]
         columns = tf.range(width) - shifts[:, 1:]  # [B, W]
         crops = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
@@ -104,7 +104,8 @@ class Cutout(types.Augmentation):
         """Blank squares: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
         _check_size("Cutout.size", self.size, pixels)
         _, height, width, _ = pixels.shape
-        # The square begins `size // 2` before its middle; an even size has its middle right of it.
+        # The square begins `size // 2` pixels before the random pixel, and an even square ends one
+        # pixel closer to it.
         top = _draw_whole(draws[:, :1], height) - self.size // 2
         left = _draw_whole(draws[:, 1:], width) - self.size // 2
         rows = _is_within(tf.range(height) - top, self.size)  # [B, H]
@@ -117,17 +118,17 @@ class Cutout(types.Augmentation):
 class ColorJitter(types.Augmentation):
     """Changes brightness, contrast, saturation and hue of each image, in this order.
 
-    Each factor f is uniform in [max(0, 1 - s), 1 + s] with s the setting, and the result is clipped
-    to [0, 1]. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m` with m the mean of
+    A setting s draws a factor f uniformly from [max(0, 1 - s), 1 + s], and the result is clipped to
+    [0, 1]. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m`, and m is the mean of
     the grey image. Saturation is `f x + (1 - f) grey(x)`. Hue turns every colour by a random share
     of the colour circle, uniform in [-hue, hue]. A. G. Howard, "Some Improvements on Deep
     Convolutional Neural Network Based Image Classification", 2013, arXiv:1312.5402.
 
     Attributes:
-      brightness: at least 0; 0 changes nothing, here and below.
-      contrast: at least 0.
+      brightness: at least 0; the default, 0, changes no brightness.
+      contrast: at least 0; the default, 0, changes no contrast.
       saturation: at least 0; above 0 it needs images of three channels, red, green and blue.
-      hue: in [0, 0.5]; above 0 it needs three channels, too.
+      hue: in [0, 0.5]; above 0 it needs images of three channels, too.
     """
 
     brightness: float = 0.0
@@ -145,14 +146,14 @@ class ColorJitter(types.Augmentation):
         for name, value in settings.items():
             checks.at_least(f"ColorJitter.{name}", value, 0)
         checks.require(self.hue <= 0.5, "ColorJitter.hue", "be at most 0.5", self.hue)
-        rule = "change something"
+        rule = "have a setting above 0"
         checks.require(any(settings.values()), "ColorJitter", rule, settings)
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Change colours: [B, H, W, C] and [B, 4] -> [B, H, W, C]."""
         for name in ("saturation", "hue"):
             is_coloured = not getattr(self, name) or pixels.shape[3] == 3
-            rule = "stay 0 where images have not three channels"
+            rule = "be 0 unless images have three channels"
             checks.require(is_coloured, f"ColorJitter.{name}", rule, getattr(self, name))
         draws = draws[:, :, tf.newaxis, tf.newaxis, tf.newaxis]
         if self.brightness:

@@ -1,12 +1,12 @@
 """Categories as inputs: by vocabulary, by hash, or as ids; unknown categories have extra places.
 
-features.Categorical.names = ["job", "country"]          # a vocabulary for each, fitted
+features.Categorical.names = ["job", "country"]          # each learns a vocabulary
 features.Hashed.names = ["user"]
 features.Identity.names = ["weekday"]
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
-item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a smaller one
+item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a smaller table
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Coded):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
-    Unknown categories have extra places behind the vocabulary. The empty string (also an empty cell
-    of a CSV file) is unknown unless it stands in a given list.
+    Unknown categories have extra ids after the vocabulary. The empty string (also an empty cell of
+    a CSV file) is unknown unless it stands in a given list.
 
     Attributes:
       names: the fields; each has its own vocabulary and embedding.
@@ -35,20 +35,22 @@ class Categorical(tables.Embedded, tables.Coded):
         takes the categories of the training split. A run refuses a file that has changed since the
         run was started.
       min_count: how often a category must occur in the training split to enter the vocabulary. The
-        default is 2: a category that occurs once says little, and trains the vector of the unknown.
-      max_size: the most categories to keep, the frequent ones; None keeps all.
-      num_unknown: places for unknown categories; a hash spreads the categories over them.
+        default is 2: a category that occurs once says little, and its row can train the vector of
+        unknown categories.
+      max_size: the largest number of categories, the most frequent ones; None keeps all.
+      num_unknown: the number of ids for unknown categories; a hash chooses among them.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one vocabulary and one embedding,
-        in `features/<table>`. None gives each field its own.
-      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
-        first values of the categories in the file; other categories start at random.
+      table: the name of a table. All columns with this table name share one vocabulary and one
+        embedding, in `features/<table>`. None gives each field a separate table.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Categories in
+        the file start from these vectors; other categories start at random.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -70,7 +72,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def _num_ids(self) -> int:
-        return self.num_unknown  # A vocabulary lies in memory, and so has fewer.
+        return self.num_unknown  # The vocabulary adds fewer than 2^31, because it fits in memory.
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,11 +91,11 @@ class Categorical(tables.Embedded, tables.Coded):
         where = "Categorical.word_vectors"
         word_vectors.check(where, self.word_vectors, self.dimension)
         fits = self.embedding is None or self.word_vectors is None
-        rule = "stay None where embedding gives ids no row each"
+        rule = "be None if Categorical.embedding is set, because ids then share rows"
         checks.require(fits, where, rule, self.word_vectors)
 
     def _list_vocabulary(self) -> tuple[str, ...]:
-        """Return the given list, written as by `columns_lib.tokens`: True and 1.0 become "1"."""
+        """Return the list as strings, written like `columns_lib.tokens`: True and 1.0 give "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
@@ -120,9 +122,8 @@ class Categorical(tables.Embedded, tables.Coded):
                 if ends
                 else accumulators.Vocabulary(**settings)
             )
+            # Columns that share a table share a vocabulary of the values of all their fields.
             vocabularies[name] = (
-                # Columns that share a table share a vocabulary, over the values of all their
-                # fields.
                 vocabularies[name].join(accumulator) if name in vocabularies else accumulator
             )
         return dict(vocabularies)
@@ -139,7 +140,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary, if given}, and the files of word vectors."""
+        """{column: the file of its vocabulary}, if set, and the files of word vectors."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -152,7 +153,7 @@ class Categorical(tables.Embedded, tables.Coded):
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
             names = types.RowNames(names=entries, axis=0, and_unknown=True)
-            # Only the last block holds unknown categories, as they have the last ids.
+            # Unknown categories have the last ids, so only the last block holds them.
             starts, ends = (0, *self._block_ends), (*self._block_ends, None)
             if self.embedding is None:
                 row_names[name] = names
@@ -169,14 +170,11 @@ class Categorical(tables.Embedded, tables.Coded):
     ) -> tf.Tensor:
         ids = self._read_ids(features, field, output, fitted)
         size = self._find_entries(output, fitted)[1] + self.num_unknown
-        counts, initializer = (
-            self._count_blocks(output, fitted),
-            self._make_initializer(output, fitted),
-        )
-        return self._look_up(output, ids, size, initializer, counts)
+        counts = self._count_blocks(output, fitted)
+        return self._look_up(output, ids, size, self._make_initializer(output, fitted), counts)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the places of values [N] in the vocabulary, int64 [N]."""
+        """Return the ids of values [N] in the vocabulary, int64 [N]."""
         tokens = columns_lib.tokens("Categorical", {column: values}, column)
         entries, _ = self._find_entries(column, fitted)
         return _find_places(vocabulary.create_table(entries, self.num_unknown), tokens)
@@ -194,7 +192,7 @@ class Categorical(tables.Embedded, tables.Coded):
         for output, (field,) in self.columns.items():
             tokens = _read_tokens(features, field)
             entries, size = self._find_entries(output, fitted)
-            # Unknown categories have the places from `size` on.
+            # Unknown categories have the ids from `size` on.
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
             is_unknown[field] = (places >= size) & tf.not_equal(tokens, "")
         return is_unknown
@@ -227,9 +225,9 @@ class Categorical(tables.Embedded, tables.Coded):
 
 
 def _find_places(table: Any, tokens: tf.Tensor) -> tf.Tensor:
-    """Return the places of tokens [...] in a vocabulary, int64 [...]."""
+    """Return the ids of tokens [...] in a vocabulary, int64 [...]."""
     places = table.lookup(tokens)
-    # Graph optimisations know no shape after a lookup, and would skip all ops behind it.
+    # Without a shape after the lookup, graph optimisations would skip all ops that follow.
     return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
@@ -241,20 +239,22 @@ def _read_tokens(features: types.Tensors, field: str) -> tf.Tensor:
 class Hashed(tables.Embedded, tables.Coded):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
-    Unknown categories are hashed like all others.
+    A category that the training split lacks gets a hash bucket like all others.
 
     Attributes:
       names: the fields; each has its own embedding.
-      num_buckets: hash buckets; several times the number of categories keeps collisions rare.
+      num_buckets: the number of hash buckets; several times the number of categories makes
+        collisions rare.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one embedding, in
-        `features/<table>`. None gives each field its own.
-      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
+      table: the name of a table. All columns with this table name share one embedding, in
+        `features/<table>`. None gives each field a separate table.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]
@@ -288,20 +288,21 @@ class Hashed(tables.Embedded, tables.Coded):
 class Identity(tables.Embedded, tables.Ids):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
-    All integers outside [0, size) share one extra place.
+    All integers outside [0, size) share one extra id.
 
     Attributes:
       names: the fields; each has its own embedding.
       size: the number of ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one embedding, in
-        `features/<table>`. None gives each field its own.
-      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
+      table: the name of a table. All columns with this table name share one embedding, in
+        `features/<table>`. None gives each field a separate table.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
     """
 
     size: checks.Count

@@ -8,10 +8,12 @@ column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import itertools
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -41,7 +43,7 @@ class PerField(types.Column):
       names: the fields.
       prefix: starts the name of the column, which is also its variable scope. With another prefix,
         a second object of the same kind can use the same field.
-      trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
+      trainable: False freezes its tables, which `mtl.variables.freezing` can also do by name.
     """
 
     names: Annotated[Sequence[str], check_fields]
@@ -51,7 +53,7 @@ class PerField(types.Column):
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """{column: the fields that it reads}."""
-        return {name(self.prefix, field): (field,) for field in self.names}
+        return {output: (field,) for field, output in name_columns(self.prefix, self.names).items()}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its statistics}; empty if nothing is fitted."""
@@ -93,8 +95,9 @@ class Lookup(types.Column):
     Attributes:
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
     """
 
@@ -107,7 +110,7 @@ class Lookup(types.Column):
         kind = type(self).__name__
         checks.one_of(f"{kind}.storage", self.storage, half_tables.STORAGES)
         fits = self.storage == half_tables.FLOAT32 or self.dimension is not None
-        rule = f"stay {half_tables.FLOAT32!r} where nothing is embedded"
+        rule = f"be {half_tables.FLOAT32!r} if {kind}.dimension is None"
         checks.require(fits, f"{kind}.storage", rule, self.storage)
         if self.dimension is not None:
             rule = "be a whole number, or None for one-hot"
@@ -117,8 +120,8 @@ class Lookup(types.Column):
         if self.initial_stddev is not None:
             where, stddev = f"{kind}.initial_stddev", self.initial_stddev
             checks.positive(where, stddev)
-            fix = "One-hot inputs have no embedding."
-            checks.require(self.dimension is not None, where, "stay None", stddev, fix)
+            rule = f"be None if {kind}.dimension is None"
+            checks.require(self.dimension is not None, where, rule, stddev)
 
     def _look_up(
         self,
@@ -133,13 +136,27 @@ class Lookup(types.Column):
             return vectors(output, ids, size, dimension, self.pooling, stddev, initializer)
 
     def _store(self) -> contextlib.AbstractContextManager[Any]:
-        """Have tables that are created inside it store numbers of the type `storage`."""
+        """Return a context in which new tables store numbers of the type `storage`."""
         return sharding.store_tables(tf.as_dtype(self.storage))
 
 
-def name(prefix: str, *fields: str) -> str:
-    """Return `<prefix>_<field>[_x_<field>...]`; '_' replaces characters that scopes forbid."""
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{'_x_'.join(fields)}")
+def name(prefix: str, text: str) -> str:
+    """Return `<prefix>_<text>`; '_' replaces characters that scopes forbid."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{text}")
+
+
+def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return {text: `<prefix>_<text>`}, with different names for different texts.
+
+    Scopes forbid letters of other alphabets, so two fields could have the same name. Each of them
+    then gets a checksum at the end of its name.
+    """
+    names = {text: name(prefix, text) for text in texts}
+    counts = collections.Counter(names.values())
+    for text, output in names.items():
+        if counts[output] > 1:
+            names[text] = f"{output}_{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
+    return names
 
 
 def check_fields(where: str, fields: Sequence[str]) -> None:
@@ -167,7 +184,7 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
     for boundary in boundaries:
         checks.is_a(where, boundary, (int, float), "hold numbers")
     ascending = all(low < high for low, high in itertools.pairwise(boundaries))
-    rule = "ascend" if least == 1 else f"ascend, and be {least} at least"
+    rule = "ascend" if least == 1 else f"ascend, and hold at least {least} numbers"
     checks.require(ascending and len(boundaries) >= least, where, rule, boundaries)
 
 
@@ -255,7 +272,7 @@ def _refuse_fractions(kind: str, field: str, values: Values) -> None:
 def flat(values: Values) -> tf.Tensor:
     """Return all values of a batch, [N]."""
     values = values.flat_values if isinstance(values, tf.RaggedTensor) else values
-    # In eager mode a reshape takes a quarter of a millisecond.
+    # Skip the reshape if possible: in eager mode it takes a quarter of a millisecond.
     return values if values.shape.rank == 1 else tf.reshape(values, [-1])
 
 
@@ -283,8 +300,8 @@ def vectors(
       dimension: the length of a vector, D; None makes one-hot vectors of length `size`.
       pooling: "sum", "mean" or "sqrtn"; "sqrtn" divides the sum by the square root of the number of
         ids. A row without ids gets zeros.
-      stddev: the standard deviation of first values; see `layers.embedding`.
-      initializer: first values in place of these.
+      stddev: the standard deviation of the initial values; see `layers.embedding`.
+      initializer: creates the initial values instead; `stddev` then has no effect.
 
     Returns:
       [B, D].
@@ -308,11 +325,11 @@ def vectors(
 def embed(
     ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
 ) -> tf.Tensor:
-    """Turn ids into a vector for each row, by any look-up.
+    """Turn ids into a vector for each row, by any function that looks vectors up.
 
     Args:
       ids: [B], [B, n] or [B, (L)].
-      look_up: ids of any shape [...] -> [..., width].
+      look_up: turns ids of any shape [...] into vectors [..., width].
       width: the length of a vector.
       pooling: as in `vectors`.
 
@@ -331,9 +348,9 @@ def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":
         return total
-    # A dense field has the same number of values in each row.
+    # Rows of a dense field have equally many values.
     is_ragged = isinstance(looked_up, tf.RaggedTensor)
     counts = looked_up.row_lengths()[:, tf.newaxis] if is_ragged else tf.shape(looked_up)[1]
     counts = tf.cast(counts, total.dtype)
-    # A row without values stays 0.
+    # A row without values has the sum 0, and keeps it.
     return tf.math.divide_no_nan(total, tf.sqrt(counts) if pooling == "sqrtn" else counts)

@@ -1,4 +1,4 @@
-"""Smaller tables: fewer rows than ids, or narrower rows for ids that are rare.
+"""Embedding tables in less memory: fewer rows than ids, or narrower rows for rare ids.
 
 features.Hashed.num_buckets = 10_000_000                 # ids, many more than the table has rows
 features.Hashed.embedding = @embeddings.QuotientRemainder()
@@ -24,7 +24,7 @@ from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 
 MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
-# Any number that no other hash of the same ids uses as a key.
+# The key of the hashes: any number that no other hash of the same ids uses.
 _KEY = 0x6D75_6C74_6968_6173
 
 
@@ -34,11 +34,11 @@ class QuotientRemainder(types.Embedding):
 
     H.-J. M. Shi et al., "Compositional Embeddings Using Complementary Partitions for
     Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows serve
-    `size` ids. Two ids never share both rows, but many ids share one of them. Because a row belongs
-    to several tokens, a warm start does not move rows by name.
+    `size` ids. Two ids never share both rows, but many ids share one of them. A row belongs to
+    several tokens, so a warm start does not match rows by token.
 
-    The tables lie in `features/<column>/quotient` and `/remainder`. The first vectors have the same
-    standard deviation as in a plain table.
+    The tables lie in `features/<column>/quotient` and `/remainder`. The initial vectors have the
+    same standard deviation as in a plain table.
 
     Attributes:
       num_remainders: `m`, the rows of `remainder`, at least 2 and below the number of ids; None for
@@ -59,11 +59,11 @@ class QuotientRemainder(types.Embedding):
         # The square root, rounded up.
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
-        # A table of 1 or 2 ids has as many remainders by default, which is right.
+        # By default a table of 1 or 2 ids has as many remainders as ids, which is valid.
         fits = self.num_remainders is None or remainders < table.size
         checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
         dimension, stddev = self._share_of(table, scope)
-        # Rounded up: the last quotient may have fewer ids.
+        # Round up: the last quotient may have fewer ids.
         quotients = -(-table.size // remainders)
         first = layers.embedding(ids // remainders, quotients, dimension, "quotient", stddev)
         second = layers.embedding(ids % remainders, remainders, dimension, "remainder", stddev)
@@ -72,7 +72,7 @@ class QuotientRemainder(types.Embedding):
         return first * second if self.combine == MULTIPLY else first + second
 
     def _share_of(self, table: types.Table, scope: str) -> tuple[int, float]:
-        """Return the dimension and the first standard deviation of each of the two tables."""
+        """Return the dimension and the initial standard deviation of each of the two tables."""
         stddev = table.first_deviation
         if self.combine == CONCAT:
             fix = "It joins two halves."
@@ -85,14 +85,14 @@ class QuotientRemainder(types.Embedding):
 
 @checks.dataclass
 class MultiHash(types.Embedding):
-    """The sum of the rows that several hashes of an id choose in one table.
+    """Adds up the rows that several hashes of an id choose in one table.
 
     D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
     2017, arXiv:1709.03933, without the importance weights, which take a row for each id. Two ids
-    rarely share all rows: two hashes can choose about `num_buckets ** 2 / 2` sets of rows. Because
-    a row belongs to several tokens, a warm start does not move rows by name.
+    rarely share all rows: two hashes can choose about `num_buckets ** 2 / 2` sets of rows. A row
+    belongs to several tokens, so a warm start does not match rows by token.
 
-    The table lies in `features/<column>/embedding`. The first vectors have the same standard
+    The table lies in `features/<column>/embedding`. The initial vectors have the same standard
     deviation as in a plain table.
 
     Attributes:
@@ -106,7 +106,7 @@ class MultiHash(types.Embedding):
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table -> [..., D]."""
         rows = hash_tokens(tf.strings.as_string(ids), self.num_buckets, self.num_hashes, _KEY)
-        # The sum of the vectors then starts with the deviation of a single one.
+        # So the sum of the vectors has the initial standard deviation of a plain table.
         stddev = table.first_deviation / self.num_hashes**0.5
         vectors = layers.embedding(rows, self.num_buckets, table.dimension, stddev=stddev)
         return tf.reduce_sum(vectors, axis=-2)
@@ -122,8 +122,8 @@ class MixedDimensions(types.Embedding):
     most frequent. The block has the dimension `round(dimension * (p / p_0) ** temperature)`, at
     least 1. A block of the full dimension has no matrix.
 
-    Only `Categorical` columns can use it: their ids come by falling frequency, or in the order of a
-    given vocabulary. The last block also holds the unknown categories.
+    Only `Categorical` columns can use this part: their ids come by falling frequency, or in the
+    order of the vocabulary in the settings. The last block also holds the unknown categories.
 
     The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. In a warm
     start a row follows its token within a block; a token in another block starts anew.
@@ -132,8 +132,8 @@ class MixedDimensions(types.Embedding):
       ends: the ranks at which a block ends, ascending from 1 on: with [100, 1000] the first block
         has the 100 most frequent ids, the second 900, and the last all others.
       dimensions: the dimension of each block, from 1 to the column's; one entry more than `ends`.
-        None takes the formula, which needs a fitted vocabulary: a given one has no counts.
-      temperature: in [0, 1]; 0 gives all blocks the full dimension; 1 makes them proportional to p.
+        None takes the formula, which needs a vocabulary with counts, from the training split.
+      temperature: in [0, 1]; 0 gives all blocks the full dimension; 1 makes it proportional to p.
     """
 
     ends: Sequence[int]
@@ -162,7 +162,7 @@ class MixedDimensions(types.Embedding):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The ids at which all blocks but the last end."""
+        """The ids at which all blocks except the last end."""
         return self.ends
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
@@ -175,10 +175,10 @@ class MixedDimensions(types.Embedding):
         rule = f"be below {table.size}, the ids of {scope}"
         checks.require(self.ends[-1] < table.size, "MixedDimensions.ends", rule, self.ends[-1])
         flat = tf.reshape(ids, [-1])
-        # The number of ends that an id has passed.
+        # The number of the block of each id.
         block = tf.add_n([tf.cast(flat >= end, tf.int32) for end in self.ends])
         count = len(self.ends) + 1
-        # Each block looks up only its own ids: rows that no id asks for get no gradient.
+        # Each block looks up only the ids inside it, so that other rows get no gradient.
         parts = tf.dynamic_partition(flat, block, count)
         places = tf.dynamic_partition(tf.range(tf.size(flat)), block, count)
         firsts, widths = [0, *self.ends], self._choose_dimensions(table, scope)
@@ -188,7 +188,7 @@ class MixedDimensions(types.Embedding):
                 zip(parts, firsts, [*self.ends, table.size], widths, strict=True)
             )
         ]
-        # Back in the order of the ids, [N, D].
+        # Restore the order of the ids, [N, D].
         rows = tf.dynamic_stitch(places, vectors)
         return split_last(rows, ids, table.dimension)
 
@@ -199,7 +199,7 @@ class MixedDimensions(types.Embedding):
             rule = f"be at most {full}, the dimension of {scope}"
             checks.require(max(self.dimensions) <= full, where, rule, list(self.dimensions))
             return list(self.dimensions)
-        fix = "A vocabulary that is given has no counts."
+        fix = "Only a vocabulary from the training split has the counts for a default."
         checks.require(bool(table.counts), where, f"be set for {scope}", None, fix)
         sizes = [b - a for a, b in itertools.pairwise([0, *self.ends, table.size])]
         means = [count / size for count, size in zip(table.counts, sizes, strict=True)]
@@ -220,12 +220,15 @@ class MixedDimensions(types.Embedding):
 
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
-    """Return all values of `vectors` as [..., width], for ids [...].
+    """Join the vectors of each id, such as [..., k, D] -> [..., k D].
 
     Args:
-      vectors: as many values as ids have vectors, such as [..., k, D].
+      vectors: the vectors of all ids.
       ids: [...].
-      width: the length of the vector of each id, such as k D.
+      width: the length of the joint vector of an id, such as k D.
+
+    Returns:
+      [..., width].
     """
     rows = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
     return tf.ensure_shape(rows, [*ids.shape, width])

@@ -3,8 +3,8 @@
 features.fit_columns(columns, batches, directory)        # one pass over the training split
 inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 
-In the same pass, heads and samplers gather what they need of the labels, such as the rows of each
-class. So a start reads the training split once.
+In the same pass, heads and samplers gather statistics of the labels, such as the rows of each
+class. So a new run reads the training split once before the first step.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
     table_names = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
-    # A table and a column of one name would share a variable scope.
+    # A table and a column with equal names would share a variable scope.
     counts = collections.Counter([*names, *table_names])
     repeats = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
-    checks.require(not repeats, "features.columns", "have a name each", repeats, fix)
+    checks.require(not repeats, "features.columns", "have distinct names", repeats, fix)
 
 
 def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
@@ -53,9 +53,9 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
         kind, column_settings = type(column).__name__, column.shared
         first_kind, settings = settings_by_table.setdefault(column.table, (kind, column_settings))
         where = f"the table {column.table!r}"
-        checks.require(kind == first_kind, where, f"be of {first_kind} columns alone", kind)
+        checks.require(kind == first_kind, where, f"belong only to {first_kind} columns", kind)
         for setting, value in column_settings.items():
-            rule = f"have one {kind}.{setting}"
+            rule = f"have the same {kind}.{setting} in all columns"
             fits = value == settings[setting]
             checks.require(fits, where, rule, f"{settings[setting]!r} and {value!r}")
     return list(settings_by_table)
@@ -96,7 +96,8 @@ def fit_columns(
       anew: True for a new run, because old statistics may come from other data.
 
     Raises:
-      UserError: a column reads an unknown field, two columns have one name, or the split is empty.
+      UserError: a column reads an unknown field, two columns have equal names, or the split is
+        empty.
     """
     column_parts, label_accumulators = _list_accumulators(columns), _list_accumulators(of_labels)
     parts = [*columns, *of_labels]
@@ -162,7 +163,8 @@ def encode_columns(
                     continue
                 for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)
-                # The protocol's call has no third argument: only these columns take one.
-                of_others: Any = column
-                others |= of_others(features, fitted, {name: first[name] for name in targets})
+                # `types.Column.__call__` has no third argument: only columns with `reads_columns`
+                # take it.
+                compare: Any = column
+                others |= compare(features, fitted, {name: first[name] for name in targets})
     return dict(sorted({**first, **others}.items()))

@@ -21,7 +21,7 @@ _MAX_CAPACITY = 2**31 - 2**20
 
 @checks.dataclass
 class Growing(tables.Ids):
-    """Strings or integers, with a separate row after their first batch: [B], [B, n] or [B, (L)].
+    """Strings or integers that get separate rows when they first occur: [B], [B, n] or [B, (L)].
 
     Nothing is fitted before training, and keys never share a row. In the training step that sees a
     key for the first time, the key counts as unknown; from the next step on it has a row. The empty
@@ -30,26 +30,27 @@ class Growing(tables.Ids):
 
     Attributes:
       names: the fields; each has its own table.
-      capacity: the most keys that a table holds, rounded up to a multiple of 8. A continued run may
-        raise it.
+      capacity: the largest number of keys in a table, rounded up to a multiple of 8. A continued
+        run may raise it.
       min_count: how often a key must occur to get a row. A sketch of `4 capacity` counters counts
-        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). It may admit a key
-        too early, but never too late.
+        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). The sketch may
+        admit a key too early, but never too late.
       admission_rate: the probability that a key gets a row at each occurrence, in (0, 1].
-      eviction: which key gives its row to a new key whose places are all taken. "age": the key that
-        has not occurred for the longest time. "count": the key with the fewest occurrences, unless
-        it has more than the new key. "norm": the key with the shortest vector. Keys of the batch
-        stay. Weights and optimizer state of the row start anew. None evicts nothing: the new key
-        stays unknown.
+      eviction: which key loses its row to a new key that finds no free row. "age": the key that has
+        not occurred for the longest time. "count": the key with the fewest occurrences, unless it
+        has more than the new key. "norm": the key with the shortest vector. Keys of the batch keep
+        their rows. Weights and optimizer state of the row start anew. None evicts no key: the new
+        key stays unknown.
       num_unknown: rows for unknown keys; a hash spreads the keys over them.
       dimension: the length of the embedding's vectors.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table, in `features/<table>`. All columns with this name share it. None
-        gives each field its own.
+      table: the name of a table, in `features/<table>`. All columns with this table name share the
+        table. None gives each field a separate table.
     """
 
     capacity: Annotated[
@@ -69,7 +70,7 @@ class Growing(tables.Ids):
 
     def __post_init__(self):
         super().__post_init__()
-        rule = "be a whole number: what grows is an embedding"
+        rule = "be a whole number, because only an embedding can grow"
         checks.is_a("Growing.dimension", self.dimension, int, rule)
 
     @property
@@ -118,6 +119,6 @@ class Growing(tables.Ids):
         """Return the rows of tokens [...]; rows of unknown tokens lie behind the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
-        # A key is a hash already, so its remainder spreads unknown keys.
+        # A key is a hash already, so its remainder spreads unknown keys evenly.
         ids = tf.where(is_known, rows, self.num_rows + keys % self.num_unknown)
         return tf.reshape(ids, tf.shape(tokens))

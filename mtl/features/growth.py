@@ -1,6 +1,6 @@
-"""The keys of tables that grow: which keys get a row after a step, and which lose theirs.
+"""The keys of growing tables: chooses the keys that get or lose a row after a step.
 
-moved = growth.grow_tables(columns, features, moved)     # after the op that moves the weights
+moved = growth.grow_tables(columns, features, moved)     # after the weights' update
 
 A step looks up the keys that have rows. After it has moved the weights, other keys of its batch may
 get a row. Every replica sees the keys of all replicas in ascending order: the table does not depend
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _NEVER = float("inf")
 # Scores of rows are at least 0.
 _FREE = -1.0
-# Counters of keys without a row, for each row of the table; more counters, fewer shared by two
-# keys.
+# The number of the sketch's counters for each row of the table. With more counters, fewer keys
+# share one.
 _SKETCH_FACTOR = 4
 
 
@@ -67,12 +67,12 @@ def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 def grow_tables(
     columns: Sequence[types.Column], features: types.Tensors, update: tf.Operation
 ) -> tf.Operation:
-    """Return an op that moves the weights and then gives rows to keys of the batch.
+    """Return an op that updates the weights and then gives rows to keys of the batch.
 
     Args:
       columns: the columns of the model.
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
-      update: the op that moves the weights.
+      update: the op that updates the weights.
     """
     tables = list_growing_tables(columns)
     if not tables:
@@ -96,7 +96,7 @@ def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_l
     return tables
 
 
-class _Seen(NamedTuple):
+class _BatchKeys(NamedTuple):
     """The distinct keys of a batch, of all replicas.
 
     Attributes:
@@ -111,18 +111,21 @@ class _Seen(NamedTuple):
     rows: tf.Tensor
     is_known: tf.Tensor
 
-    def select(self, chosen: tf.Tensor) -> _Seen:
+    def select(self, mask: tf.Tensor) -> _BatchKeys:
         """Return the keys of a mask, [N] bool."""
-        return _Seen(*(tf.boolean_mask(values, chosen) for values in self))
+        return _BatchKeys(*(tf.boolean_mask(values, mask) for values in self))
 
-    def sort(self) -> _Seen:
+    def sort(self) -> _BatchKeys:
         """Return the keys in ascending order."""
         order = tf.argsort(self.keys)
-        return _Seen(*(tf.gather(values, order) for values in self))
+        return _BatchKeys(*(tf.gather(values, order) for values in self))
 
 
 class _Write(NamedTuple):
-    """A write to all of a variable (rows None) or to rows; a sketch keeps the greater values."""
+    """New values for a whole variable (`rows` is None) or for some of its rows.
+
+    With `is_greatest`, a value is written only if it is greater than the old one.
+    """
 
     variable: tf.Variable
     values: tf.Tensor
@@ -132,7 +135,7 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """One table in the step that is being built; its variable scope is open.
+    """A growing table in the training step that is being built; its variable scope is open.
 
     Attributes:
       part: the settings of the table.
@@ -144,11 +147,12 @@ class _Table:
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
         """Return an op that runs `moved` and then changes which keys have rows."""
-        # After the update nothing looks keys up any more, and "norm" compares the new weights.
+        # After the update of the weights, the step looks up no more keys, and "norm" compares the
+        # new weights.
         with tf.control_dependencies([moved]):
-            return self._change_after(_see_keys(self.part.create_keys(), keys), moved)
+            return self._change_after(_count_keys(self.part.create_keys(), keys), moved)
 
-    def _change_after(self, keys: _Seen, update: tf.Operation) -> tf.Operation:
+    def _change_after(self, keys: _BatchKeys, update: tf.Operation) -> tf.Operation:
         num_known = tf.reduce_sum(tf.where(keys.is_known, keys.counts, tf.zeros_like(keys.counts)))
         num_keys = tf.maximum(tf.reduce_sum(keys.counts), 1)
         self._watch_value("unknown_share", 1 - num_known / num_keys)
@@ -163,7 +167,7 @@ class _Table:
             return _apply_writes(writes)
 
     def _change_rows(
-        self, keys: _Seen, is_growing: bool | tf.Tensor
+        self, keys: _BatchKeys, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
         """Return all writes except to weights, and the evicted rows, or None without eviction."""
         known_keys, eviction = keys.select(keys.is_known), self.part.eviction
@@ -174,7 +178,7 @@ class _Table:
         placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
         num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
-        # An evicted row goes to a new key at once, so it counts on both sides.
+        # An evicted row goes to a new key at once, so it is subtracted and added.
         new_size = size.read_value() + num_added - num_evicted
         writes += [
             _Write(size, new_size, None),
@@ -185,8 +189,9 @@ class _Table:
             step = tf1.train.get_or_create_global_step().read_value()
             writes.append(_Write(last_seen, tf.fill(tf.shape(of_batch), step), of_batch))
         if comings is not None:
-            so_far = tf.gather(comings, known_keys.rows) + known_keys.counts
-            writes.append(_Write(comings, tf.concat([so_far, placed_keys.counts], 0), of_batch))
+            known_counts = tf.gather(comings, known_keys.rows) + known_keys.counts
+            counts = tf.concat([known_counts, placed_keys.counts], 0)
+            writes.append(_Write(comings, counts, of_batch))
         num_unplaced = tf.shape(new_keys.keys, tf.int64)[0] - num_added
         scalars = {
             "size": new_size,
@@ -199,12 +204,12 @@ class _Table:
         return writes, evicted_rows if eviction else None
 
     def _require_free_rows(self) -> None:
-        """Fail if pruning or freezing holds rows of a table whose rows come and go."""
+        """Fail if pruning or freezing fixes values of rows, because rows change their keys."""
         name = f"{self.scope}/embedding"
-        rule = f"choose no table that grows, as {name!r}"
+        rule = "choose no growing table"
         checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
         for table in _find_table(self.scope) if self.part.eviction else ():
-            rule = f"choose no table that evicts rows, as {name!r}"
+            rule = "choose no table that evicts rows"
             fits = freezing.find_mask(table) is None
             checks.require(fits, "Freezing.entries", rule, name)
 
@@ -226,8 +231,10 @@ class _Table:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def _admit_keys(self, keys: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
-        """Return the keys that get a row, with their known counts, and writes to the sketch."""
+    def _admit_keys(
+        self, keys: _BatchKeys, is_growing: bool | tf.Tensor
+    ) -> tuple[_BatchKeys, list[_Write]]:
+        """Return the keys that may get a row, with their total counts, and writes to the sketch."""
         is_admitted, counts, writes = tf.fill(tf.shape(keys.keys), is_growing), keys.counts, []
         if self.part.admission_rate < 1:
             seed = draws.make_step_seed("admission")
@@ -237,8 +244,8 @@ class _Table:
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
             sketch = self._create_variable("sketch", [size], tf.int32)
-            # A key has two counters, and the smaller one errs less. Raising both only up to its
-            # new value errs least (Estan and Varghese, 2002).
+            # A key has two counters, and the smaller one is closer to its count. Raising both
+            # only to the new estimate has the smallest error (Estan and Varghese, 2002).
             places = key_table.list_buckets(keys.keys, size)
             estimates = tf.minimum(*(tf.gather(sketch, buckets) for buckets in places))
             new_counts = estimates + tf.cast(counts, tf.int32)
@@ -249,7 +256,7 @@ class _Table:
 
     def _place(
         self,
-        keys: _Seen,
+        keys: _BatchKeys,
         in_use: tf.Tensor,
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
@@ -259,12 +266,13 @@ class _Table:
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        # All rows of both buckets are candidates: a free one is best, then the lowest score.
+        # All rows of both buckets are candidates: best is a free row, then the row of the lowest
+        # score.
         scores = self._score_rows(rows, keys.counts, last_seen, comings)
-        # Rows of the batch stay: their weights have just been moved.
+        # Rows of the batch stay: the update has just changed their weights.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
         scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
-        # Choose the bucket with more free places; if equal, the bucket of the least score.
+        # Choose the bucket with more free places; if equal, the bucket with the lowest score.
         free = tf.reduce_sum(tf.cast(is_free, tf.int32), 2)
         lowest = tf.reduce_min(scores, 2)
         is_even = tf.equal(free[:, 0], free[:, 1])
@@ -292,22 +300,22 @@ class _Table:
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tf.Tensor:
-        """Return the order of eviction of rows [M, 2, 8], the least first; infinite rows stay."""
+        """Return scores of rows [M, 2, 8]: low scores are evicted first, infinite ones never."""
         never = tf.fill(tf.shape(rows), tf.constant(_NEVER, tf.float64))
         if last_seen is not None:
             return tf.cast(tf.gather(last_seen, rows), tf.float64)
         if comings is not None:
-            came = tf.gather(comings, rows)
-            # A key replaces only rows that came at most as often as it did.
-            goes = came <= counts[:, tf.newaxis, tf.newaxis]
-            return tf.where(goes, tf.cast(came, tf.float64), never)
+            row_counts = tf.gather(comings, rows)
+            # A key replaces only keys that have occurred at most as often.
+            is_evictable = row_counts <= counts[:, tf.newaxis, tf.newaxis]
+            return tf.where(is_evictable, tf.cast(row_counts, tf.float64), never)
         if self.part.eviction == "norm":
             vectors = tf.nn.embedding_lookup(_find_table(self.scope), rows)
             return tf.cast(tf.norm(tf.cast(vectors, tf.float32), axis=-1), tf.float64)
         return never
 
     def _reset_rows(self, rows: tf.Tensor) -> list[_Write]:
-        """Return writes that give rows new weights, and their slots first values."""
+        """Return writes of initial values to rows and to their slots."""
         dimension = cast(int, self.part.dimension)
         stddev = self.part.initial_stddev or dimension**-0.5
         shape = tf.stack([tf.shape(rows)[0], dimension])
@@ -332,12 +340,12 @@ class _Table:
         return writes
 
 
-def _see_keys(table: tf.Variable, keys: tf.Tensor) -> _Seen:
-    """Return the distinct keys of a batch, of all replicas."""
+def _count_keys(table: tf.Variable, keys: tf.Tensor) -> _BatchKeys:
+    """Return the distinct keys of a batch in all replicas, and how often each occurs."""
     keys = tf.boolean_mask(keys, tf.not_equal(keys, key_table.NO_KEY))
     keys, _, counts = tf.unique_with_counts(keys, tf.int64)
     if replicas.count() > 1:
-        # Replicas can sum sparse rows of a table: here keys take the place of row numbers.
+        # Replicas can add up sparse rows of a table: use keys as the numbers of rows.
         rows = tf.IndexedSlices(
             tf.cast(counts, tf.float32)[:, tf.newaxis], keys, tf.constant([2**62, 1])
         )
@@ -345,7 +353,7 @@ def _see_keys(table: tf.Variable, keys: tf.Tensor) -> _Seen:
         keys, places = tf.unique(of_all.indices, tf.int64)
         counts = tf.cast(of_all.values[:, 0], tf.int64)
         counts = tf.math.unsorted_segment_sum(counts, places, tf.size(keys, tf.int64))
-    return _Seen(keys, counts, *key_table.find_rows(table, keys))
+    return _BatchKeys(keys, counts, *key_table.find_rows(table, keys))
 
 
 def _is_among(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -377,7 +385,7 @@ def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
     shape = tf.concat([tf.shape(weights)[:1], slot.shape[1:]], 0)
     if averaging.is_decay(name):
         total = next(v for v in tf1.global_variables() if averaging.is_total(v))
-        return tf.fill(shape, total.read_value())  # Their average starts now.
+        return tf.fill(shape, total.read_value())  # The average of the new rows starts now.
     if averaging.is_state(name):
         return tf.cast(weights, slot.dtype)
     return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
@@ -389,7 +397,7 @@ def _apply_writes(writes: Sequence[_Write]) -> tf.Operation:
     for write in writes:
         rows = write.rows
         if rows is not None:
-            # Gradients need a shape; nothing reads its numbers.
+            # `IndexedSlices` of a gradient need a dense shape, but no op reads it.
             slices = tf.IndexedSlices(write.values, rows, write.variable.shape)
         groups.setdefault(write.is_greatest, []).append(
             (write.values if rows is None else slices, write.variable)

@@ -1,4 +1,4 @@
-"""The optimizer through which growing tables write rows, in every replica alike."""
+"""An optimizer that writes rows of growing tables, so that all replicas write the same."""
 
 from __future__ import annotations
 

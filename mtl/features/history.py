@@ -1,4 +1,4 @@
-"""Earlier events of a row as one input: aligned lists of events, encoded together.
+"""Encodes the earlier events of a row, which come as aligned lists, into one input.
 
 clicks/features.History.name = "clicks"
 clicks/features.History.events = [@clicked/features.Hashed(), @features.Numeric()]
@@ -24,7 +24,8 @@ from mtl.step import outlets
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
 
-# Buckets of gaps, by powers of two: the last one holds all gaps from 2^63 - 1 on.
+# The number of buckets of gaps. Their boundaries are powers of two; the last bucket holds all gaps
+# from 2^63 - 1 on.
 _GAPS = 64
 
 
@@ -41,21 +42,21 @@ class History(types.Column):
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event, of fields that are lists. They may share a table
-        with other columns, and their variables lie in `features/<their name>`.
+      events: the columns that encode an event, of fields that are lists. These columns may share a
+        table with other columns, and their variables lie in `features/<name of the column>`.
       encoder: turns events into one vector, such as `histories.TargetAttention`; its variables lie
         in `features/<name>`.
       target: names of other columns; events are compared with their joined vectors.
-      last: how many events of each list count, the last ones; None for all.
-      place_dimension: the length of an embedding of an event's place, counted from the end, which
-        is joined to its vector; needs `last`. None adds none.
+      last: reads only this many events from the end of each list; None reads all.
+      place_dimension: the length of an embedding of an event's position, counted from the end,
+        which is joined to its vector; needs `last`. None adds no such embedding.
       times: the list of the times of events, numbers in any unit; needs `now`.
       now: the field that holds the time of the row.
       gap_dimension: the length of an embedding of the time from an event to `now`, by powers of
         two, which is joined to its vector. A negative gap counts as 0.
       shows_weights: True adds the weights of the events to predictions, as `<name>/attention`,
         [B, L], with zeros if a row has fewer events; for encoders that weigh events.
-      trainable: False freezes its variables, as `mtl.variables.freezing` does by name.
+      trainable: False freezes its variables, which `mtl.variables.freezing` can also do by name.
     """
 
     name: checks.Name
@@ -83,14 +84,14 @@ class History(types.Column):
             checks.require(not changes, f"{type(part).__name__}.augmentations", rule, changes)
         if self.place_dimension is not None:
             checks.whole("History.place_dimension", self.place_dimension, 1)
-            rule = "be set where places are embedded"
+            rule = "be set if History.place_dimension is set"
             checks.require(self.last is not None, "History.last", rule, self.last)
         for setting, partner in (("times", "now"), ("now", "times")):
             has_both = getattr(self, setting) is None or getattr(self, partner) is not None
-            checks.require(has_both, f"History.{partner}", f"come with {setting}", None)
+            checks.require(has_both, f"History.{partner}", f"be set if {setting} is set", None)
         where, shows_weights = "History.shows_weights", self.shows_weights
         weighs = types.read_member(self.encoder, types.HistoryEncoder, "weighs_events")
-        rule = f"stay False: {type(self.encoder).__name__} weighs no events"
+        rule = f"be False, because {type(self.encoder).__name__} does not weigh events"
         checks.require(weighs or not shows_weights, where, rule, shows_weights)
 
     @property
@@ -131,7 +132,8 @@ class History(types.Column):
         """Return {column or table: accumulator} of the columns of events."""
         return {
             name: part_accumulator
-            # A vocabulary reads lists directly, and can be joined with other columns' vocabularies.
+            # A vocabulary reads lists itself. If wrapped, it could not join vocabularies of other
+            # columns.
             if isinstance(part_accumulator, accumulators.Vocabulary)
             else accumulators.OfEvents(part_accumulator, tuple(self._fields_with_lists))
             for part in self.events
@@ -276,9 +278,9 @@ class History(types.Column):
             return []
         times = tf.cast(lists[self.times].flat_values, tf.float64)
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
-        # [B] -> [N]: the time of its row for each event.
+        # The value of `now` in the row of each event, [B] -> [N].
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Also for a gap that is not finite.
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Gaps that are not finite get it, too.
         # Slightly more than 1, because a power of two must not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
@@ -291,14 +293,14 @@ def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Valu
     return {field: values.values for field, values in lists.items()}
 
 
-def _mask_entries(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
-    """Return the entries [N] or [N, (n)] that a mask [N] keeps."""
+def _mask_entries(entries: column.Values, mask: tf.Tensor) -> column.Values:
+    """Return the entries [N] or [N, (n)] for which a mask [N] is True."""
     is_nested = isinstance(entries, tf.RaggedTensor)
-    return (tf.ragged if is_nested else tf).boolean_mask(entries, is_kept)
+    return (tf.ragged if is_nested else tf).boolean_mask(entries, mask)
 
 
 def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:
     """Return how many entries of its list come after each entry, [N]."""
-    # The end of its list for each entry, [N].
+    # For each entry, the index at which its list ends, [N].
     ends = tf.gather(lists.row_splits[1:], lists.value_rowids())
     return ends - 1 - tf.range(tf.size(lists.value_rowids(), ends.dtype))

@@ -63,6 +63,7 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
+        """True: strings of its fields are encoded images."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:
@@ -117,7 +118,7 @@ class Image(column.PerField):
     def _augment_images(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
         """Change every image [B, H, W, C] with separate random draws."""
         size = pixels.shape[0] or tf.shape(pixels)[0]
-        # By number, so that two augmentations of one class draw different numbers.
+        # The name holds the position, so that two augmentations of a class draw different numbers.
         for number, part in enumerate(self.augmentations):
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
             new_pixels = part(pixels, uniform)
@@ -148,7 +149,7 @@ class Image(column.PerField):
 
     def _decode_images(self, encoded: tf.Tensor, field: str) -> tf.Tensor:
         if self.shape is None:
-            fix = f"Field {field!r} holds strings; say to which size they are scaled."
+            fix = f"Field {field!r} holds encoded images, which are scaled to this size."
             checks.fail("Image.shape", "be (height, width, channels)", None, fix)
         height, width, channels = self.shape
         where = f"Image.shape for the encoded images of {field!r}"
@@ -158,7 +159,7 @@ class Image(column.PerField):
             image = images.decode(image_bytes, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
-        if tf.executing_eagerly():  # In a loop, the error of a bad image would also list ops.
+        if tf.executing_eagerly():  # `map_fn` would add names of ops to the error of a bad image.
             return tf.reshape([decode(image_bytes) for image_bytes in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

@@ -1,12 +1,13 @@
 """Assigns the rows of a table to keys: buckets of 8 places, and two buckets for each key.
 
-rows, is_known = key_table.find_rows(keys, wanted)       # in the graph: [N] -> [N], [N]
+rows, is_known = key_table.find_rows(table, keys)        # in the graph: [N] -> [N], [N]
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
 A table of R rows has R / 8 buckets. The key alone determines two buckets. A key may take any place
-in them, and its place is its row. So looking up and adding keys cost the same for any number of
-rows, the keys are one ordinary variable, and a key stays in its place while others come and go. The
-choice of two buckets fills them evenly (Azar et al., "Balanced Allocations", 1999).
+in these buckets, and its place is its row. So the cost of looking up and adding keys does not
+depend on the number of rows, an ordinary variable holds the keys, and a key keeps its row while
+others are added and removed. The choice between two buckets fills all buckets evenly (Azar et al.,
+"Balanced Allocations", 1999).
 """
 
 from __future__ import annotations
@@ -57,19 +58,23 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the saved row whose key each row of a table of `capacity` rows gets, or -1.
+    """Assign the keys of a saved table to the rows of a table of another size.
 
-    Keys whose places are all taken are lost: hardly any if the table grows by half or more.
+    A key is lost if all its places are taken. Hardly any key is lost if the table grows by half or
+    more.
 
     Args:
-      saved: keys by row, [R] or [R / 8, 8].
-      capacity: a multiple of 8.
+      saved: the key of each saved row, [R] or [R / 8, 8].
+      capacity: the number of rows of the new table, a multiple of 8.
+
+    Returns:
+      int64 [capacity]: the saved row whose key each new row gets, or -1 for a free row.
     """
     count, keys = capacity // PLACES, saved.reshape(-1)
     origins = np.full([count, PLACES], -1, np.int64)
     num_taken = np.zeros(count, np.int64)
     waiting = np.flatnonzero(keys != NO_KEY)
-    # Place a few keys at a time: each of them takes the emptier of its buckets.
+    # Place few keys at a time, so that most of them find the bucket that is emptier at that time.
     size = max(count // 4, 1)
     while len(waiting):
         unplaced = []

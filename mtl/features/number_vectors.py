@@ -30,7 +30,7 @@ class _Vectors(numeric.Numbers):
     """Vectors of normalised numbers; all fields are encoded together, which takes few ops.
 
     Attributes:
-      dimension: the length of the vector of each number; None returns the encoding itself.
+      dimension: the length of the vector of each number; None returns the encoding of the number.
     """
 
     dimension: checks.Count | None = None
@@ -43,7 +43,8 @@ class _Vectors(numeric.Numbers):
         numbers = tf.concat(
             [flags_and_numbers[output][:, :size] for output, size in sizes.items()], axis=1
         )
-        # [N, B]: each element has its own weights, so it comes first, as in a batch of products.
+        # [N, B]: elements come first, like the batch axis of `tf.linalg.matmul`, because each
+        # element has separate weights.
         vectors_by_column = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
         outputs = {}
         for output, size in sizes.items():
@@ -63,7 +64,7 @@ class _Vectors(numeric.Numbers):
         Args:
           numbers: the elements of all fields; each is encoded by itself.
           sizes: {column: n}, which sum to N.
-          fitted: the statistics, as for the column.
+          fitted: the statistics of the training split.
         """
 
 
@@ -77,9 +78,9 @@ class PiecewiseLinear(_Vectors):
     the paper, the first bin has no lower end, and the last bin no upper end: numbers outside of the
     boundaries give values below 0 and above 1, without a bound.
 
-    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. An element with
-    fewer bins than another of its field gets zeros behind them. An element that never varies gets
-    only zeros.
+    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. If an element
+    has fewer bins than other elements of its field, zeros follow its bins. An element that never
+    varies gets only zeros.
 
     A value that is not finite counts as missing: the fit ignores it, and the middle of the bins
     replaces it, which is about the median of the training split.
@@ -91,7 +92,7 @@ class PiecewiseLinear(_Vectors):
         values each. Frequent values do not use up bins; k distinct values give at most k - 1 bins.
       dimension: the units of a ReLU layer on the bins, in `features/<column>/linear`, with separate
         weights for each element; None gives the bins themselves.
-      log: takes sign(x) log(1 + |x|) first, also of given boundaries.
+      log: takes sign(x) log(1 + |x|) first, also of boundaries in the settings.
       missing_flags: adds n inputs that are 1 if the value is missing.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
@@ -134,7 +135,7 @@ class PiecewiseLinear(_Vectors):
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
         normal_boundaries = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
-        # The boundary in the middle, or the mean of the two there.
+        # The boundary in the middle, or the mean of the two middle ones.
         middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in normal_boundaries]
         return np.array(middles, np.float32)
 
@@ -144,15 +145,17 @@ class PiecewiseLinear(_Vectors):
         elements: dict[str, list[np.ndarray]] = {}
         for output, size in sizes.items():
             bins = self._find_entry(output, fitted)["boundaries"]
-            # Given boundaries apply to all elements.
-            elements[output] = [
-                _normalise_boundaries(own) for own in (bins if len(bins) == size else bins * size)
-            ]
-        counts = {o: max(1, *(len(b) - 1 for b in own)) for o, own in elements.items()}
+            # Boundaries from the settings apply to all elements.
+            boundaries = bins if len(bins) == size else bins * size
+            elements[output] = [_normalise_boundaries(ends) for ends in boundaries]
+        counts = {
+            output: max(1, *(len(ends) - 1 for ends in boundaries))
+            for output, boundaries in elements.items()
+        }
         encoded = _encode_by_bin(numbers, sum(elements.values(), []), max(counts.values()))
         if self.dimension is None:
-            own = _split_columns(encoded, sizes)
-            return {output: own[output][:, :, :count] for output, count in counts.items()}
+            columns = _split_columns(encoded, sizes)
+            return {output: columns[output][:, :, :count] for output, count in counts.items()}
         return _split_columns(_apply_layers(encoded, sizes, counts, self.dimension), sizes)
 
 
@@ -166,7 +169,7 @@ def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
 def _encode_by_bin(
     numbers: tf.Tensor, boundaries: Sequence[np.ndarray], max_bins: int
 ) -> tf.Tensor:
-    """Encode N elements by N lists of boundaries of at most `max_bins` bins, K: -> [N, B, K]."""
+    """Encode N elements by N lists of boundaries, [N, B] -> [N, B, K], with K = `max_bins`."""
     shape = (len(boundaries), 1, max_bins)
     starts, slopes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     lower, upper = np.zeros(shape, np.float32), np.ones(shape, np.float32)
@@ -188,7 +191,7 @@ class Periodic(_Vectors, numeric.Numeric):
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
     Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, called PLR there. x is normalised as in
     `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of the
-    training split. Each element has separate c, W and b.
+    training split. Each element of a field has a separate c, W and b.
 
     [B] -> [B, D] and [B, n] -> [B, n D].
 
@@ -197,8 +200,8 @@ class Periodic(_Vectors, numeric.Numeric):
       dimension: the units of W, in `features/<column>/linear`; None gives the waves themselves,
         `2 num_frequencies` for each element.
       num_frequencies: the number of c for each element, in `features/<column>/frequencies`.
-      sigma: the standard deviation of c at the start, above 0. Tune this setting first: a large
-        sigma separates near numbers, but the network overfits. The paper tries 0.01 to 100.
+      sigma: the standard deviation of the initial c, above 0. Tune this setting first: a large
+        sigma separates close numbers, but the network overfits. The paper tries 0.01 to 100.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
       missing_flags: adds n inputs that are 1 if the value is missing.
@@ -234,8 +237,8 @@ class AutoDis(_Vectors, numeric.Numeric):
     as in `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of
     the training split.
 
-    As in the paper, layers have no bias. So 0 always becomes the mean of the vectors, and numbers
-    with the same sign differ only in how sharply they choose among the vectors. Take
+    As in the paper, layers have no bias. So the number 0 always becomes the mean of the vectors,
+    and numbers of equal sign differ only in how sharply they choose among the vectors. Take
     `PiecewiseLinear` if buckets should lie anywhere on the line.
 
     [B] -> [B, dimension] and [B, n] -> [B, n dimension].
@@ -287,14 +290,14 @@ def _apply_layers(
     Args:
       inputs: the elements of all columns.
       sizes: {column: the number of its elements}.
-      counts: {column: how many of the K inputs it reads}, the first ones.
+      counts: {column: how many of the K inputs it reads, from the first on}.
       units: the units of the layer.
     """
     kernels = []
     for output, size in sizes.items():
         shape = [counts[output], units]
         kernel = _get_variables("linear/kernel", {output: size}, shape, _make_glorot(*shape))
-        # Zeros for inputs that only elements with more bins have.
+        # Pad with zeros for the inputs that only columns with more bins have.
         kernels.append(tf.pad(kernel, [[0, 0], [0, inputs.shape[2] - counts[output]], [0, 0]]))
     biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
     products = tf.linalg.matmul(inputs, tf.concat(kernels, axis=0))
@@ -302,7 +305,7 @@ def _apply_layers(
 
 
 def _make_glorot(inputs: int, outputs: int) -> Callable:
-    """Return Glorot's uniform initializer for one element; TensorFlow's counts all elements."""
+    """Return Glorot's uniform initializer for one element; TensorFlow would count all elements."""
     bound = math.sqrt(6 / (inputs + outputs))
     return tf1.random_uniform_initializer(-bound, bound)
 

@@ -8,7 +8,6 @@ heavy/features.Numeric.log = True
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -20,9 +19,10 @@ from mtl.deferred import tf
 from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")
-# Up to here float32 holds every integer.
+# float32 holds every integer up to 2^24 exactly.
 _EXACT_UP_TO = 2.0**24
-# Fewer fields take logs one by one: TensorFlow rounds the last bit by the place in the tensor.
+# Fewer fields than this take logs one by one: the last bit of a log depends on the place of the
+# number in its tensor, so logs of fields in one tensor would differ in the last bit.
 _LOGS_TOGETHER = 16
 
 
@@ -71,9 +71,10 @@ class Numbers(column.PerField):
         for fields in fields_by_kind.values():
             if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
                 outputs |= self._encode_together(features, fields, fitted)
-            else:
-                single = dataclasses.replace(self, names=list(fields.values()))
-                outputs |= super(Numbers, single).__call__(features, fitted)
+                continue
+            for output, field in fields.items():
+                with self._open_scope(output):
+                    outputs[output] = self._encode(features, field, output, fitted)
         return outputs
 
     def _encode_together(
@@ -83,7 +84,7 @@ class Numbers(column.PerField):
         outputs = list(fields)
         entries = [self._find_entry(output, fitted) for output in outputs]
         (first, *_), columns = fields.values(), [features[field] for field in fields.values()]
-        # As if the first field held n numbers: [B, n].
+        # Read all fields like one field with n numbers: [B, n].
         joint_field = {first: tf.stack(columns, axis=1)}
         values = self._read_values(joint_field, first, self._choose_precision(entries[0]))
         numbers, is_known = self._normalise_values(values, entries)
@@ -113,14 +114,14 @@ class Numbers(column.PerField):
         Return the numbers, and a mask of the known values.
         """
         is_known = tf.math.is_finite(values)
-        # Missing values are replaced before use: in a gradient too, NaN times zero is NaN.
+        # Replace missing values before use: in a gradient, too, NaN times zero is NaN.
         numbers = tf.where(is_known, values, tf.zeros_like(values))
-        fitted = [entry for entry in entries if entry is not None]
-        if fitted:
-            pairs = [self._shift_and_scale(entry) for entry in fitted]
+        statistics = [entry for entry in entries if entry is not None]
+        if statistics:
+            pairs = [self._shift_and_scale(entry) for entry in statistics]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
             deviations = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
-            stand_in = np.concatenate([self._stand_in(entry) for entry in fitted])
+            stand_in = np.concatenate([self._stand_in(entry) for entry in statistics])
             numbers = tf.where(is_known, deviations * scale, tf.constant(stand_in, tf.float32))
         return numbers, is_known
 
@@ -128,11 +129,11 @@ class Numbers(column.PerField):
         """Read the values of an eager batch for the fit, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
-            return values.numpy()[:, np.newaxis]  # Ten times as fast as three ops.
+            return values.numpy()[:, np.newaxis]  # Ten times as fast as the ops below.
         return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """Return the type for integers: float32 if it is exact for the training split."""
+        """Return the type for integers: float32 if it holds the training split exactly."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
@@ -158,7 +159,7 @@ class Numbers(column.PerField):
 class Numeric(Numbers):
     """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: the fit ignores it. It becomes 0, which under
+    A value that is not finite counts as missing: the fit ignores it, and it becomes 0, which under
     "z_score" is the mean of the training split.
 
     The mean of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which is
@@ -169,9 +170,9 @@ class Numeric(Numbers):
       normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
         in [0, 1] on the training split; or "none". An element that never varies becomes 0.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing; off, because most data have
-        no gaps.
-      prefix: starts the column's name, `<prefix>_<field>`; set another one to give a field to
+      missing_flags: adds n inputs that are 1 if the value is missing; False by default, because
+        most data have no missing values.
+      prefix: starts the column's name, `<prefix>_<field>`; set another prefix to give a field to
         two Numeric columns.
     """
 

@@ -1,7 +1,7 @@
 """Statistics that columns learned from the training split, kept in files.
 
-statistics.save_statistics(accumulators, directory)       # statistics.json, vocabulary_<column>.txt
-statistics.seal_statistics(directory)                        # adds the checksums that old runs lack
+statistics.save_statistics(accumulators, directory)      # statistics.json, vocabulary_<column>.txt
+statistics.seal_statistics(directory)                    # adds the checksums that old runs lack
 fitted = statistics.load_statistics(directory)
 fitted.for_column("numeric_age")                         # {"mean": [38.6], "stddev": [13.6], ...}
 """
@@ -36,9 +36,13 @@ class Statistics(types.Statistics):
     entries: Mapping[str, Mapping[str, Any]]
 
     def for_column(self, column: str) -> Mapping[str, Any]:
-        """Return the statistics of `column`."""
+        """Return the statistics of `column`.
+
+        Raises:
+          UserError: the column was not fitted.
+        """
         if tf.io.gfile.exists(self.path(_FILE)):
-            fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
+            fix = f"The statistics in {self.directory!r} belong to other columns."
         else:
             fix = f"{self.path(_FILE)} is missing: it was lost, or the run has other columns."
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
@@ -70,7 +74,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
         _write_entries(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
-        # Before the rename: after a crash, the new name must not stand for files without content.
+        # Sync before the rename: after a crash, the new name must not stand for empty files.
         storage.sync([*storage.listed(temporary), temporary])
         tf.io.gfile.rename(temporary, directory)
         storage.sync([os.path.dirname(directory.rstrip("/")) or "."])
@@ -80,7 +84,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
 
 
 def load_statistics(directory: str) -> Statistics:
-    """Read the files of `save_statistics`; empty if there are none.
+    """Read the files of `save_statistics`; without files, the result is empty.
 
     Raises:
       UserError: a file is damaged.

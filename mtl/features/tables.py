@@ -18,7 +18,7 @@ from mtl.deferred import tf
 from mtl.features import column
 from mtl.step import codes
 
-# Training keeps ids of 32 bits.
+# Training stores ids in 32 bits.
 _MOST_IDS = 2**31
 
 
@@ -27,8 +27,8 @@ class Ids(column.Lookup, column.PerField):
     """Columns of ids; several of them may share a table.
 
     Attributes:
-      table: the name of the table, in `features/<table>`. All columns with this name share it; None
-        gives each field its own.
+      table: the name of the table, in `features/<table>`. All columns with this table name share
+        the table; None gives each field a separate table.
     """
 
     table: str | None = None
@@ -39,7 +39,7 @@ class Ids(column.Lookup, column.PerField):
         if self.table is not None:
             where = f"{type(self).__name__}.table"
             checks.scope_name(where, self.table)
-            rule = "stay None where nothing is embedded"
+            rule = f"be None if {type(self).__name__}.dimension is None"
             checks.require(self.dimension is not None, where, rule, self.table)
 
     @property
@@ -58,14 +58,14 @@ class Ids(column.Lookup, column.PerField):
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        # The first column of a shared table creates it.
+        # The first column that uses a shared table creates the table.
         reuse = tf.compat.v1.AUTO_REUSE if self.table else None
         return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coded(Ids):
-    """Columns whose ids depend on each value of their field alone."""
+    """Columns in which the id of a value depends on this value alone."""
 
     @property
     def coded_columns(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Coded(Ids):
 
     @property
     def _num_ids(self) -> int:
-        """A bound of the number of ids that the settings give; 0 if the data decide it."""
+        """The number of ids that the settings add; 0 if only the data determine it."""
         return 0
 
     @abc.abstractmethod
@@ -86,10 +86,10 @@ class Coded(Ids):
     def _read_ids(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> column.Values:
-        """Return the ids of a field, which training may have looked up before the step."""
+        """Return the ids of a field; training may have looked them up before the step."""
         values = column.read_categories(type(self).__name__, features, field)
         ids = codes.find_ids(values, output)
-        # They were looked up when the rows were read into memory, see `mtl.data.coded_rows`.
+        # `mtl.data.coded_rows` looks them up when it reads the rows into memory.
         if ids is not None:
             return ids
         return tf.ragged.map_flat_values(lambda flat: self.find_ids(output, flat, fitted), values)
@@ -114,9 +114,9 @@ class Embedded(column.Lookup):
             return
         where = f"{type(self).__name__}.embedding"
         checks.require_part(where, self.embedding, "embeddings.QuotientRemainder", arguments=2)
-        rule = "stay None where nothing is embedded"
+        rule = f"be None if {type(self).__name__}.dimension is None"
         checks.require(self.dimension is not None, where, rule, self.embedding)
-        rule = "not go by frequency, which Categorical alone knows"
+        rule = "not group ids by frequency, which only Categorical knows"
         checks.require(self._is_ranked or not self._block_ends, where, rule, self.embedding)
 
     @property
@@ -129,7 +129,7 @@ class Embedded(column.Lookup):
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
         """Return {name: names of its rows} if a row stands for several ids.
 
-        The text of `settings` is the name, because other settings give an id other rows.
+        The text of `settings` is the name, because an id has other rows under other settings.
         """
         if self.embedding is None:
             return {}

@@ -18,7 +18,7 @@ from mtl.features import column, word_vectors
 
 @checks.dataclass
 class Text(column.PerField):
-    """Texts by the vectors of their tokens, in order: strings [B], [B, n] or [B, (L)] -> [B, H].
+    """Texts as sequences of the vectors of tokens: strings [B], [B, n] or [B, (L)] -> [B, H].
 
     The texts of a list become one text, joined by spaces. A text without tokens, such as an empty
     text, gets the encoder's output for no events. All tokenizers except `Bytes` drop bytes that are
@@ -30,12 +30,13 @@ class Text(column.PerField):
       encoder: turns vectors of tokens into one vector, such as `histories.Convolution`; it must not
         need a target.
       dimension: the length of the vectors of tokens, in `features/<column>/embedding`.
-      max_tokens: how many tokens of a text count, the first ones; None for all. It bounds the
-        memory for long texts, which grows with the square of their length in a transformer.
-      place_dimension: the length of an embedding of a token's place, counted from the beginning,
-        which is joined to its vector; needs `max_tokens`. None adds none.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
-        first values of the tokens in the file; other tokens start at random.
+      max_tokens: reads only this many tokens from the beginning of a text; None reads all. This
+        limit bounds the memory for long texts, which grows with the square of their length in a
+        transformer.
+      place_dimension: the length of an embedding of a token's position, counted from the beginning,
+        which is joined to its vector; needs `max_tokens`. None adds no such embedding.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Tokens in the
+        file start from these vectors; other tokens start at random.
       prefix: starts the column's name, `<prefix>_<field>`.
       trainable: False freezes its variables, including the encoder's.
     """
@@ -51,23 +52,23 @@ class Text(column.PerField):
     def __post_init__(self):
         super().__post_init__()
         needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
-        rule = "be an encoder that compares events with nothing"
+        rule = "be an encoder without a target"
         fix = "Take Pooling, Convolution, GRU or Transformer."
         checks.require(not needs, "Text.encoder", rule, type(self.encoder).__name__, fix)
         if self.place_dimension is not None:
             checks.whole("Text.place_dimension", self.place_dimension, 1)
-            rule = "be set where places are embedded"
+            rule = "be set if Text.place_dimension is set"
             checks.require(self.max_tokens is not None, "Text.max_tokens", rule, self.max_tokens)
         word_vectors.check("Text.word_vectors", self.word_vectors, self.dimension)
-        # Any name of a field will do: only the presence of the accumulator counts.
+        # The name of the field does not matter: only the presence of an accumulator does.
         has_words = self.word_vectors is None or self._vocabulary_file or self._make_accumulator("")
         fix = f"{type(self.tokenizer).__name__} has none."
-        rule = "stay None where tokens have no vocabulary"
+        rule = "be None if the tokenizer has no vocabulary"
         checks.require(bool(has_words), "Text.word_vectors", rule, self.word_vectors, fix)
 
     @property
     def _vocabulary_file(self) -> str | None:
-        """The file of the tokenizer's vocabulary, or None if it is learned or missing."""
+        """The file of the tokenizer's vocabulary, or None if it learns one or has none."""
         return types.read_member(self.tokenizer, types.Tokenizer, "file")
 
     def _make_accumulator(self, field: str) -> types.Accumulator | None:
@@ -94,7 +95,7 @@ class Text(column.PerField):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary, if given}, and the files of word vectors."""
+        """{column: the file of its vocabulary}, if set, and the files of word vectors."""
         files: dict[str, str] = {}
         for output in self.columns:
             files |= {output: self._vocabulary_file} if self._vocabulary_file else {}
@@ -106,7 +107,7 @@ class Text(column.PerField):
         """Return {the embedding of a column: its tokens}, if tokens have names."""
         of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
         names_by_column = {output: of_tokens(output, fitted) for output in self.columns}
-        # Only the embedding has tokens: the encoder's variables lie in the same scope.
+        # Name the embedding, because the scope also holds the encoder's variables.
         return {f"{output}/embedding": names for output, names in names_by_column.items() if names}
 
     def _encode(
@@ -121,7 +122,7 @@ class Text(column.PerField):
         size = self.tokenizer.num_tokens(output, fitted)
         vectors = layers.embedding(ids.flat_values, size, self.dimension, initializer=start)
         if self.place_dimension is not None:
-            # The place of the first token of its text for each token, [N].
+            # For each token, the index of the first token of its text, [N].
             firsts = tf.gather(ids.row_splits, ids.value_rowids())
             places = tf.range(tf.size(firsts, firsts.dtype)) - firsts
             max_tokens = cast(int, self.max_tokens)

@@ -7,7 +7,7 @@ features.TimeParts.form = "%d.%m.%Y"                     # for 31.05.2024
 features.DaysSince.names = ["visit"]
 features.DaysSince.since = "sign_up"
 
-The graph reads the times, so a served model takes them as the files write them.
+The graph parses the times, so a served model accepts them in the form of the data files.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SECONDS_OF_DAY = 86_400
 def _read_times(
     kind: str, values: tf.Tensor, field: str, form: str
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return the parts of times [N], as `time_texts.read_parts`, and a mask of the times."""
+    """Return the parts of times [N] like `time_texts.read_parts`, and a mask of valid times."""
     texts = column.tokens(kind, {field: values}, field)
     if form not in times.SINCE_1970:
         return time_texts.read_parts(texts, times.read_form(f"{kind}.form", form))
     is_time = tf.strings.regex_full_match(texts, literals.FINITE)
     # -1 marks a missing number, not the last second of 1969.
     is_time &= tf.not_equal(texts, str(spec.NO_ID))
-    # float64, as float32 rounds seconds since 1970 to multiples of 128.
+    # Use float64, because float32 rounds seconds since 1970 to multiples of 128.
     numbers = tf.strings.to_number(tf.where(is_time, texts, "0"), tf.float64)
     seconds = tf.floor(numbers / times.SINCE_1970[form])
     return time_texts.divide_seconds(tf.cast(seconds, tf.int64)), is_time
@@ -51,20 +51,21 @@ def _read_times(
 class TimeParts(column.Lookup, column.PerField):
     """Units of times, such as weekdays, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Each unit of a field is a column, `<prefix>_<field>_<unit>`. Missing values and other texts
-    share an extra place. Zones are ignored: a time counts as it is written. Numbers since 1970 are
-    in UTC; -1 is a missing one.
+    Each unit of a field is a column, `<prefix>_<field>_<unit>`. Missing values and texts that are
+    not times share an extra id. Time zones are ignored: the column reads a time as it is written.
+    Numbers since 1970 are in UTC; -1 stands for a missing number.
 
     Attributes:
       names: the fields, texts or integers.
       units: some of "month", "day" (of the month), "weekday", "hour" and "minute".
-      form: how the fields write times: "" is 2024-05-31, 2024/5/31 9:05 and the like; a form in
-        directives of Python's strptime, such as "%d.%m.%Y %H:%M"; or "seconds", "milliseconds",
+      form: how the fields write times: "" for 2024-05-31, 2024/5/31 9:05 and similar texts; a
+        format of Python's strptime, such as "%d.%m.%Y %H:%M"; or "seconds", "milliseconds",
         "microseconds" or "nanoseconds" since 1970.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name.
     """
@@ -87,8 +88,9 @@ class TimeParts(column.Lookup, column.PerField):
     @property
     def _units(self) -> dict[str, tuple[str, str]]:
         """{column: (field, unit)}."""
+        names = column.name_columns(self.prefix, self.names)
         pairs = [(field, unit) for field in self.names for unit in self.units]
-        return {column.name(self.prefix, "_".join(pair)): pair for pair in pairs}
+        return {f"{names[field]}_{unit}": (field, unit) for field, unit in pairs}
 
     @property
     def coded_columns(self) -> dict[str, str]:
@@ -100,7 +102,7 @@ class TimeParts(column.Lookup, column.PerField):
         del fitted
         field, unit = self._units[column]
         parts, is_time = _read_times("TimeParts", tf.reshape(values, [-1]), field, self.form)
-        # The extra place is id 0, so the first value has id 1.
+        # Id 0 stands for values that are not times, so the first value of a unit has id 1.
         ids = tf.where(is_time, parts[unit] - _SIZES[unit][0] + 1, 0)
         return tf.reshape(ids, tf.shape(values))
 
@@ -124,23 +126,23 @@ class TimeParts(column.Lookup, column.PerField):
     ) -> dict[str, tf.Tensor]:
         """Return which values of each field are texts, but not times, bool [N]."""
         del fitted
-        found = {}
+        is_unknown = {}
         for field in self.names:
             values = column.flat(features[field])
             _, is_time = _read_times("TimeParts", values, field, self.form)
             texts = column.tokens("TimeParts", {field: values}, field)
             is_missing = tf.equal(texts, "") | tf.equal(texts, str(spec.NO_ID))
-            found[field] = ~is_time & ~is_missing
-        return found
+            is_unknown[field] = ~is_time & ~is_missing
+        return is_unknown
 
 
 @checks.dataclass
 class DaysSince(types.Column):
     """Days from one time to another, with fractions, normalised: [B] -> [B, 1].
 
-    The statistics of the training split make their mean 0 and their standard deviation 1. Rows
-    without one of the times get 0. **The days of a row must be known when the model is asked**: the
-    days until an event tell the event.
+    On the training split, the result has mean 0 and standard deviation 1. Rows without one of the
+    times get 0. **Both times of a row must be known before the model predicts**: days until a later
+    event would reveal the event.
 
     Attributes:
       names: the fields of the later times, texts or integers.
@@ -166,22 +168,22 @@ class DaysSince(types.Column):
     @property
     def _numbers(self) -> numeric.Numeric:
         """The column that normalises the days."""
-        make: Any = numeric.Numeric  # For mypy, `Column.find_ids` is abstract.
+        make: Any = numeric.Numeric  # mypy takes it for abstract because of `Column.find_ids`.
         return make(
             names=self.names, prefix=self.prefix, log=self.log, missing_flags=self.missing_flags
         )
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its moments}."""
-        found: dict[str, types.Accumulator] = {}
+        accumulators: dict[str, types.Accumulator] = {}
         for output, moments in self._numbers.accumulators().items():
             assert isinstance(moments, accumulators_lib.Moments)
-            found[output] = accumulators_lib.Moments(
+            accumulators[output] = accumulators_lib.Moments(
                 source=f"days from {self.since} to {moments.source}, {self.form!r}",
                 read=functools.partial(self._read_days, moments),
                 by_example=True,
             )
-        return found
+        return accumulators
 
     def _read_days(self, moments: accumulators_lib.Moments, features: types.Tensors) -> np.ndarray:
         return moments.read(self._count_days(features))

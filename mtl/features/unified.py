@@ -23,22 +23,26 @@ class Unified(tables.Ids):
     B. Coleman et al., "Unified Embedding: Battle-Tested Feature Representations for Web-Scale ML
     Systems", 2023, arXiv:2305.12102: hashes that depend on the field choose `num_lookups` rows for
     each value, and its vector joins them. Values of different fields share rows only by chance. The
-    network learns to tell them apart, because each field enters it by separate weights. One number
-    sets the size of all tables together; give a field with many values more lookups.
+    network learns to tell them apart, because each field enters it by separate weights. So
+    `num_buckets` alone sets the size of all tables together; give a field with many values more
+    lookups.
 
     A row stands for several values, and a field's hashes depend on the name of its column.
 
     Attributes:
       names: the fields.
-      num_buckets: the rows of the table.
-      num_lookups: the rows of a value. It may differ between columns of a table.
+      num_buckets: the number of rows of the table.
+      num_lookups: the number of rows for each value, which may differ between the columns of a
+        table.
       dimension: the length of a row; a column is `num_lookups` times as wide.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the table's first values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      initial_stddev: the standard deviation of the table's initial values, above 0; None for
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of the table, `features/<table>/embedding`; None gives each field its own.
+      table: the name of the table, `features/<table>/embedding`; None gives each field a separate
+        table.
       salt: hashes depend on it instead of the column's name. Fields with equal salt give equal
         values equal rows: use it for a shown item and the items of a history.
     """

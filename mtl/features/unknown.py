@@ -79,7 +79,11 @@ class Shares:
             return (self._counts[:, 1] / self._counts[:, 0]).tolist()
 
     def describe(self, where: str) -> list[str]:
-        """Return a line for each field with many unknown values; `where` says where they are."""
+        """Return a line for each field with many unknown values.
+
+        Args:
+          where: names the counted rows, such as "of split 'test'".
+        """
         return [
             f"The model does not know {unknown / total:.1%} of the values of field {field!r} "
             f"{where}, {unknown:,} of {total:,}: its training split had none of them, or too few."

@@ -6,6 +6,7 @@ ids = vocabulary.create_table("jobs.txt", num_unknown=1).lookup(tokens)
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -23,12 +24,17 @@ def read_file(where: str, path: str) -> list[bytes]:
       path: the file.
 
     Raises:
-      UserError: the file does not exist, or has an empty or a repeated line.
+      UserError: the file does not exist, begins with a byte order mark, or has an empty or a
+        repeated line.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
     with tf.io.gfile.GFile(path, "rb") as file:
         lines = row_names.split_lines(file.read())
+    # Lookup tables would take the mark for a part of the first token.
+    has_mark = bool(lines) and lines[0].startswith(codecs.BOM_UTF8)
+    rule, fix = "be a file without a byte order mark", "Save it as UTF-8 without one."
+    checks.require(not has_mark, where, rule, path, fix)
     is_valid = lines and all(lines) and len(set(lines)) == len(lines)
     rule = "be a file with one category a line, none empty and none twice"
     checks.require(bool(is_valid), where, rule, path)
@@ -40,15 +46,16 @@ def create_table(
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
     """Build the lookup table of a vocabulary, or of a file with one, once in each graph.
 
-    It gives tokens their places. A hash gives other tokens one of `num_unknown` places behind them.
+    The table maps each token of the vocabulary to its index. A hash maps other tokens to one of
+    `num_unknown` ids after them.
 
     Args:
       entries: the tokens, or the path of a file with one a line.
-      num_unknown: at least 1.
+      num_unknown: the number of ids for other tokens, at least 1.
     """
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-        if num_unknown == 1:  # One place needs no hash.
+        if num_unknown == 1:  # A single id needs no hash.
             return tf.lookup.StaticHashTable(_make_initializer(entries), _count_entries(entries))
         return tf.lookup.StaticVocabularyTable(_make_initializer(entries), num_unknown)
 
@@ -56,10 +63,10 @@ def create_table(
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, the same for each call with this key in an outermost graph.
+    """Return the result of `make`, which runs once for each key in an outermost graph.
 
     Args:
-      key: equal for equal results.
+      key: identifies the result.
       make: builds tensors or tables; they must not depend on a loop or a branch.
     """
     if tf.executing_eagerly():

@@ -1,4 +1,4 @@
-"""Vectors of words from a file, as the first values of a table.
+"""Vectors of words from a file, as the initial values of a table.
 
 features.Categorical.word_vectors = "glove.6B.50d.txt"
 features.Categorical.dimension = 50
@@ -40,7 +40,7 @@ class WordVectors(types.Accumulator):
       path: the file.
       dimension: the length of the vectors.
       column: the name of the vocabulary's statistics.
-      given: the tokens of a given vocabulary, or its file; None if it is learned.
+      given: the tokens or the file of a vocabulary from the settings; None if it is learned.
     """
 
     where: str = dataclasses.field(repr=False)
@@ -53,7 +53,7 @@ class WordVectors(types.Accumulator):
         """Do nothing: batches hold no vectors."""
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vectors that were found, and return their file and number.
+        """Write the vectors of the vocabulary's tokens, and return their file and number.
 
         Raises:
           UserError: the file does not hold vectors of this length, or knows none of the tokens.
@@ -90,7 +90,7 @@ def check(where: str, path: str | None, dimension: int | None) -> None:
     """Fail unless `path` is None, or a path for a column with an embedding."""
     if path is not None:
         checks.is_a(where, path, str, "be the path of a file of vectors or None")
-        rule = "stay None where nothing is embedded"
+        rule = "be None if the column has no embedding"
         checks.require(dimension is not None, where, rule, path)
 
 
@@ -148,7 +148,7 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     vectors = np.full([len(tokens), dimension], np.nan, np.float32)
     for number, line in _read_lines(where, path, dimension):
         word, values = _split_line(where, path, dimension, number, line)
-        # Removed, so that a later line of the same word does not count.
+        # Remove it, so that a later line of the same word does not count.
         place = places.pop(word, None)
         if place is not None:
             vectors[place] = _parse_numbers(where, path, number, values)
@@ -175,10 +175,10 @@ def _split_line(
 
 def _parse_numbers(where: str, path: str, number: int, values: bytes) -> list[float]:
     parts = values.split(b" ")
-    good = all(map(_is_number, parts)) and all(abs(float(part)) <= _GREATEST for part in parts)
+    fits = all(map(_is_number, parts)) and all(abs(float(part)) <= _GREATEST for part in parts)
     excerpt = values[:80].decode(errors="replace")
     fix = f"In line {number} of {path}."
-    checks.require(good, where, "hold finite numbers behind each word", excerpt, fix)
+    checks.require(fits, where, "hold finite numbers behind each word", excerpt, fix)
     return [float(part) for part in parts]
 
 

@@ -49,7 +49,7 @@ def dense(
         return for_each(
             lambda tensor: functions.dense(tensor, units, name, use_bias=use_bias), inputs, scopes
         )
-    # The variables are the ones that layers built one by one have: checkpoints fit both.
+    # Create the variables of layers that are built one by one, so that checkpoints fit both.
     first = inputs if isinstance(inputs, tf.Tensor) else inputs[0]
     kernels, biases = [], []
     for scope in scopes:
@@ -59,11 +59,11 @@ def dense(
                 zeros = tf1.zeros_initializer()
                 biases.append(tf1.get_variable("bias", [units], first.dtype, zeros))
     if isinstance(inputs, tf.Tensor):
-        # The same inputs for all: a single product with all kernels side by side.
+        # Shared inputs: use a single product with all kernels side by side.
         outputs = tf.linalg.matmul(inputs, tf.concat(kernels, axis=1))
         outputs = outputs + tf.concat(biases, axis=0) if use_bias else outputs
         return tf.split(outputs, len(scopes), axis=1)
-    # Other inputs for each: one batched product.
+    # Different inputs: use one batched product.
     outputs = tf.linalg.matmul(tf.stack(inputs), tf.stack(kernels))
     outputs = outputs + tf.stack(biases)[:, tf.newaxis] if use_bias else outputs
     return tf.unstack(outputs, len(scopes))
@@ -71,7 +71,7 @@ def dense(
 
 def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
     """Return True if the layers of all copies become one product."""
-    # Quantisation and watched inputs need each layer in its own scope.
+    # Quantisation and hooks on inputs need each layer in a separate scope.
     if len(scopes) == 1 or layer_hooks.need_inputs():
         return False
     return isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
@@ -89,7 +89,7 @@ def for_each(
     """Call a function in each of N scopes.
 
     Args:
-      build: a tensor [B, D] -> an output.
+      build: turns a tensor [B, D] into an output.
       inputs: [B, D] for all scopes, or N of [B, D].
       scopes: N variable scopes, relative to the open one.
 

@@ -31,7 +31,7 @@ def _show_outputs(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.
 def _activate_sums(
     activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tensor
 ) -> tf.Tensor:
-    """Apply the activation of a layer, and note the outputs even of a user's function."""
+    """Apply the activation of a layer, and show the outputs of a user's function to hooks, too."""
     if activation in (None, ACTIVATIONS["linear"]):
         return tf.identity(sums)
     outputs = activation(sums)
@@ -67,9 +67,9 @@ def dense(
       inputs: [B, D] of a known D.
       units: the number of outputs for each row.
       name: the scope of the variables.
-      activation: a function of the sums, such as of `ACTIVATIONS`; None for none.
+      activation: a function of the sums, such as a value of `ACTIVATIONS`; None for none.
       use_bias: False leaves out the bias.
-      bias_initializer: the first values of the bias; None starts it at 0.
+      bias_initializer: the initializer of the bias; None for zeros.
 
     Returns:
       [B, units], in the type of the inputs.
@@ -85,7 +85,7 @@ def dense(
         return _activate_sums(activation, outputs)
 
 
-def conv(  # noqa: PLR0913  Callers name them.
+def conv(  # noqa: PLR0913  Callers pass them by name.
     inputs: tf.Tensor,
     filters: int,
     name: str,
@@ -109,7 +109,7 @@ def conv(  # noqa: PLR0913  Callers name them.
       activation: a function of the sums; None for none.
       use_bias: False leaves out the bias.
       padding: "same" adds zeros around the image; "valid" takes size - 1 from H and W first.
-      bias_initializer: the first values of the bias; None starts it at 0.
+      bias_initializer: the initializer of the bias; None for zeros.
 
     Returns:
       [B, H / stride, W / stride, filters], rounded up.
@@ -128,7 +128,7 @@ def conv(  # noqa: PLR0913  Callers name them.
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Return a Conv2D with another kernel on the same images; the padding is "SAME" or "VALID"."""
+    """Apply a Conv2D op again with another kernel; its padding must be "SAME" or "VALID"."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
@@ -152,7 +152,7 @@ def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
 _MAX_POOL = "MaxPoolBesideItsGradient"
 
 
-@functools.cache  # TensorFlow refuses a second gradient of a name.
+@functools.cache  # TensorFlow refuses to register a name twice.
 def _register_gradient() -> None:
     tf.RegisterGradient(_MAX_POOL)(_max_pool_gradient)
 
@@ -194,14 +194,14 @@ def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tenso
 def batch_norm(
     inputs: tf.Tensor, name: str, training: bool, momentum: float = 0.99, epsilon: float = 1e-3
 ) -> tf.Tensor:
-    """Normalise by the batch over all axes but the last (Ioffe, Szegedy 2015, arXiv:1502.03167).
+    """Normalise by the batch, over all axes except the last (Ioffe, Szegedy, arXiv:1502.03167).
 
-    Training uses the mean and the variance of the batch, and UPDATE_OPS, which run before the
-    update, move their averages. Otherwise, or if the averages are frozen (see
-    `mtl.variables.freezing`), the averages are used. Synchronous replicas use the moments of all
+    Training uses the mean and the variance of the batch, and adds UPDATE_OPS, which run before the
+    update and change their moving averages. Evaluation uses the averages, and so does training if
+    they are frozen (see `mtl.variables.freezing`). Synchronous replicas use the moments of all
     their rows, unless `mtl.step.replicas.separate_replicas` separates them. The averages follow
     `average += (1 - momentum) * (batch - average)`, with the biased variance; moments that are not
-    finite do not move them.
+    finite do not change them.
 
     Args:
       inputs: [B, ..., C].
@@ -296,7 +296,8 @@ def _normalise_fused(
     # both.
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
-    return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
+    # TensorFlow returns the unbiased variance.
+    return outputs, (mean, variance * (count - 1) / count)
 
 
 def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
@@ -305,7 +306,7 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
     Args:
       name: the name in the open scope.
       shape: its shape.
-      initializer: its first values.
+      initializer: creates its initial values.
     """
     return tf1.get_variable(
         name,
@@ -313,7 +314,8 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
         tf.float32,
         initializer,
         trainable=False,
-        # Each replica moves its own averages, and a checkpoint holds their mean.
+        # Each replica updates its copy of the average, and a checkpoint holds the mean of the
+        # copies.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
@@ -327,9 +329,9 @@ def update_averages(
     Args:
       averages: variables of `create_average`.
       moments: a tensor of the same shape for each average.
-      momentum: the share of an average that stays, in [0, 1].
+      momentum: the share of an average that a step keeps, in [0, 1].
     """
-    # If layers share averages, they move them one after the other.
+    # Layers that share averages update these averages one after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
     with tf.control_dependencies(before):
@@ -346,9 +348,10 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     mean, variance = tf.nn.moments(inputs, list(range(inputs.shape.rank - 1)))
     if replicas.are_separate():
         return mean, variance
-    of_all = replicas.average_over_replicas(mean)
-    # The variance around the common mean: `variance` of each replica is around its own mean.
-    return of_all, replicas.average_over_replicas(variance + (mean - of_all) ** 2)
+    common_mean = replicas.average_over_replicas(mean)
+    # Each replica has the variance around its mean: add the square of the distance of the means.
+    variance += (mean - common_mean) ** 2
+    return common_mean, replicas.average_over_replicas(variance)
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
@@ -370,7 +373,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     if not training or rate == 0:
         return inputs
     uniform = draws.draw_uniform(tf.shape(inputs), draws.make_step_seed(name))
-    # Not a product with a mask: 0 * infinity would be NaN.
+    # A product with a mask would turn infinity into NaN.
     return tf.where(uniform >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
 
@@ -381,12 +384,12 @@ def gumbel_softmax(
 
     The output is `softmax((logits + g) / temperature)`, g standard Gumbel. With `hard` it is the
     one-hot vector of the largest value, with the gradient of the softmax (E. Jang, S. Gu, B. Poole,
-    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). The slices of a
-    batch do not change the draws of a row. The graph must hold a global step.
+    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). A row gets the
+    same draws if the batch is cut into slices. The graph must hold a global step.
 
     Args:
-      logits: [B, ..., C] of known sizes, but for B.
-      temperature: above 0; the lower it is, the nearer the softmax is to one-hot.
+      logits: [B, ..., C]; all sizes except B are known.
+      temperature: above 0; a lower temperature brings the softmax closer to one-hot.
       name: the name of the draw, unique in the open scope.
       training: False leaves g out.
       hard: False returns the softmax itself.
@@ -425,9 +428,9 @@ def embedding(
       vocabulary_size: the number of rows.
       dimension: the length of a row.
       name: the name of the table.
-      stddev: the standard deviation of first values, from a normal distribution that is cut off at
-        two standard deviations; None for `dimension ** -0.5`.
-      initializer: first values in place of these.
+      stddev: the standard deviation of initial values, from a normal distribution that is cut off
+        at two standard deviations; None for `dimension ** -0.5`.
+      initializer: creates the initial values instead; `stddev` then has no effect.
 
     Returns:
       [..., dimension].

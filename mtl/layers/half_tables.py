@@ -27,7 +27,7 @@ def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Look up rows of a table.
 
     Args:
-      table: a table [R, D] of float32 or bfloat16, maybe in shards.
+      table: a table [R, D] of float32 or bfloat16, whole or in shards.
       ids: the numbers of rows, int64 [...].
 
     Returns:
@@ -42,7 +42,7 @@ def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     return moved.add_to_rows(rows, table, ids)
 
 
-@functools.cache  # TensorFlow refuses a second gradient of a name.
+@functools.cache  # TensorFlow refuses to register a name twice.
 def _register_gradients() -> None:
     tf.RegisterGradient(_CAST)(_cast_gradient)
     tf.RegisterGradient(_GATHER)(_gather_gradient)
@@ -63,7 +63,7 @@ def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSl
 
 
 def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
-    """Subtract a change from rows of a table, by draws if it has 16 bits.
+    """Subtract a change from rows of a table, with random rounding if it has 16 bits.
 
     Args:
       variable: a table [R, D] of float32 or bfloat16.
@@ -71,11 +71,11 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
       indices: the numbers of N different rows.
 
     Returns:
-      The op that moves the rows.
+      The op that changes the rows.
     """
     if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
-    # Sorted, so that the slices of a batch do not change the draws of a row.
+    # Sort the rows, so that a row gets the same draws if the batch is cut into slices.
     order = tf.argsort(indices)
     indices, change = tf.gather(indices, order), tf.gather(change, order)
     rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
@@ -86,7 +86,7 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
 def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Round numbers to one of the two nearest bfloat16 values; the mean is the number itself.
 
-    Without draws, moves below half of the distance between two values would all be lost.
+    Without draws, changes below half of the distance between two values would all be lost.
 
     Args:
       values: float32 of any shape.

@@ -28,15 +28,15 @@ def normalise(
     `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
     al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the moments of the group's rows in
     the batch, over all synchronous replicas, with the unbiased variance. A group of r < 16 rows
-    mixes in the moments of all rows of the batch: `w own + (1 - w) all, w = (r - 1) / 15`. A single
-    row, whose variance is undefined, uses only these.
+    uses `w m_group + (1 - w) m_all` with `w = (r - 1) / 15`: a mixture with the moments of all rows
+    of the batch. For a single row, whose variance is undefined, w is 0.
 
-    Otherwise, or if they are frozen, the moments are moving averages [N, D] of the moments that
+    Evaluation, and training with frozen averages, use moving averages [N, D] of the moments that
     normalised the group in training. The first batch with a row of the group sets the averages,
-    then UPDATE_OPS move them as in `layers.batch_norm`. Batches without a row of the group do not
-    move them. All other batches count equally: few rows are safe, because their moments come mostly
-    from all rows of the batch. If batches counted by rows, the averages of a rare group would lag
-    behind for thousands of steps while the columns learn.
+    then UPDATE_OPS change them as in `layers.batch_norm`. Batches without a row of the group do not
+    change them. All other batches count equally: few rows are safe, because their moments come
+    mostly from all rows of the batch. If batches counted by rows, the averages of a rare group
+    would lag behind for thousands of steps while the columns learn.
 
     Args:
       inputs: [B, D].
@@ -45,6 +45,9 @@ def normalise(
       training: True normalises by the batch.
       momentum: the share of the averages that a step keeps, in [0, 1].
       epsilon: added to the variance.
+
+    Returns:
+      [B, D], in the type of the inputs; it is computed in 32 bits.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]
@@ -66,9 +69,10 @@ def normalise(
         scale = (gamma * tf.linalg.matmul(members, gammas)) * tf.math.rsqrt(variance + epsilon)
         outputs = (values - mean) * scale + beta + tf.linalg.matmul(members, betas)
         if moving is not False:
-            # The first batch sets the averages; otherwise a rare group would long keep 0 and 1.
-            own_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
-            functions.update_averages(averages, moments, own_momentum)
+            # The first batch sets the averages: otherwise a rare group would stay near 0 and 1 for
+            # long.
+            group_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
+            functions.update_averages(averages, moments, group_momentum)
         return tf.cast(outputs, inputs.dtype)
 
 
@@ -80,7 +84,7 @@ def _find_moments(
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
     deviations = values - tf.linalg.matmul(members, means)
     squares = _sum_over_rows(members, deviations**2)
-    # A group of one row has no variance; its share below is 0.
+    # A group of a single row has no variance; `group_share` is 0 for it.
     variances = squares / tf.maximum(counts - 1, 1)
     # Moments of all rows: the variance is within the groups plus between their means.
     size = tf.reduce_sum(counts)

@@ -38,18 +38,18 @@ class Precision:
     multiplied by the loss scale when it enters the network, and divided by the scale when it leaves
     the network, at every variable and input. So all code outside the network sees true gradients.
 
-    If the losses of a step are finite but its gradients are not, the step moves nothing and halves
-    the scale. After `growth_steps` finite steps in a row, the scale doubles. A scale of 1 cannot
-    cause overflows: then, or if losses are not finite, `Update.if_not_finite` decides. The scale is
-    saved with the model.
+    If the losses of a step are finite but its gradients are not, the step changes no variable and
+    halves the scale. After `growth_steps` finite steps in a row, the scale doubles. A scale of 1
+    cannot cause overflows: then, or if losses are not finite, `Update.if_not_finite` decides. The
+    scale is saved with the model.
 
-    XLA compiles as much of the network as it can. The rest runs as without XLA: columns, with their
-    strings and looked-up tables, and ops that TensorFlow cannot compile.
+    XLA compiles as much of the network as it can. Columns, with their strings and looked-up tables,
+    and ops that TensorFlow cannot compile run without XLA.
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
-      xla: True compiles the network; for GPUs, because few steps gain on a CPU.
-      initial_scale: the first scale of float16, at least 1; a power of 2, so scaling is exact.
+      xla: True compiles the network; for GPUs, because few steps become faster on a CPU.
+      initial_scale: the initial scale of float16, at least 1; a power of 2, so scaling is exact.
       growth_steps: the finite steps, at least 1, after which the scale of float16 doubles; 2,000 as
         in `tf.keras.mixed_precision.LossScaleOptimizer`.
     """
@@ -113,7 +113,7 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     if step is None:
         hidden = tf.cast(hidden, tf.float32)
         return hidden, hidden
-    # Out of the network and in again: a surgery reads unscaled float32 gradients here.
+    # Leave the network and enter it again: a surgery reads unscaled float32 gradients here.
     float_hidden = step.leave(hidden)
     return step.enter(float_hidden), float_hidden
 
@@ -139,19 +139,20 @@ class LossScale:
     def __init__(self, initial: float, growth_steps: int):
         self._growth_steps = growth_steps
         with tf1.variable_scope("loss_scale"):
-            self._kept = step_state.create_variable("value", np.float32(initial))
-            self._since = step_state.create_variable("finite_steps", np.zeros([], np.int64))
-        self.value = self._kept.read_value()
+            self._variable = step_state.create_variable("value", np.float32(initial))
+            self._finite_steps = step_state.create_variable("finite_steps", np.zeros([], np.int64))
+        self.value = self._variable.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
         """Return True if the scale is too high, a bool scalar; UPDATE_OPS set the next scale."""
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
-        since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
-        grows = since >= self._growth_steps
+        finite_steps = self._finite_steps.read_value() + tf.cast(all_is_finite, tf.int64)
+        grows = finite_steps >= self._growth_steps
         smaller, greater = tf.maximum(self.value / 2, 1), tf.where(grows, 2.0, 1.0) * self.value
-        step_state.assign_with_update(self._kept, tf.where(overflows, smaller, greater))
+        step_state.assign_with_update(self._variable, tf.where(overflows, smaller, greater))
         step_state.assign_with_update(
-            self._since, tf.where(overflows | grows, tf.zeros_like(since), since)
+            self._finite_steps,
+            tf.where(overflows | grows, tf.zeros_like(finite_steps), finite_steps),
         )
         return overflows
 
@@ -175,11 +176,11 @@ class _Step:
             yield
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
-        """Take a value into the network; its gradient comes out unscaled."""
+        """Cast a value that enters the network, and divide its gradient by the scale."""
         return self._cast_value(value, self.dtype, lambda gradient, scale: gradient / scale)
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
-        """Take a value out of the network; its gradient goes in scaled."""
+        """Cast a value that leaves the network, and multiply its gradient by the scale."""
         return self._cast_value(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
@@ -195,7 +196,7 @@ class _Step:
         self, getter: Callable[..., Any], name: str, dtype: Any = None, **settings: Any
     ) -> Any:
         value_dtype = tf.as_dtype(dtype or tf.float32)
-        # Stored with 32 bits: 16 bits would round small updates away.
+        # Store it in 32 bits: 16 bits would round small updates away.
         variable = getter(
             name, dtype=tf.float32 if value_dtype == self.dtype else value_dtype, **settings
         )
@@ -233,7 +234,7 @@ def _current_step() -> _Step:
 
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Create a variable with the same first values as without XLA, which would draw others."""
+    """Create a variable and draw its initial values without XLA, which would draw other values."""
     with draws.draw_without_xla():
         return next_creator(**settings)
 

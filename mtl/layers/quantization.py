@@ -6,9 +6,9 @@ quantization.Quantization.activations = {"^network/trunk/hidden_": @quantization
 quantization.Uniform.bits = 4
 
 The network's code does not change: `get_variable` returns quantised weights, and `layers.dense` and
-`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with the
-same few values, in float arithmetic. Training moves the float weights behind them, which are also
-saved, averaged and warm-started.
+`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with these
+few values, in float arithmetic. Training changes the float weights before the rounding, which are
+also saved, averaged and warm-started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mtl.layers import straight_through
 from mtl.step import layer_hooks
 from mtl.variables import freezing, patterns, pruned, views
 
-# For the moving average of bounds of activations; batch norm has the same.
+# The momentum of the moving average of activation bounds, as in batch norm.
 _MOMENTUM = 0.99
 
 
@@ -63,7 +63,7 @@ class Binary:
     """`a sign(x)`; the gradient is a if |x| is at most 1, else 0.
 
     M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. With `scaled`, a is
-    the mean of |x| over all axes but the last, as for the weights of M. Rastegari et al.,
+    the mean of |x| over all axes except the last, as for the weights of M. Rastegari et al.,
     "XNOR-Net", 2016, arXiv:1603.05279. The gradient treats a as a constant.
 
     Attributes:
@@ -87,7 +87,8 @@ class Ternary:
     """`a t(x)`, t in -1, 0, 1, and 0 if `|x| <= threshold mean|x|`; a is the mean of other |x|.
 
     F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Both means are over all axes
-    but the last; in the paper, over the whole kernel. The gradient of t is 1, and a is a constant.
+    except the last; in the paper, over the whole kernel. The gradient of t is 1, and a is a
+    constant.
 
     Attributes:
       threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.
@@ -111,8 +112,8 @@ class Quantization:
     """Chooses quantised weights and activations by pattern; the first matching pattern counts.
 
     In training, the bound of activations is their largest magnitude in the batch, and
-    `<layer>/input_bound` keeps its moving average. Otherwise the bound is this average, so a
-    prediction does not depend on the other rows of its batch.
+    `<layer>/input_bound` keeps its moving average. In evaluation and prediction the bound is this
+    average, so a prediction does not depend on the other rows of its batch.
 
     Attributes:
       weights: {pattern of variables: a quantizer}. A quantised embedding table gets a dense
@@ -157,13 +158,13 @@ class Quantization:
 
 
 class _Scope(layer_hooks.LayerHook):
-    """The network that is being built; `seen` holds the names of its weights and layers."""
+    """The network that is being built; `names` holds the names of its weights and layers."""
 
     takes_inputs = True
 
     def __init__(self, quantization: Quantization, training: bool):
         self._quantization, self._training = quantization, training
-        self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
+        self.names: dict[str, list[str]] = {"weights": [], "activations": []}
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """Return the variable of `getter`, quantised if a pattern of weights matches its name."""
@@ -177,7 +178,9 @@ class _Scope(layer_hooks.LayerHook):
         weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
         fits = getattr(quantizer, "has_zero", True) or not pruned.is_cut(name)
         rule = f"have the value 0 for {name!r}, which is pruned"
-        checks.require(fits, "Quantization.weights", rule, quantizer, "Ternary() has.")
+        checks.require(
+            fits, "Quantization.weights", rule, quantizer, "Use Ternary(), which has it."
+        )
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 
     def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -191,18 +194,18 @@ class _Scope(layer_hooks.LayerHook):
 
     def require_used(self) -> None:
         """Fail if a pattern matches nothing."""
-        for setting, names in self.seen.items():
+        for setting, names in self.names.items():
             for pattern in getattr(self._quantization, setting):
                 patterns.select_variables(f"Quantization.{setting}", pattern, names)
 
     def _find_quantizer(self, setting: str, name: str) -> Quantizer | None:
-        self.seen[setting].append(name)
+        self.names[setting].append(name)
         quantizers = getattr(self._quantization, setting)
         return next((quantizers[p] for p in quantizers if patterns.matches(p, name)), None)
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return the largest magnitude, a scalar: of the batch in training, else its average."""
+    """Return the largest magnitude of the batch in training, else its moving average; a scalar."""
     average = tf1.get_variable(
         "input_bound",
         [],
@@ -218,7 +221,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
     bound = tf.reduce_max(tf.abs(values))
     if moves is not True:
         bound = tf.where(moves, bound, average)
-    # The first bound sets the average.
+    # The first batch sets the average of the bounds.
     share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
     change = tf.cast(share, values.dtype) * (bound - average)
     update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))
@@ -227,6 +230,6 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduce all axes but the last, the units; reduce a vector to [1]."""
+    """Reduce all axes except the last, which holds the units; reduce a vector to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)

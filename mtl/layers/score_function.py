@@ -27,8 +27,9 @@ def reinforce(
       log_probabilities: the log probabilities of the draws, [...]; their sum for a row with several
         draws.
       costs: the costs of the draws, [...]; they may depend on variables.
-      baseline: subtracted from the costs, [...] or a number. It reduces the noise of the gradient.
-        The mean does not change if the baseline does not depend on the draw.
+      baseline: subtracted from the costs, [...] or a number. A baseline reduces the noise of the
+        gradient. The mean of the gradient does not change if the baseline does not depend on the
+        draw.
     """
     gain = tf.stop_gradient(costs - baseline)
     return costs + gain * (log_probabilities - tf.stop_gradient(log_probabilities))

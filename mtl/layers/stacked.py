@@ -27,12 +27,12 @@ def dense(
       units: the units of each layer.
       name: the name of the layer in its scope.
       scopes: T scopes, within the current variable scope.
-      seeds: T seeds, for the first values of the kernels.
+      seeds: T seeds, for the initial values of the kernels.
       bias_initializer: the initializer of all biases; zeros by default.
     """
     count, size = len(scopes), inputs.shape[-1]
     is_shared = inputs.shape.rank == 2
-    # Shared inputs take one product with all kernels side by side; others a batched product.
+    # Shared inputs take one product with all kernels side by side; other inputs a batched product.
     axis, shape = (1, [size, count, units]) if is_shared else (0, [count, size, units])
     start = stacks.start_uniform(seeds, axis)
     kernel = stacks.create(scopes, f"{name}/kernel", shape, axis, start)
@@ -50,7 +50,7 @@ def dense(
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Stack T parts, T of [B, ...] -> [B, T, ...]; return the source if they were unstacked.
 
-    This saves T inputs in the graph, which an export walks once for each signature.
+    Returning the source saves T inputs in the graph, which an export walks once for each signature.
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

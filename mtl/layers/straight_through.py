@@ -1,4 +1,4 @@
-"""Straight-through and partial gradients: a function's values with another one's gradient.
+"""Straight-through and partial gradients: the values of one function with the gradient of another.
 
 levels = straight_through.round_to_integers(7 * x)                       # forward round, gradient 1
 y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)
@@ -6,7 +6,7 @@ w = straight_through.let_through(w, mask)                          # gradient on
 
 Y. Bengio, N. Leonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons
 for Conditional Computation", 2013, arXiv:1308.3432. The usual form is `g(x) + stop(f(x) - g(x))`,
-f(x) up to rounding. Here it is `stop(f(x)) + (g(x) - stop(g(x)))`, f(x) to the bit.
+f(x) up to rounding. Here it is `stop(f(x)) + (g(x) - stop(g(x)))`, which is exactly f(x).
 """
 
 from __future__ import annotations
@@ -84,9 +84,16 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
 
 
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return x, with a gradient only for entries whose `mask` is True or 1; it broadcasts to x.
+    """Return x, with a gradient only for the entries that a mask chooses.
 
-    An optimizer with state, or with weight decay, may still move the other entries. To retrain
-    chosen entries of a variable, use `freezing.Freezing.entries`.
+    An optimizer with state, or with weight decay, may still change the other entries. To train only
+    some entries of a variable, use `freezing.Freezing.entries`.
+
+    Args:
+      x: any shape.
+      mask: True or 1 for entries with a gradient; its shape broadcasts to x.
+
+    Returns:
+      The same shape.
     """
     return tf.where(tf.cast(mask, tf.bool), x, tf.stop_gradient(x))

@@ -25,17 +25,17 @@ class AdaTT(types.Network):
     D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
     Recommendations", KDD 2023, arXiv:2304.04959. At each level every task has native experts. The
     gate g of a task weighs the experts of all tasks. A linear combination of the native experts is
-    added. Its weights v start equal and sum to 1 at first; the authors' code draws them. Shared
-    experts form another group, which fuses like a task at all levels but the last (the general form
-    of the paper).
+    added. The weights v of this combination start equal, with the sum 1; the authors' code starts
+    them at random. Shared experts form another group, which fuses like a task at all levels except
+    the last (the general form of the paper).
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
         `level_<l>/shared/expert_<i>`.
       num_native: the experts of a task at each level, at least 1.
       num_shared: the shared experts at each level, 0 for none.
-      tower: built for each task on the last fusion; variables in `tower_<task>`. None hands the
-        fusion to the head.
+      tower: a trunk, built for each task on its last fusion; variables in `tower_<task>`. None
+        passes the fusion to the head.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
@@ -69,7 +69,7 @@ class AdaTT(types.Network):
                 inputs_of_groups = {
                     group: self._fuse_experts(group, inputs_of_groups, experts, training)
                     for group in counts
-                    # Nothing would read the last fusion of the shared group.
+                    # No tower would read the last fusion of the shared group.
                     if group != _SHARED or not is_last
                 }
         mixtures = [inputs_of_groups[f"task_{task}"] for task in tasks]
@@ -80,7 +80,7 @@ class AdaTT(types.Network):
     def _fuse_experts(
         self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
-        """Weigh the experts of all groups and add the group's own experts, -> [B, H]."""
+        """Weigh the experts of all groups, and add the experts of this group once more: [B, H]."""
         of_all = expert_groups.mix_experts(
             self.gate, group, inputs, experts, list(experts), training
         )

@@ -1,4 +1,4 @@
-"""Networks that learn added tasks and keep the predictions of older tasks, to the bit.
+"""Networks that learn new tasks and keep the predictions of old tasks bit for bit.
 
 networks.Piggyback.network = @networks.SharedBottom()           # or networks.PackNet
 networks.Piggyback.added = ["loops"]
@@ -34,17 +34,17 @@ class Piggyback(types.Network):
     """h[t] = network with kernels W for old tasks, with W (r[t] > threshold) for added tasks.
 
     A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to Mask
-    Weights", ECCV 2018, arXiv:1801.06519. Training moves only the scores r[t], and the towers and
-    heads of added tasks. Scores get the gradient of their mask unchanged. So old tasks stay as they
-    were, to the bit, and an added task costs one bit for each weight that it masks. A run starts
-    from a run of the old tasks, by a warm start.
+    Weights", ECCV 2018, arXiv:1801.06519. Training changes only the scores r[t], and the towers and
+    heads of added tasks. The gradient of a mask passes to its scores unchanged. So the predictions
+    of old tasks stay equal bit for bit, and an added task costs one bit for each weight that it
+    masks. A run starts from a run of the old tasks, by a warm start.
 
     Attributes:
-      network: run once for all old tasks, and once for each added task.
+      network: it runs once for all old tasks, and once for each added task.
       added: the tasks that mask weights; at least one other task must remain.
       kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default they match
         all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.
-      start: the first value of all scores, above `threshold`.
+      start: the initial value of all scores, above `threshold`.
       threshold: an added task keeps the weights whose score is above it.
     """
 
@@ -56,7 +56,7 @@ class Piggyback(types.Network):
 
     def __post_init__(self):
         _check_settings(self, "added", self.added)
-        rule = f"be above threshold, {self.threshold:g}, so that all weights are kept at first"
+        rule = f"be above threshold, {self.threshold:g}, so that added tasks start with all weights"
         checks.require(self.start > self.threshold, "Piggyback.start", rule, self.start)
 
     @property
@@ -65,13 +65,13 @@ class Piggyback(types.Network):
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return a freezing that also holds the columns and the heads of old tasks."""
+        """Return settings that also freeze the columns and the heads of old tasks."""
         return _freeze_others(freezing, self.added)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run the network, {column: [B, ...]} -> {task: [B, H]}.
 
-        `Towers.shared` is empty, because trained tasks do not share outputs.
+        `Towers.shared` is empty, because added tasks do not share outputs.
 
         Raises:
           UserError: a task is unknown, all tasks are added, or the patterns match no kernel.
@@ -79,7 +79,7 @@ class Piggyback(types.Network):
         for task in self.added:
             checks.one_of("Piggyback.added", task, tasks)
         old_tasks = [task for task in tasks if task not in self.added]
-        rule = "leave a task that uses the weights as they are"
+        rule = "leave out a task, which uses the weights without a mask"
         checks.require(len(old_tasks) > 0, "Piggyback.added", rule, list(self.added))
         with freezing_lib.hold_part(trainable=False):
             towers = dict(self.network(inputs, old_tasks, training))
@@ -108,21 +108,21 @@ class Piggyback(types.Network):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackNet(types.Network):
-    """h[t] = network with the kernels' weights of t and of all tasks before it, others 0.
+    """h[t] = network with kernels of the weights of t and earlier tasks; other weights are 0.
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
-    the free weights, and `Pruning` cuts a part of them, for later tasks. The weights that a task
-    keeps never move again, so old tasks stay as they were, to the bit. From the second task on, a
-    run starts from the previous run, by a warm start. It also freezes all other variables that old
-    tasks use, such as biases and norms.
+    the free weights, and `Pruning` frees a part of them again, for later tasks. The weights that a
+    task keeps never change again, so the predictions of old tasks stay equal bit for bit. From the
+    second task on, a run starts from the previous run, by a warm start. The run also freezes all
+    other variables that old tasks use, such as biases and norms.
 
-    `Pruning.sparsity` is the share of all weights that is free in the end; set less in each run. A
-    task owns the weights whose entry in `<kernel>_of_<task>` is above 0. A run fails if the
-    previous run left no weight free.
+    `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
+    value in each run. A task owns the weights whose entry in `<kernel>_of_<task>` is above 0. A run
+    fails if the previous run left no weight free.
 
     Attributes:
-      network: run once for each task.
+      network: it runs once for each task.
       order: all tasks, in the order in which they were added; the run trains the last one.
       kernels: patterns of the kernels that tasks divide (see `mtl.variables.patterns`). By default
         they match all kernels of the network except in towers.
@@ -141,7 +141,7 @@ class PackNet(types.Network):
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return a freezing that holds all that old tasks use."""
+        """Return settings that freeze all variables that old tasks use."""
         if not self.starts_from_run:
             return freezing
         frozen = _freeze_others(freezing, self.order[-1:])
@@ -156,17 +156,17 @@ class PackNet(types.Network):
           names: the names of all variables of the run.
           read: name -> the saved value that a variable starts from, or None.
         """
-        *before, new_task = self.order
+        *old_tasks, new_task = self.order
         suffix = pruned.owner_name("", new_task)
         free: dict[str, np.ndarray] = {}
         for kernel in [name.removesuffix(suffix) for name in names if name.endswith(suffix)]:
-            masks = [read(pruned.owner_name(kernel, task)) for task in before]
+            masks = [read(pruned.owner_name(kernel, task)) for task in old_tasks]
             # Without a saved mask, all weights belong to the old tasks.
             is_free = [np.zeros(1) if mask is None else mask == 0 for mask in masks]
             free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
         count, total = (int(sum(f(mask) for mask in free.values())) for f in (np.sum, np.size))
         rule = f"leave weights free for {new_task!r}, which PackNet adds"
-        fix = f"Prune that run: all weights of {len(free)} kernels belong to {before}."
+        fix = f"Prune that run: all weights of {len(free)} kernels belong to {old_tasks}."
         checks.require(count > 0, "WarmStart.source", rule, count, fix)
         _log.info("%d of %d weights are free for %r", count, total, new_task)
 
@@ -185,13 +185,13 @@ class PackNet(types.Network):
             is_last = number == len(self.order)
             view = self._find_view(self.order[:number], is_last, training)
             with freezing_lib.hold_part(trainable=is_last):
-                # Before quantisation, so that its scale comes from the weights of the task.
+                # Mask before quantisation, so that its scale comes from the weights of the task.
                 stage = views.Stage.SHARED_OUT
                 towers |= _run_for(task, self, inputs, training, view, stage)
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
-        """Return a function that gives the last of `tasks` its view of a kernel."""
+        """Return a function that computes the kernel that the last of `tasks` reads."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
             mask_settings = {
@@ -209,9 +209,9 @@ class PackNet(types.Network):
                 weights = tf.convert_to_tensor(kernel)
                 return tf.stop_gradient(weights) * tf.cast(_join_masks(masks), weights.dtype)
             if training:
-                # Pruning sets cut weights to 0; the task keeps the other free weights.
+                # Pruning sets some weights to 0; the task owns the other free weights.
                 new_mask = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
-                # Weights of earlier tasks are not 0 either, but are theirs.
+                # Weights of earlier tasks differ from 0, too, but the last task does not own them.
                 new_mask *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
                 assignment = masks[-1].assign(new_mask, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
@@ -222,7 +222,7 @@ class PackNet(types.Network):
 
 @dataclasses.dataclass(frozen=True)
 class _Free:
-    """Masks the weights that old tasks do not keep: True for weights that may move."""
+    """Returns a mask of the weights that no old task owns, and that may change."""
 
     tasks: Sequence[str]
 
@@ -266,10 +266,11 @@ def _run_for(
     view: View,
     stage: views.Stage,
 ) -> types.Tensors:
-    """Run the network of a part for one task, with the task's view of the kernels.
+    """Run the network of a part for one task, with the kernels that `view` returns.
 
     Raises:
-      UserError: the part's patterns match no kernel, or the network has other shapes for one task.
+      UserError: the part's patterns match no kernel, or a variable has another shape for one task
+        than for several.
     """
     kernels = []
     shapes = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
@@ -289,7 +290,7 @@ def _run_for(
             kernels.append(name)
             return view(kernel, name, getter, settings)
 
-    # Towers are new, and so is all in a first run; other variables exist already.
+    # Towers, and all variables of a first run, are new; other variables exist already.
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
     with (
         tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),
@@ -302,7 +303,7 @@ def _run_for(
 
 
 def _binarise_scores(scores: tf.Tensor, threshold: float) -> tf.Tensor:
-    """Return 1 for scores above a threshold, else 0; the gradient passes to the scores as it is."""
+    """Return 1 for scores above a threshold, else 0; scores get the gradient unchanged."""
 
     @tf.custom_gradient
     def binarise(scores: tf.Tensor):  # type: ignore[no-untyped-def]

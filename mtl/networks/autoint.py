@@ -53,7 +53,7 @@ class AutoInt:
     def _build_layer(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
         """Let fields attend to each other, [B, F, D] -> [B, F, heads * units]."""
         count, width = hidden.shape[1], self.num_heads * self.units
-        # [B F, D]: the fields of all rows in one product.
+        # [B F, D]: one product for the fields of all rows.
         rows = tf.reshape(hidden, [-1, hidden.shape[2]])
         names = ["query", "key", "value"] + ["residual"] * self.residual
         projections = [layers.dense(rows, width, name, use_bias=False) for name in names]

@@ -1,4 +1,4 @@
-"""The CIN of xDeepFM: products of up to a chosen number of features, by element.
+"""The CIN of xDeepFM: elementwise products of features; each layer adds a factor.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.CIN(), @deep/networks.MLP()]       # xDeepFM
@@ -21,7 +21,8 @@ class CIN:
 
     J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
     Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] holds the columns
-    as fields of the same width. Each layer adds a degree: its products have one more factor.
+    as fields of the same width. The products of each layer have one factor more than the products
+    of the previous layer.
 
     Attributes:
       layers: the number of feature maps in each layer, at least one; variables in `hidden_<l>`.
@@ -41,7 +42,12 @@ class CIN:
 
     def __post_init__(self):
         are_even = not self.split_half or all(size % 2 == 0 for size in self.layers[:-1])
-        checks.require(are_even, "CIN.layers", "be even before the last one", self.layers)
+        checks.require(
+            are_even,
+            "CIN.layers",
+            "be even before the last one if CIN.split_half is True",
+            self.layers,
+        )
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, maps of all layers]."""
@@ -51,7 +57,7 @@ class CIN:
             first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
             hidden, outputs = first, []
             for index, size in enumerate(self.layers):
-                # [B, width, H, F]: every map times every field, at each place of the width.
+                # [B, width, H, F]: every map times every field, at each element of the width.
                 products = hidden[..., :, tf.newaxis] * first[..., tf.newaxis, :]
                 count = hidden.shape[-1] * first.shape[-1]
                 with tf1.variable_scope(f"hidden_{index}"):

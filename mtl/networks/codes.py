@@ -1,4 +1,4 @@
-"""Discrete representations: the nearest of learned codes, or drawn classes.
+"""Discrete representations: the nearest of learned codes, or random classes.
 
 networks.SharedBottom.trunk = @networks.Codes()
 networks.Codes.trunk = @networks.MLP()
@@ -32,14 +32,14 @@ class Codes:
 
     A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE),
     2017, arXiv:1711.00937. The trunk emits two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`,
-    alone moves the codes, and "commitment", `|z - stop(e[k])|^2`, moves the trunk. Both are sums
-    over the values of a vector. Balancing treats them like tasks. As in the paper, gradients move
-    the codes; moving averages would differ between slices and replicas.
+    trains only the codes, and "commitment", `|z - stop(e[k])|^2`, only the trunk. Both losses are
+    sums over the values of a vector. Balancing treats them like tasks. As in the paper, gradients
+    train the codes; moving averages would differ between slices and replicas.
 
-    The vector z is cut into groups of equal size. Each group has its own codes, so z can take
+    The vector z is cut into groups of equal size. Each group has separate codes, so z can take
     `num_codes ^ num_groups` values. A code that is never the nearest gets no gradient and stays
     unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses, and
-    `codes/<scope>/perplexity` the exponential of their entropy, both as means over the groups.
+    `codes/<scope>/perplexity` the exponential of their entropy, as means over the groups.
 
     Attributes:
       trunk: computes z; variables in `coded`.
@@ -59,7 +59,7 @@ class Codes:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The losses that move the codes and hold the trunk near them, {name: weight}."""
+        """The losses that train the codes and keep the trunk near them, {name: weight}."""
         return {_CODEBOOK: 1.0, _COMMITMENT: self.commitment}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
@@ -78,14 +78,14 @@ class Codes:
         else:
             with outlets.show_predictions(self.shows_codes):
                 outlets.add_prediction("code_id", ids)
-        # All groups lie in one table, whose rows of group g begin at g num_codes.
+        # One table holds the codes of all groups; group g begins at row g num_codes.
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
         nearest_codes = tf.gather(codes, ids + first)
         _add_distance(
             _CODEBOOK, tf.stop_gradient(loss_groups), precision.share_output(nearest_codes)[1]
         )
         _add_distance(_COMMITMENT, loss_groups, tf.stop_gradient(nearest_codes))
-        # The value of the code, to the bit, with the gradient of the trunk's output.
+        # Return exactly the value of the code, with the gradient of the trunk's output.
         value = tf.stop_gradient(tf.cast(nearest_codes, network_groups.dtype))
         outputs = value + (network_groups - tf.stop_gradient(network_groups))
         return tf.reshape(outputs, [-1, math.prod(groups.shape[1:])])
@@ -103,17 +103,16 @@ class Codes:
 class Categories:
     """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
 
-    Training draws each c by `layers.gumbel_softmax`, with straight-through gradients; otherwise
-    each c is its most likely class.
-    E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017,
-    arXiv:1611.01144.
+    Training draws each c by `layers.gumbel_softmax`, with straight-through gradients. Evaluation
+    and prediction use the most likely class. E. Jang, S. Gu, B. Poole, "Categorical
+    Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144.
 
     Attributes:
-      trunk: computes the inputs of W; variables in `categorised`, and of W and b in `logits`.
+      trunk: computes the inputs of W; variables in `categorised`. W and b lie in `logits`.
       num_variables: the number of variables c, at least 1.
       num_classes: the classes of each variable, at least 2.
-      temperature: a number above 0, or a schedule that is clipped to at least 0.01. Near 0 the
-        softmax is close to the draw, but its gradients are large.
+      temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
+        near 0 the softmax is close to the draw, but its gradients are large.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
@@ -153,13 +152,13 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
       num_groups: G.
 
     Returns:
-      The number of the code in its group, int64 [B, G].
+      The index of the code within its group, int64 [B, G].
     """
     groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
     codes_by_group = tf.reshape(
         tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]]
     )  # [G, K, D]
-    # The squares of the vectors are left out: they are the same for all codes.
+    # Leave out the squares of the vectors: they are equal for all codes.
     products = tf.linalg.matmul(groups, codes_by_group, transpose_b=True)
     distances = tf.reduce_sum(tf.square(codes_by_group), 2)[:, tf.newaxis] - 2 * products
     return tf.transpose(tf.argmin(distances, 2))

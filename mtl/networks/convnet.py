@@ -25,8 +25,8 @@ class Convnet:
     Attributes:
       filters: the number of filters of each block, at least one block.
       size: height and width of the kernels, in pixels.
-      padding: "same" keeps height and width; "valid" makes both smaller by `size - 1`, because it
-        only takes places at which the kernel fits.
+      padding: "same" keeps height and width; "valid" makes both smaller by `size - 1`, because the
+        kernel then stays inside the image.
       pool: each block's max-pooling divides height and width by this, rounding up; 1 for none.
       layers: the units of the fully connected layers; [] for none.
       activation: a name in `mtl.layers.ACTIVATIONS`.

@@ -1,4 +1,4 @@
-"""Cross layers: products of the inputs with linear maps of them; each layer adds a degree.
+"""Cross layers: products of the inputs and linear maps, one degree more in each layer.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.Cross(), @deep/networks.MLP()]     # DCN-v2
@@ -32,8 +32,8 @@ class Cross:
     Attributes:
       num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
       rank: the rank of W, at least 1; None for a full matrix.
-      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 there is only W,
-        without act and C.
+      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 expert there is
+        only W, without act and C.
       gated: True lets a gate weigh each new product; only with one expert.
       trainable: False freezes all variables of the trunk.
     """
@@ -46,9 +46,11 @@ class Cross:
 
     def __post_init__(self):
         has_rank = self.num_experts == 1 or self.rank is not None
-        checks.require(has_rank, "Cross.rank", "be set where there are experts", self.rank)
+        checks.require(has_rank, "Cross.rank", "be set if Cross.num_experts is above 1", self.rank)
         is_one = self.num_experts == 1 or not self.gated
-        checks.require(is_one, "Cross.gated", "be False where there are experts", self.gated)
+        checks.require(
+            is_one, "Cross.gated", "be False if Cross.num_experts is above 1", self.gated
+        )
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, the sum of their D]."""
@@ -83,7 +85,8 @@ class Cross:
         count, rank, width = self.num_experts, cast(int, self.rank), hidden.shape[-1]
         logits = layers.dense(hidden, count, "gate", use_bias=False)
         weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), hidden.dtype)
-        # The V of all experts are one matrix, and their U another: two products for all experts.
+        # A matrix holds the V of all experts, and a second matrix the U, so two products are
+        # enough.
         low = tf.tanh(layers.dense(hidden, count * rank, "down", use_bias=False))
         low = tf.reshape(low, [-1, count, rank])
         initializer = tf1.glorot_uniform_initializer()

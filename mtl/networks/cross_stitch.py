@@ -3,7 +3,7 @@
 networks.CrossStitch.stages = [@stage_0/networks.MLP(), @stage_1/networks.MLP()]
 networks.CrossStitch.own = 0.9
 
-update.Update.rates = {"/stitch_": 10.0}         # the paper's: stitches learn faster than the rest
+update.Update.rates = {"/stitch_": 10.0}         # as in the paper: faster than other weights
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class CrossStitch(types.Network):
     Attributes:
       stages: a trunk for each stage, in order, built once for each task; variables in
         `stage_<l>/task_<task>`. The weights a of a stage lie in `stitch_<l>`.
-      own: the first weight of a task's own stage, in (0, 1].
-      per_unit: True learns a weight for each unit, as in the paper; False learns one for all units
-        of a pair of tasks.
+      own: the initial weight of the stage of the task itself, in (0, 1].
+      per_unit: True learns a weight for each unit, as in the paper; False learns a weight for all
+        units of a pair of tasks.
     """
 
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -55,7 +55,7 @@ class CrossStitch(types.Network):
     def _stitch_level(self, hidden: tf.Tensor, level: int) -> tf.Tensor:
         """Mix the tasks' outputs, [B, T, H] -> [B, T, H]."""
         count, units = hidden.shape[1:]
-        start = _first_weights(count, 1, self.own)
+        start = _initial_weights(count, 1, self.own)
         if not self.per_unit:
             weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
             return tf.linalg.matmul(weights, hidden)
@@ -72,16 +72,16 @@ class Sluice(types.Network):
     S. Ruder, J. Bingel, I. Augenstein, A. Søgaard, "Latent Multi-task Architecture Learning", AAAI
     2019, arXiv:1705.08142. The units of each stage are cut into g subspaces for each of T tasks,
     and a [T g, T g] matrix mixes the subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; b starts
-    with the last stage alone. A penalty in REGULARIZATION_LOSSES keeps the subspaces of a task
-    apart: `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are weights. Here a stage
-    may be any trunk, so G are the outputs of the subspaces in the batch, centred and divided by the
-    square root of the batch size.
+    at 1 for the last stage, and at 0 for other stages. A penalty in REGULARIZATION_LOSSES keeps the
+    subspaces of a task apart: `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are
+    weights. Here a stage may be any trunk, so G are the outputs of the subspaces in the batch,
+    centred and divided by the square root of the batch size.
 
     Attributes:
       stages: a trunk for each stage, in order, with equally many units, built once for each task.
         Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
       num_subspaces: g, at least 1; it divides the units.
-      own: the first weight of a subspace for itself, in (0, 1].
+      own: the initial weight of a subspace in its mixture, in (0, 1].
       orthogonality: the factor of the penalty, at least 0.
     """
 
@@ -104,17 +104,17 @@ class Sluice(types.Network):
             hidden = _build_stage(stage, stage_inputs, level, tasks, training)
             self._check_units(hidden.shape[2], outputs)
             hidden, shared = precision.share_output(hidden)
-            # All stages are kept: each tower is a mixture of them.
+            # Collect all stages, because each tower is a mixture of them.
             outputs.append(self._stitch_level(hidden, level, training))
             stage_inputs = tf.unstack(outputs[-1], len(tasks), axis=1)
         mixtures = self._mix_stages(outputs)
         towers = dict(zip(tasks, tf.unstack(mixtures, len(tasks), axis=1), strict=True))
         return types.Towers(towers, shared=[shared])
 
-    def _check_units(self, units: int, before: Sequence[tf.Tensor]) -> None:
+    def _check_units(self, units: int, earlier_outputs: Sequence[tf.Tensor]) -> None:
         where, fix = "Sluice.stages", "A tower is a mixture of all stages."
-        is_same = all(hidden.shape[2] == units for hidden in before)
-        checks.require(is_same, where, "have as many units each", units, fix)
+        is_same = all(hidden.shape[2] == units for hidden in earlier_outputs)
+        checks.require(is_same, where, "have equally many units", units, fix)
         fits = units % self.num_subspaces == 0
         checks.require(fits, "Sluice.num_subspaces", f"divide {units} units", self.num_subspaces)
 
@@ -126,7 +126,7 @@ class Sluice(types.Network):
             penalties.add_of_means(
                 self._penalise_overlap, _compute_moments(parts, self.num_subspaces)
             )
-        start = _first_weights(count, self.num_subspaces, self.own)
+        start = _initial_weights(count, self.num_subspaces, self.own)
         weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
         return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
 
@@ -138,7 +138,7 @@ class Sluice(types.Network):
     def _mix_stages(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
         count, last = outputs[-1].shape[1], len(outputs) - 1
-        # [T, L]: a 1 for the last stage of each task.
+        # [T, L]: 1 for the last stage, 0 for all other stages.
         start = np.eye(len(outputs))[[last] * count]
         weights = _get_weights("mixture", start, outputs[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(outputs))
@@ -164,7 +164,7 @@ def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
 
 
 def _choose_pairs(num_subspaces: int) -> np.ndarray:
-    """Return 1 for each pair of subspaces, once, and 0 elsewhere, [g, g, 1, 1]."""
+    """Return ones below the diagonal, so that each pair of subspaces counts once: [g, g, 1, 1]."""
     return np.tril(np.ones([num_subspaces, num_subspaces]), -1)[:, :, np.newaxis, np.newaxis]
 
 
@@ -187,10 +187,10 @@ def _build_stage(
         return trunk.stack_vectors(trunk.build_copies(stage, inputs, scopes, training))
 
 
-def _first_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
-    """Return the first weights of all parts of `count` tasks, [T g, T g]; each row sums to 1."""
+def _initial_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
+    """Return the initial weights of all parts of T = `count` tasks, [T g, T g]; rows sum to 1."""
     size = count * parts
-    # A single task in one part has no others to share the rest of the weight.
+    # A single task with a single part has no other part to give the remaining weight.
     if size == 1:
         return np.ones([1, 1])
     other_weight = (1 - own_weight) / (size - 1)

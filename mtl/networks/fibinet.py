@@ -29,7 +29,8 @@ class FiBiNET:
       dimension: the width of a field; columns of other widths are projected to it (see
         `fields.stack_fields`). None requires columns of equal width.
       reduction: A has `fields // reduction` units, at least one.
-      bilinear: "all" has one W, "each" one for each field i, "interaction" one for each pair.
+      bilinear: "all" has a single W, "each" has a W for each field i, "interaction" a W for each
+        pair.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -76,6 +77,6 @@ class FiBiNET:
         if self.bilinear == "interaction":
             return tf.einsum("bpd,pde->bpe", left, kernel) * right
         equation = "bfd,de->bfe" if self.bilinear == "all" else "bfd,fde->bfe"
-        # Each field is mapped once, and not once for each of its pairs.
+        # Map each field once, and not once for each of its pairs.
         maps = tf.einsum(equation, field_vectors, kernel)
         return tf.gather(maps, [i for i, _ in pairs], axis=1) * right

@@ -1,7 +1,7 @@
 """Chooses columns by name, and stacks them as fields: vectors of equal width for interactions.
 
 stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B, F, 8]
-chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {column: [B, D]}
+columns = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)      # {column: [B, D]}
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
       UserError: a pattern matches none of the columns.
     """
     for pattern in patterns:
-        is_one = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
+        has_match = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
         fix = checks.nearest(pattern, inputs) or f"There are {', '.join(inputs)}."
-        checks.require(is_one, where, "name columns", pattern, fix)
+        checks.require(has_match, where, "name columns", pattern, fix)
     return {
         column: value
         for column, value in inputs.items()
@@ -56,10 +56,11 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
 def stack_fields(
     kind: str, inputs: types.Tensors, dimension: int | None, training: bool
 ) -> tf.Tensor:
-    """Stack the columns in the order given, {column: [B, D]} -> [B, F, dimension].
+    """Stack the columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
 
     A matrix without a bias, `field_<column>/projection/kernel`, projects each column whose width
-    differs from `dimension`. So a number scales a vector, as in factorisation machines.
+    differs from `dimension`. So a column of single numbers scales a vector, as in factorisation
+    machines.
 
     Args:
       kind: the trunk that reads the fields, for errors.
@@ -73,17 +74,17 @@ def stack_fields(
     """
     columns = list(inputs)
     fix = "It compares columns with each other."
-    checks.require(len(columns) > 1, f"{kind} inputs", "hold two columns", columns, fix)
+    checks.require(len(columns) > 1, f"{kind} inputs", "hold at least two columns", columns, fix)
     for column, value in inputs.items():
         require_vectors(kind, column, value)
     widths = {column: value.shape[-1] for column, value in inputs.items()}
     if dimension is None:
         fix = f"Set {kind}.dimension, to which columns of another width are projected."
-        is_one = len(set(widths.values())) == 1
-        checks.require(is_one, f"{kind} inputs", "have one width", widths, fix)
+        is_equal = len(set(widths.values())) == 1
+        checks.require(is_equal, f"{kind} inputs", "have equal widths", widths, fix)
         return tf.stack(list(inputs.values()), axis=1)
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
-    # Columns of one width share a product; sorted, since a set has no order.
+    # Columns of equal width share a product. Sort the widths, because a set has no order.
     for width in sorted(set(widths.values()) - {dimension}):
         names = [column for column in columns if widths[column] == width]
         fields |= zip(names, _project_columns(inputs, names, dimension, training), strict=True)

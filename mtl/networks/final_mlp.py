@@ -23,13 +23,13 @@ class FinalMLP:
     K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
     arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds linear terms and
     products to a logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head adds
-    them, and also learns a weight for each product.
+    these terms, and also learns a weight for each product.
 
     Attributes:
       streams: two trunks on the gated, joined columns; variables in `stream_<i>`.
-      contexts: names of the columns that each gate sees, in which `*` matches any text. With an
-        empty list the gate sees a learned vector, the same for all rows, as in the paper. Variables
-        in `gate_<i>`.
+      contexts: names of the columns that each gate reads, in which `*` matches any text. With an
+        empty list the gate reads a learned vector, the same for all rows, as in the paper.
+        Variables in `gate_<i>`.
       gate_units: the hidden units of a gate, at least 1.
       num_heads: the number of parts of each stream's output, at least 1; it divides their units.
       trainable: False freezes all variables of the trunk.
@@ -38,7 +38,7 @@ class FinalMLP:
     streams: Annotated[
         Sequence[trunk.Trunk],
         trunk.check_trunks,
-        checks.Rule("be two", lambda value: len(value) == 2),
+        checks.Rule("hold two trunks", lambda value: len(value) == 2),
     ]
     contexts: Annotated[
         Sequence[Annotated[Sequence[str], fields.check_patterns]],
@@ -89,5 +89,5 @@ class FinalMLP:
             parts.append(tf.reshape(output, [-1, count, units // count]))
         widths = [part.shape[-1] for part in parts]
         kernel = tf1.get_variable("products/kernel", [count, *widths], first.dtype)
-        # Part k of both streams meets in W[k], [H1 / K, H2 / K].
+        # W[k], [H1 / K, H2 / K], multiplies part k of the two streams.
         return tf.einsum("bkd,kde,bke->bk", parts[0], kernel, parts[1])

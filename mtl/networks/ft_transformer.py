@@ -30,11 +30,11 @@ class FTTransformer:
 
     The order of the columns does not matter. The work grows with the square of their number.
 
-    Unlike in the paper, kernels start Glorot-uniform. The last block computes the learned token
-    only, because the output does not depend on the others.
+    Unlike in the paper, kernels start Glorot-uniform. The last block computes only the learned
+    token, because the output does not depend on other tokens.
 
     Attributes:
-      dimension: the width of a token, a multiple of `num_heads`. The paper has 192.
+      dimension: the width of a token, a multiple of `num_heads`. The paper uses 192.
       num_blocks: the number of blocks, at least 1; variables in `block_<i>`.
       num_heads: the heads of each attention, at least 1.
       feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
@@ -63,7 +63,7 @@ class FTTransformer:
         checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
         where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor
         fix = f"{factor} * {self.dimension} is below 1."
-        checks.require(self._hidden_units > 0, where, "leave a hidden unit", factor, fix)
+        checks.require(self._hidden_units > 0, where, "give at least one hidden unit", factor, fix)
         for setting in ("attention", "feed_forward", "residual"):
             where = f"{setting}_dropout"
             checks.rate(f"FTTransformer.{where}", getattr(self, where))
@@ -73,7 +73,8 @@ class FTTransformer:
         with freezing.hold_part(self.trainable):
             tokens = self._build_tokens(inputs, training)
             count = tokens.shape[1]
-            # As rows [B T, D]: from [B, T, D], each example would keep a gradient of the kernel.
+            # Use rows [B T, D]: products with [B, T, D] would keep a kernel gradient of each
+            # example.
             rows = tf.reshape(tokens, [-1, self.dimension])
             for index in range(self.num_blocks):
                 with tf1.variable_scope(f"block_{index}"):
@@ -117,7 +118,7 @@ class FTTransformer:
             tf.transpose(projections, [2, 0, 3, 1, 4])
         )  # [B, heads, T, w]
         if is_last:
-            # Only the first token leaves the last block, so no other one needs to attend.
+            # Only the first token leaves the last block, so no other token needs to attend.
             queries = queries[:, :, :1]
             rows = tf.reshape(rows, [-1, count, self.dimension])[:, 0]
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
@@ -131,7 +132,7 @@ class FTTransformer:
     def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
         """Add the feed-forward layer of each token, [N, dimension] -> [N, dimension]."""
         normal_rows = layers.layer_norm(rows, "feed_forward_norm")
-        # Values and gates as one product.
+        # One product computes values and gates.
         hidden = layers.dense(normal_rows, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)
         hidden = values * getattr(tf.nn, _GATES[self.activation])(gates)

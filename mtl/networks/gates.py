@@ -26,7 +26,7 @@ class Gate(Protocol):
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
     ) -> tf.Tensor:
-        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1."""
+        """Build a gate in each scope: [B, D] -> [B, N, E]; the E weights of a gate sum to 1."""
 
 
 @checks.dataclass
@@ -72,7 +72,7 @@ class Softmax:
         return tf.cast(weights, inputs.dtype)
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
-        # One draw for all gates that are built together; the first scope names it.
+        # All gates that are built together share one draw, which has the name of the first scope.
         uniform = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         remaining = tf.where(uniform >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
@@ -84,7 +84,7 @@ class Softmax:
 
 @checks.dataclass
 class DSelectK:
-    """Chooses k of E experts with binary codes that training can move: `sum_i p_i r(s(z_i))`.
+    """Chooses k of E experts by differentiable binary codes: `sum_i p_i r(s(z_i))`.
 
     H. Hazimeh et al., "DSelect-k: Differentiable Selection in the Mixture of Experts with
     Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. The index of an expert has
@@ -99,7 +99,7 @@ class DSelectK:
     paper). Unlike in the paper, the weights of the experts are divided by their sum.
 
     Attributes:
-      k: the greatest number of experts that a gate takes, at least 1.
+      k: the largest number of experts that a gate uses, at least 1.
       gamma: the width of the smooth step, above 0.
       entropy: the factor of the penalty, at least 0.
       static: True chooses the same experts for every example.
@@ -113,7 +113,7 @@ class DSelectK:
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
     ) -> tf.Tensor:
-        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1.
+        """Build a gate in each scope: [B, D] -> [B, N, E]; the E weights of a gate sum to 1.
 
         Raises:
           UserError: k is above the number of experts.
@@ -183,8 +183,8 @@ _SHOWN_ROWS = 128
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
-    It is 0 below -gamma/2, 1 above gamma/2, and `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between.
-    Outside of this range the derivative is 0.
+    The result is 0 for t below -gamma/2, 1 above gamma/2, and
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. Outside of this range the derivative is 0.
 
     Args:
       numbers: t, of any shape.
@@ -224,7 +224,7 @@ def build_mixtures(
     fits = weights.shape[1:].as_list() == shape
     checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
     _monitor_gates(scopes, names, weights, experts, training)
-    # One small product for each example; a sum over experts would build N copies of them.
+    # This takes one small product for each example; a sum over experts would copy them N times.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
 
 
@@ -278,9 +278,9 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     flat = tf.reshape(tf.transpose(sample, [1, 0, 2]), [num_experts, -1])
     flat = tf.math.l2_normalize(flat, axis=1)
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
-    # At least 1: a single expert has no pairs, and a similarity of 0.
+    # Divide by at least 1: a single expert has no pairs, and gets a similarity of 0.
     pairs = max(num_experts * (num_experts - 1), 1)
-    # Without the diagonal, where each expert meets itself.
+    # Leave out the diagonal, which compares each expert with itself.
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
     of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
     return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])

@@ -1,8 +1,8 @@
-"""HoME: experts of all tasks, of groups of tasks and of single tasks, all kept alive.
+"""HoME: experts for all tasks, for groups of tasks and for single tasks, without dead units.
 
 networks.HoME.groups = {"watch": ["view", "finish"], "interact": ["like", "comment"]}
 networks.HoME.experts = [@meta/networks.MLP(), @task/networks.MLP()]
-meta/networks.MLP.activation = "linear"          # HoME activates what its experts give
+meta/networks.MLP.activation = "linear"          # HoME adds an activation itself
 task/networks.MLP.activation = "linear"
 """
 
@@ -28,13 +28,15 @@ class HoME(types.Network):
     2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all tasks share
     more experts. The gate of a group weighs the experts of the group and the shared experts; the
     shared gate weighs all experts. At the second level single tasks have experts as well, whose
-    input is the mixture of their group. The gate of a task weighs its own experts, the experts of
-    its group and the shared experts.
+    input is the mixture of their group. The gate of a task weighs the experts of the task, of its
+    group, and the shared experts.
 
-    Three settings keep experts alive. You can switch each off to see its effect:
+    Three settings keep experts alive; each can be turned off:
 
-    - Expert norm. An expert is `swish(batch_norm(f(x)))`; if off, `relu(f(x))`, whose units die.
-    - Feature gates. Expert e sees `x * 2 sigmoid(x A[e] B[e])`, of low rank; if off, x.
+    - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm it is `relu(f(x))`, and
+      units of it can become 0 for all rows.
+    - Feature gates. Expert e gets `x * 2 sigmoid(x A[e] B[e])`, where A[e] B[e] has a low rank.
+      Without the gates it gets x.
     - Self gates. The experts of the owner are added to its mixture once more, weighed by another
       softmax (by a sigmoid if there is one expert).
 
@@ -90,7 +92,7 @@ class HoME(types.Network):
                 owner: self._mix_experts(owner, inputs_of_owners, experts, owners, training)
                 for owner, owners in sources.items()
             }
-        # Experts of a task read what its group has mixed at the first level.
+        # Experts of a task read the mixture of its group at the first level.
         for task in tasks:
             inputs_of_owners[f"task_{task}"] = inputs_of_owners[group_of[task]]
         with tf1.variable_scope("level_1"):
@@ -140,14 +142,12 @@ class HoME(types.Network):
         )
         if not self.self_gates:
             return mixture
-        experts, activation = (
-            experts_by_owner[owner],
-            tf.sigmoid if self.num_experts == 1 else tf.nn.softmax,
-        )
+        experts = experts_by_owner[owner]
+        # A softmax over a single expert would always be 1, so one expert gets a sigmoid.
+        activation = tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
         with tf1.variable_scope(owner):
             inputs = inputs_of_owners[owner]
             logits = layers.dense(inputs, self.num_experts, "self_gate", use_bias=False)
-        # A softmax over a single expert would always be 1, so one expert gets a sigmoid.
         weights = tf.cast(activation(tf.cast(logits, tf.float32)), experts.dtype)
         return mixture + tf.linalg.matvec(experts, weights, transpose_a=True)
 
@@ -181,7 +181,7 @@ class _GatedExpert:
         with tf1.variable_scope("feature_gate"):
             hidden = layers.dense(inputs, self.rank, "down", use_bias=False)
             scale = layers.dense(hidden, inputs.shape[-1], "up", tf.sigmoid, use_bias=False)
-        # A gate of 0 logits is 1/2: twice as much leaves the inputs as they are at first.
+        # A gate with logits of 0 is 1/2, so twice a new gate leaves the inputs about as they are.
         return inputs * 2 * scale
 
     def _activate(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:

@@ -25,18 +25,19 @@ with deferred.imports():
 class KerasModel:
     """h = model(x), the model of `tf.keras` (Keras 2: tf-keras from TensorFlow 2.16 on).
 
-    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. Its losses, of
-    weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (Keras would do neither in such
-    a graph.) Its variables are named `<scope>/<layer>/<weight>`, and are frozen, warm-started,
-    saved and exported like all others. Weights that a model already has are lost: write them to a
-    checkpoint (`transfer.write_checkpoint`) and start from it. Layers with `trainable = False` stay
-    frozen. Keras draws initial weights and dropout without `Run.seed`: give the layers seeds.
-    Quantisation and 16-bit numbers (`Run.precision`) reach weights that layers keep as attributes.
+    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. The losses of
+    the model, of weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (In a graph of
+    TensorFlow 1, Keras adds neither updates nor losses.) Its variables are named
+    `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported like all others.
+    Weights that `build` loads are lost: write them to a checkpoint (`transfer.write_checkpoint`)
+    and start from it. Layers with `trainable = False` stay frozen. Keras draws initial weights and
+    dropout without `Run.seed`: give the layers seeds. Quantisation and 16-bit numbers
+    (`Run.precision`) apply to weights that are attributes of layers.
 
     Attributes:
-      build: a function that makes the model; in gin `@name` without parentheses. It runs in each
-        graph, once for each scope. The model takes one input, or {column: input} if there are
-        several, and returns [B, H].
+      build: a function that makes the model; in gin `@name` without parentheses. This function runs
+        in each graph, once for each scope. The model takes one input, or {column: input} if there
+        are several, and returns [B, H].
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 
@@ -56,7 +57,7 @@ class KerasModel:
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
         # Keras reads attributes of layers, not `get_variable`, so masks and averages are put there.
-        with _weights_given(model):
+        with _replace_weights(model):
             outputs = model(new_inputs, training=training)
         if training:
             keras_layers.collect_updates(model, new_inputs)
@@ -103,7 +104,10 @@ def _hold_layers(model: Any) -> None:
     for layer in model.submodules:
         if hasattr(layer, "moving_mean"):
             moves = freezing.averages_move(layer.moving_mean)
-            rule, fix = "leave out the normalisations of a Keras model", "Freeze them for good."
+            rule, fix = (
+                "leave out the normalisations of a Keras model",
+                "Freeze them for the whole run.",
+            )
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves
     frozen_names = {patterns.variable_name(weight) for weight in model.non_trainable_weights}
@@ -114,14 +118,14 @@ def _hold_layers(model: Any) -> None:
 
 
 @contextlib.contextmanager
-def _weights_given(model: Any) -> Iterator[None]:
-    """Replace the weights of layers within the context by the values that the scope reads.
+def _replace_weights(model: Any) -> Iterator[None]:
+    """Replace the weights of layers, within the context, by values from the scope's custom getter.
 
     Raises:
       UserError: a weight to be replaced is not an attribute of a layer.
     """
     replacements = (
-        _read_weights(_list_learned(model)) if tf1.get_variable_scope().custom_getter else {}
+        _read_weights(_list_trainable(model)) if tf1.get_variable_scope().custom_getter else {}
     )
     holders = [model, *model.submodules]
     places = [
@@ -143,7 +147,7 @@ def _weights_given(model: Any) -> Iterator[None]:
 
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of a weight: (weight, value that the scope reads)} for all that differ."""
+    """Return {id of a weight: (weight, its value from the custom getter)} for all that differ."""
     replacements = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype
@@ -154,13 +158,14 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
     return replacements
 
 
-def _list_learned(model: Any) -> list[Any]:
+def _list_trainable(model: Any) -> list[Any]:
     """Return the weights that would train without any freezing; moving averages are left out."""
     layers = [layer for layer in [model, *model.submodules] if hasattr(layer, "trainable_weights")]
-    before = [layer.trainable for layer in layers]
-    # Keras lists weights by the state of each layer: freeze none of them while it does.
+    states = [layer.trainable for layer in layers]
+    # Keras leaves out the weights of frozen layers, so unfreeze all layers for the list.
     model.trainable = True
     weights = model.trainable_weights
-    for layer, is_trainable in zip(layers, before, strict=True):  # `model` has set all its layers.
+    # `model.trainable = True` has changed all layers.
+    for layer, is_trainable in zip(layers, states, strict=True):
         layer.trainable = is_trainable
     return weights

@@ -39,9 +39,9 @@ class LTB(types.Network):
         start equal.
       tower: built for each task on its mixture x; variables in `tower_<task>`. None hands x to the
         head.
-      temperature: a number above 0, or a schedule; both are clipped to at least 0.01.
-      warm_steps: the first steps, at least 0, that do not move the probabilities, so that all nodes
-        learn.
+      temperature: a number above 0, or a schedule, clipped to at least 0.01.
+      warm_steps: the number of first steps, at least 0, which do not change the probabilities, so
+        that all nodes learn.
     """
 
     levels: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -100,7 +100,7 @@ class LTB(types.Network):
         logarithms = tf.stack(
             [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
         )
-        if not training:  # Not a product: other parents may hold NaN.
+        if not training:  # Gather, because other parents, in a product, could add NaN.
             choices = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
             _monitor_parents(names, logarithms)
@@ -117,7 +117,7 @@ class LTB(types.Network):
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
         smallest = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
-        # All slices and replicas draw as slice 0, because they make the same choice.
+        # All slices and replicas draw the numbers of slice 0, to make the same choice.
         with draws.draw_for_slice(0):
             uniform = tf.stack(
                 [

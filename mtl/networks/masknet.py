@@ -21,7 +21,7 @@ class MaskNet:
 
     Z. Wang, Q. She, J. Zhang, "MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking
     Models by Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are the joined columns. The
-    first block reads the columns, each of which has its own layer norm.
+    first block reads the columns, each of which gets a separate layer norm.
 
     Attributes:
       blocks: the number of units of each block, at least one; variables in `block_<i>`, and in
@@ -51,8 +51,8 @@ class MaskNet:
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
                     output = self._build_block(vectors, hidden, size)
-                # Parallel blocks all see the normalised columns; otherwise each sees the block
-                # before.
+                # Parallel blocks all read the normalised columns; stacked blocks read the previous
+                # block.
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden

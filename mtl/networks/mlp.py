@@ -33,10 +33,10 @@ class MLP:
       activation: a name in `mtl.layers.ACTIVATIONS`, or "swiglu", after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
       batch_norm: True normalises over the batch before each activation, in place of the bias.
-      layer_norm: True normalises each example over its units at the same place; not together with
-        `batch_norm`.
+      layer_norm: True normalises each example over its units before each activation; not together
+        with `batch_norm`.
       residual: True adds h[i-1] to h[i] in each layer that has as many units as inputs. Other
-        layers, often the first, have no such sum, because nothing is projected.
+        layers, often the first, have no such sum, because inputs are not projected.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
@@ -49,9 +49,9 @@ class MLP:
     trainable: bool = True
 
     def __post_init__(self):
-        is_one = not (self.batch_norm and self.layer_norm)
-        rule = "be False where MLP.batch_norm is True"
-        checks.require(is_one, "MLP.layer_norm", rule, self.layer_norm)
+        fits = not (self.batch_norm and self.layer_norm)
+        rule = "be False if MLP.batch_norm is True"
+        checks.require(fits, "MLP.layer_norm", rule, self.layer_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, layers[-1]]."""
@@ -102,9 +102,9 @@ class MLP:
         """True if `build_stack` supports these settings."""
         if type(self) is not MLP:  # `build_stack` does not know the layers of a subclass.
             return False
-        is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
+        is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias
         # `build_stack` has no code for the other settings.
-        return bool(self.layers) and is_known and not self.residual and self.trainable
+        return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
         """Build a copy in each of T scopes, as stacked variables: {column: [B, D]} -> T [B, H]."""

@@ -23,7 +23,7 @@ class MMoE(types.Network):
 
     J. Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
     Mixture-of-Experts", KDD 2018, https://doi.org/10.1145/3219819.3220007. Experts start from
-    different draws, because equal experts would get equal gradients and stay equal. Gates see the
+    different draws, because equal experts would get equal gradients and stay equal. Gates read the
     columns, flattened and joined.
 
     Attributes:
@@ -65,7 +65,7 @@ class MMoE(types.Network):
     ) -> list[tf.Tensor]:
         """Weigh the experts [B, E, H] for each task: T of [B, H]."""
         mixtures: list[tf.Tensor] = []
-        # All tasks at once, or one by one if a surgery needs separate gradients.
+        # Build all gates at once, or one by one if a surgery needs separate gradients.
         for group in trunk.group_tasks(tasks):
             scopes = [f"gate_{task}" for task in group]
             mixtures += gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)
@@ -76,8 +76,8 @@ class MMoE(types.Network):
 class OMoE(MMoE):
     """MMoE with one gate for all tasks; its variables are in `gate`.
 
-    It is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures of
-    Local Experts", Neural Computation 3, 1991, with a tower for each task.
+    OMoE is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures
+    of Local Experts", Neural Computation 3, 1991, with a tower for each task.
     """
 
     def _mix_experts(

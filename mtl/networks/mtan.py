@@ -25,20 +25,22 @@ class MTAN(types.Network):
     arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. Each task has a
     mask with weights W1 and W2. The mask sees u and c, the task's output of the previous stage
     after a layer f. All tasks share f, except for its norm. (In the authors' code tasks share the
-    norm too, so evaluation uses moving averages that mix all tasks.) The first stage has only u.
-    The last h of a task feeds its tower.
+    norm too, so evaluation uses moving averages that mix all tasks.) In the first stage, masks see
+    only u. The last h of a task feeds its tower.
 
     In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
     and p and c are pooled between stages. The paper has two to three shared layers in a stage.
-    Global average pooling follows the last stage; other inputs than images join there.
+    Global average pooling follows the last stage. Inputs that are not images are joined with the
+    pooled output.
 
     With a decoder, stages with the same filters enlarge the output to the size of the image, and
-    each task gets a map. The decoder enlarges p and c between stages. Its shared layers also see
-    the output of the encoder stage of their size; the paper's network, SegNet, reuses the pooling
-    positions instead. All inputs must then be images.
+    each task gets a map. The decoder enlarges p and c between stages. The shared layers of the
+    decoder also read the output of the encoder stage of their size; the paper's network, SegNet,
+    reuses the pooling positions instead. With a decoder, all inputs must be images.
 
-    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. In the
-    decoder they lie in `decoder_<j>/...`, with the j of the encoder stage of the same size.
+    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
+    variables of the decoder lie in `decoder_<j>/...`, with the j of the encoder stage of equal
+    size.
 
     Attributes:
       layers: the units of each stage of dense layers, on all inputs flattened and joined.
@@ -63,11 +65,11 @@ class MTAN(types.Network):
 
     def __post_init__(self):
         sizes = {"layers": self.layers, "filters": self.filters}
-        fix = "Stages are of dense layers, for vectors, or of filters, for images."
+        fix = "Vectors need stages of dense layers, and images need stages of filters."
         is_one = (len(self.layers) > 0) != (len(self.filters) > 0)
         checks.require(is_one, "MTAN", "have either layers or filters", sizes, fix)
         fits = not self.decoder or len(self.filters) > 0
-        checks.require(fits, "MTAN.decoder", "be False where stages are dense", self.decoder)
+        checks.require(fits, "MTAN.decoder", "be False for dense stages", self.decoder)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.
@@ -81,7 +83,7 @@ class MTAN(types.Network):
             hidden, vectors = trunk.join_images("MTAN", inputs)
         else:
             hidden = trunk.join_columns("MTAN", inputs)
-        masked: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
+        task_outputs: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
         shared: list[tf.Tensor] = []
         outputs: list[tf.Tensor] = []
         sizes = self.filters or self.layers
@@ -89,8 +91,8 @@ class MTAN(types.Network):
             with tf1.variable_scope(f"stage_{level}"):
                 if level > 0:
                     hidden = self._shrink_map(hidden)
-                hidden, masked = self._build_stage(
-                    hidden, masked, units, self._shrink_map, shared, training
+                hidden, task_outputs = self._build_stage(
+                    hidden, task_outputs, units, self._shrink_map, shared, training
                 )
             outputs.append(hidden)
         for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
@@ -99,10 +101,10 @@ class MTAN(types.Network):
             enlarge = functools.partial(self._enlarge_map, like=outputs[level])
             with tf1.variable_scope(f"decoder_{level}"):
                 maps = tf.concat([enlarge(hidden), outputs[level]], axis=-1)
-                hidden, masked = self._build_stage(
-                    maps, masked, sizes[level], enlarge, shared, training
+                hidden, task_outputs = self._build_stage(
+                    maps, task_outputs, sizes[level], enlarge, shared, training
                 )
-        ends = list(masked.values())
+        ends = list(task_outputs.values())
         if not self.decoder:
             ends = [trunk.join_columns("MTAN", {"": _average_places(h), **vectors}) for h in ends]
         return types.Towers(trunk.build_towers(self.tower, ends, tasks, training), shared=shared)
@@ -110,7 +112,7 @@ class MTAN(types.Network):
     def _build_stage(
         self,
         hidden: tf.Tensor,
-        masked: Mapping[str, tf.Tensor | None],
+        task_outputs: Mapping[str, tf.Tensor | None],
         units: int,
         resize: Callable[[tf.Tensor], tf.Tensor],
         shared: list[tf.Tensor],
@@ -120,16 +122,16 @@ class MTAN(types.Network):
 
         Args:
           hidden: the input of the shared layers.
-          masked: {task: masked output of the previous stage}; None at the first stage.
+          task_outputs: {task: masked output of the previous stage}; None at the first stage.
           units: the units of every layer.
-          resize: brings the passed-on outputs of tasks to the size of this stage.
+          resize: brings the outputs of tasks to the size of this stage.
           shared: a list to which the outputs of the shared layers are appended.
           training: as for the network.
         """
         task_inputs = {
-            # One by one: common batch moments would make each task depend on the masks of others.
+            # Apply f task by task: with joint batch moments a task would depend on other masks.
             task: self._pass_on(task, task_output, units, resize, index > 0, training)
-            for index, (task, task_output) in enumerate(masked.items())
+            for index, (task, task_output) in enumerate(task_outputs.items())
         }
         with tf1.variable_scope("shared"):
             first = self._build_layer(hidden, units, "first", 3, self.activation, training)
@@ -158,7 +160,7 @@ class MTAN(types.Network):
             sums = self._build_sums(task_output, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
-        # After f, so that its convolution sees the map in the size of the stage before.
+        # Resize after f, so that its convolution reads the map in the size of the previous stage.
         return [resize(hidden)]
 
     def _build_mask(

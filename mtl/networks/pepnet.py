@@ -26,8 +26,8 @@ class PEPNet(types.Network):
     the gate of the inputs, which all tasks share. PPNet has a gate for each layer of each task's
     tower.
 
-    Columns of a prior enter the network only through gates. To use such a field as an input too,
-    add a second column object of the field, with another prefix.
+    Columns of a prior enter the network only through gates. To use the field of a prior as an input
+    too, add a second column object of the field, with another prefix.
 
     Attributes:
       domain: names of the prior columns of EPNet, in which `*` matches any text; () leaves EPNet
@@ -61,10 +61,8 @@ class PEPNet(types.Network):
         domain = fields.choose_columns("PEPNet.domain", self.domain, inputs)
         personal = fields.choose_columns("PEPNet.personal", self.personal, inputs)
         main_columns = {c: value for c, value in inputs.items() if c not in domain | personal}
-        fix = "Give an input that no gate sees."
-        checks.require(
-            bool(main_columns), "PEPNet inputs", "hold another column", list(inputs), fix
-        )
+        rule = "hold a column that is not in domain or personal"
+        checks.require(bool(main_columns), "PEPNet inputs", rule, list(inputs))
         hidden = trunk.join_columns("PEPNet", main_columns)
         if domain:
             hidden = self._gate_values(hidden, domain, hidden, "embedding_gate")
@@ -91,7 +89,7 @@ class PEPNet(types.Network):
         """Scale values [B, H] by a gate on the prior columns and on `context`, the inputs."""
         with tf1.variable_scope(name):
             gate_inputs = trunk.join_columns("PEPNet", prior)
-            # The gate scales its inputs, and does not move them, as in the paper.
+            # As in the paper, the gradient of the gate does not reach the inputs.
             gate_inputs = tf.concat([gate_inputs, tf.stop_gradient(context)], axis=1)
             hidden = layers.dense(gate_inputs, self.gate_units, "hidden", tf.nn.relu)
             return values * self.gamma * layers.dense(hidden, values.shape[-1], "scale", tf.sigmoid)

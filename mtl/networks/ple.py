@@ -27,9 +27,9 @@ class PLE(types.Network):
     Personalized Recommendations", RecSys 2020, https://doi.org/10.1145/3383313.3412236.
 
     At each level every task has `num_specific` experts, and all tasks share `num_shared` more. The
-    gate of a task weighs the task's experts and the shared experts. Every level but the last also
-    has a shared gate, which weighs all experts. A group is a task or `shared`. The mixture of a
-    group is the input of its experts and its gate at the next level; the first level reads the
+    gate of a task weighs the task's experts and the shared experts. Every level except the last
+    also has a shared gate, which weighs all experts. A group is a task or `shared`. The mixture of
+    a group is the input of its experts and its gate at the next level; the first level reads the
     columns.
 
     Attributes:
@@ -66,7 +66,7 @@ class PLE(types.Network):
                     expert, inputs_of_groups, counts, training, columns
                 )
                 experts[_SHARED], shared = precision.share_output(experts[_SHARED])
-                # The last level needs no shared gate: nothing would read its mixture.
+                # The last level has no shared gate, because no tower would read its mixture.
                 is_last = level == len(self.experts) - 1
                 inputs_of_groups = {
                     group: expert_groups.mix_experts(
@@ -74,7 +74,7 @@ class PLE(types.Network):
                         group,
                         inputs_of_groups,
                         experts,
-                        self._seen_by(group, counts),
+                        self._list_sources(group, counts),
                         training,
                     )
                     for group in counts
@@ -85,5 +85,6 @@ class PLE(types.Network):
             trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
         )
 
-    def _seen_by(self, group: str, groups: Iterable[str]) -> list[str]:
+    def _list_sources(self, group: str, groups: Iterable[str]) -> list[str]:
+        """Return the groups whose experts the gate of a group weighs."""
         return list(groups) if group == _SHARED else [group, _SHARED]

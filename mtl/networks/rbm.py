@@ -2,7 +2,7 @@
 
 networks.SharedBottom.trunk = @networks.RBM()
 networks.RBM.units = 64
-networks.RBM.chains = 100                               # persistent ones; 0 for CD-k
+networks.RBM.chains = 100                               # persistent chains; 0 for CD-k
 networks.RBM.output = "free_energy"                     # an anomaly score, for `heads.Score`
 """
 
@@ -85,7 +85,7 @@ class RBM:
         columns = trunk.join_columns("RBM", inputs)
         if self.output == _HIDDEN:
             output = layers.dense(columns, self.units, _LAYER, tf.sigmoid)
-        # Always: exports need the same variables as training, and warm starts look for them.
+        # Create them always: exports and warm starts need the variables of training.
         machine, chains = self._create_variables(columns.shape[1])
         if self.output == _FREE_ENERGY:
             energies = machine.compute_free_energies(self._check_columns(columns))
@@ -96,7 +96,7 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
-        """Create the variables of F, with 32 bits in any network, and the chains or None."""
+        """Create the variables of F, always in 32 bits, and the chains or None."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
@@ -124,7 +124,7 @@ class RBM:
             samples = self._advance_chains(machine, chains)
         sample_energies = machine.compute_free_energies(tf.stop_gradient(samples))
         if chains is not None:
-            # The chains are no samples of single rows: all rows are compared with their mean.
+            # A chain does not belong to a row: compare all rows with the mean of the chains.
             sample_energies = tf.reduce_mean(sample_energies)
         return precision.share_output(machine.compute_free_energies(columns) - sample_energies)[1]
 
@@ -163,10 +163,10 @@ class RBM:
         shape = [self.steps, self.chains, machine.count_draws()]
         for uniform in tf.unstack(draws.draw_uniform(shape, seed)):
             chains = machine.resample(chains, uniform)
-        new = tf.where(
+        new_pairs = tf.where(
             is_odd, tf.stack([chains, chain_pairs[1]]), tf.stack([chain_pairs[0], chains])
         )
-        step_state.assign_with_update(state, tf.stop_gradient(new))
+        step_state.assign_with_update(state, tf.stop_gradient(new_pairs))
         return chains
 
 
@@ -196,15 +196,16 @@ class Machine(NamedTuple):
         """Return the number of uniform draws of a Gibbs step: one for each unit."""
         return sum(self.kernel.shape)
 
-    def resample(self, columns: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    def resample(self, columns: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         """Take a Gibbs step, h ~ p(h | v), v ~ p(v | h): [B, D], uniform [B, H + D] -> [B, D]."""
         # A draw below p is 1 with probability p.
-        of_hidden, of_visible = tf.split(drawn, self.kernel.shape[::-1], 1)
+        of_hidden, of_visible = tf.split(uniform, self.kernel.shape[::-1], 1)
         hidden = tf.cast(of_hidden < tf.sigmoid(self._sum_up(columns)), tf.float32)
         sums = self.visible_bias + tf.linalg.matmul(hidden, self.kernel, transpose_b=True)
         if self.visible == _BINARY:
             return tf.cast(of_visible < tf.sigmoid(sums), tf.float32)
-        # Draws are multiples of 2^-23, from 0 on. Shifted by half a step, all results are finite.
+        # Draws are multiples of 2^-23 in [0, 1). Shift them by half a step, as `ndtri(0)` is
+        # infinite.
         return sums + tf.math.ndtri(of_visible + 2.0**-24)
 
     def _sum_up(self, columns: tf.Tensor) -> tf.Tensor:

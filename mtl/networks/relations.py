@@ -29,7 +29,7 @@ class DBMTL(types.Network):
 
     Attributes:
       network: builds the towers q; its variables keep the names that they have without relations.
-      after: {task: the task before it, or several}; tasks may not be before themselves.
+      after: {task: the task before it, or a list of them}, without a cycle.
       relation: built for each task; variables in `relation_<task>`.
     """
 
@@ -66,8 +66,8 @@ class AITM(types.Network):
     D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
     Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
     towers of the inner network, s the tasks before t, and H the units of q[t]. A task attends to
-    its own tower and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear
-    maps h1, h2 and h3, the same for every u. If no task comes before t, z[t] = q[t].
+    q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear maps h1,
+    h2 and h3, which apply to every u. If no task comes before t, z[t] = q[t].
 
     The paper also penalises a task that is more probable than the task before it. For this, use
     `auxiliary.Calibrator`.
@@ -77,7 +77,7 @@ class AITM(types.Network):
 
     Attributes:
       network: builds the towers q; its variables keep the names that they have without relations.
-      after: {task: the task before it, or several}; tasks may not be before themselves.
+      after: {task: the task before it, or a list of them}, without a cycle.
       stop_gradient: True stops the gradient of a task's loss at the towers before it. In the paper
         the loss moves them.
     """
@@ -112,12 +112,12 @@ class AITM(types.Network):
         return _with_towers(inner, relations)
 
     def _attend_to_towers(self, task_tower: tf.Tensor, earlier_towers: types.Tensors) -> tf.Tensor:
-        """Attend to the task's own and to the given towers, [B, H], {task: [B, G]} -> [B, H]."""
+        """Attend to the task's tower and earlier towers, [B, H], {task: [B, G]} -> [B, H]."""
         units, vectors = task_tower.shape[-1], [task_tower]
         for task_before, tower in earlier_towers.items():
             source = tf.stop_gradient(tower) if self.stop_gradient else tower
             vectors.append(layers.dense(source, units, f"from_{task_before}", tf.nn.relu))
-        # All vectors go through the same maps, so one product each is enough.
+        # All vectors go through the same maps, so each map takes one product.
         flat = tf.reshape(tf.stack(vectors, axis=1), [-1, units])
         query, key, value = (
             tf.reshape(layers.dense(flat, units, name), [-1, len(vectors), units])
@@ -131,20 +131,20 @@ class AITM(types.Network):
 
 @checks.dataclass
 class ResFlow(types.Network):
-    """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t; h[t, 0] is given.
+    """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t, h[t, 0] their inputs.
 
     C. Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. The
     inner network gives each task its input, and ResFlow builds the towers of dense layers f. The
-    output of each f is added to the outputs of the same layer of the tasks before. The paper also
-    adds the logits along the funnel; here the logits of each head are separate.
+    output of each f is added to the outputs of this layer in the towers of the tasks before. The
+    paper also adds the logits along the funnel; here the logits of each head are separate.
 
     `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
     it; a surgery detects this from the graph.
 
     Attributes:
-      network: gives the inputs of the towers, preferably without towers itself. Its variables keep
+      network: gives the inputs of the towers, preferably without towers itself; its variables keep
         the names that they have without relations.
-      after: {task: the task before it, or several}; tasks may not be before themselves.
+      after: {task: the task before it, or a list of them}, without a cycle.
       layers: the units of each layer, the same in all towers, at least one layer; variables in
         `flow_<task>/hidden_<l>`.
       activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
@@ -209,7 +209,7 @@ def _check_relations(
     try:
         graphlib.TopologicalSorter(_list_names(after)).prepare()
     except graphlib.CycleError as error:
-        fix = "A task reads from those before it."
+        fix = "A task reads the towers of the tasks before it."
         checks.fail(where, "hold no cycle", " -> ".join(error.args[1]), fix)
 
 
@@ -229,11 +229,11 @@ def _sort_tasks(
         checks.one_of(where, task, tasks)
         for name in names:
             checks.one_of(f"{where}[{task!r}]", name, tasks)
-    # The sorter gets all tasks, as those without relations need towers too.
+    # Sort all tasks, because tasks without relations need towers, too.
     before = {task: predecessors_of.get(task, []) for task in tasks}
     return {task: before[task] for task in graphlib.TopologicalSorter(before).static_order()}
 
 
 def _with_towers(inner: types.Towers, towers: Mapping[str, tf.Tensor]) -> types.Towers:
-    """Return other towers, with the order and the shared outputs of the inner network."""
+    """Return `towers` with the order and the shared outputs of the inner network."""
     return types.Towers({task: towers[task] for task in inner}, shared=getattr(inner, "shared", ()))

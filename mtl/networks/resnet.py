@@ -29,7 +29,7 @@ class ResNet:
     Attributes:
       depth: the number of layers with weights, including the head: 6 n + 2. Depth 20 has 0.27
         million weights, 32 has 0.46 million, and 56 has 0.85 million.
-      filters: the number of filters at each of the three sizes, not falling.
+      filters: the number of filters at each of the three sizes, not decreasing.
       shortcut: "pad" or "projection", the shortcut across a change of size. "pad" takes every
         second pixel and adds channels of zeros (option A, which the paper's results use).
         "projection" is a 1x1 convolution (option B).
@@ -47,7 +47,7 @@ class ResNet:
         Sequence[int],
         trunk.check_sizes,
         checks.Rule("hold 3 numbers", lambda value: len(value) == 3),
-        checks.Rule("not fall", lambda value: list(value) == sorted(value)),
+        checks.Rule("not decrease", lambda value: list(value) == sorted(value)),
     ] = (16, 32, 64)
     shortcut: Annotated[str, checks.OneOf(("pad", "projection"))] = "pad"
     trainable: bool = True
@@ -91,6 +91,6 @@ class ResNet:
             return inputs
         if self.shortcut == "projection":
             return self._convolve_inputs(inputs, filters, "shortcut", stride, training, size=1)
-        # Half of the zero channels come before the others, and half after them.
+        # Half of the channels of zeros come before the other channels, and half after them.
         sides = [[0, 0]] * 3 + [[num_added // 2, num_added - num_added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

@@ -28,12 +28,12 @@ class STAR:
     in the batch; domains with few rows use all rows (see `mtl.layers.partitioned_norm`).
 
     STAR is a trunk, and works for several tasks. The paper adds the logits of STAR and of an
-    auxiliary network. Here the outputs of both are joined, and the linear layer of each head adds
-    them up.
+    auxiliary network. Here the outputs of STAR and of the auxiliary network are joined, and the
+    linear layer of each head adds them up.
 
     A step computes each layer once for each domain in the batch, then picks the result of each
     row's domain: n domains cost n times the products of an MLP. The gradient of the domains'
-    weights is sparse, so a lazy optimizer does not move the weights of absent domains.
+    weights is sparse, so a lazy optimizer does not change the weights of absent domains.
 
     Attributes:
       domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
@@ -66,7 +66,7 @@ class STAR:
         one_hot = inputs[self.domain]
         fields.require_vectors("STAR", self.domain, one_hot)
         domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
-        # The domain chooses the weights, so it is no input of the layers.
+        # The domain chooses the weights, so it is not an input of the layers.
         features = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", features)
@@ -95,13 +95,13 @@ def _apply_layer(
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
-            # All ones: every domain starts with the shared kernel.
+            # Start with ones, so that every domain starts with the shared kernel.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
-    # A look-up makes the gradient sparse.
+    # `tf.gather` by the domains in the batch makes the gradient sparse.
     present, places = tf.unique(domains)
-    # All rows by the kernel of each present domain: n products of the batch, but no kernel for each
-    # row.
+    # Multiply all rows by the kernel of each domain in the batch. This takes n products, but does
+    # not copy a kernel for each row.
     of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
     # [B, 2]: row i of the product with the kernel of its domain.
     at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)

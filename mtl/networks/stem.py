@@ -28,11 +28,12 @@ class STEM(types.Network):
     L. Su et al., "STEM: Unleashing the Power of Embeddings for Multi-task Recommendation", AAAI
     2024, arXiv:2308.13537. Beside the shared columns, each task has columns with separate tables. A
     group of experts reads the columns of each task, and one more group reads the shared columns.
-    The gate of a task weighs the experts of all groups. The loss of a task moves its experts, the
+    The gate of a task weighs the experts of all groups. The loss of a task trains its experts, the
     shared experts, and the columns of both: "all forward, task-specific backward".
 
-    In the paper the gate sees the sum of the task's and the shared embeddings. Here it sees both,
-    joined, because their widths may differ; a linear gate of the sum is a special case.
+    In the paper the gate reads the sum of the task's and the shared embeddings. Here the gate reads
+    both embeddings, joined, because their widths may differ; a linear gate of the sum is a special
+    case.
 
     Attributes:
       expert: built in each group; variables in `task_<task>/expert_<i>` and `shared/expert_<i>`.
@@ -62,7 +63,7 @@ class STEM(types.Network):
         `Towers.shared` holds the shared experts.
 
         Raises:
-          UserError: a task lacks columns, two tasks name the same column, or none is shared.
+          UserError: a task lacks columns, two tasks name the same column, or no column is shared.
         """
         inputs_of_groups = {
             group: trunk.join_columns("STEM", columns)
@@ -74,11 +75,11 @@ class STEM(types.Network):
         )
         experts_by_group[_SHARED], shared = precision.share_output(experts_by_group[_SHARED])
         mixtures = []
-        # The last group is the shared one, which gets no tower.
+        # The last group is the shared group, which gets no tower.
         for group in list(inputs_of_groups)[:-1]:
             sources = {
-                # "All forward, task-specific backward": a task uses the experts of others, and
-                # moves its own.
+                # "All forward, task-specific backward": a task uses all experts, but does not
+                # train the experts of other tasks.
                 source: experts if source in (group, _SHARED) else tf.stop_gradient(experts)
                 for source, experts in experts_by_group.items()
             }
@@ -106,8 +107,10 @@ class STEM(types.Network):
             where = f"STEM.own[{task!r}]"
             columns = fields.choose_columns(where, self.own.get(task, ()), inputs)
             checks.require(bool(columns), where, "name a column", list(self.own.get(task, ())))
-            taken_columns = [column for column in columns if column not in shared]
-            checks.require(not taken_columns, where, "name columns of no other task", taken_columns)
+            other_columns = [column for column in columns if column not in shared]
+            checks.require(
+                not other_columns, where, "not name columns of another task", other_columns
+            )
             shared = {column: value for column, value in shared.items() if column not in columns}
             columns_by_group[f"task_{task}"] = columns
         checks.require(bool(shared), "STEM.own", "leave a column for all tasks", dict(self.own))

@@ -41,9 +41,9 @@ class StackingTrunk(Trunk, Protocol):
 
 
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Return the tasks in groups that are built at once: all, or one by one.
+    """Return tasks in groups that are built at once: all, or each alone.
 
-    See `stacks.separate_tasks`.
+    `stacks.separate_tasks` decides.
     """
     return [[task] for task in tasks] if stacks.are_separate() else [list(tasks)]
 
@@ -81,7 +81,7 @@ def build_copies(
 ) -> list[tf.Tensor]:
     """Build a trunk once in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
 
-    A trunk may have a method `build_copies(inputs, scopes, training)` that builds all at once.
+    A trunk may have a method `build_copies(inputs, scopes, training)` that builds all copies.
 
     Args:
       part: the trunk.
@@ -90,7 +90,7 @@ def build_copies(
       training: as for the trunk.
     """
     at_once = getattr(part, "build_copies", None)
-    # A single copy gains nothing from a stacked product.
+    # For a single copy, a stacked product has no advantage.
     if at_once is not None and len(scopes) > 1:
         return at_once(inputs, scopes, training)
     outputs = []
@@ -104,8 +104,8 @@ def build_copies(
 def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Stack the outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
     for vector in vectors:
-        fix = "SharedBottom, SingleTask and MTAN take trunks that give maps."
-        where, rule = "an expert or a stage that is mixed with others", "give vectors, [B, H]"
+        fix = "SharedBottom, SingleTask and MTAN take trunks that return maps."
+        where, rule = "an expert or a stage that is mixed with others", "return vectors, [B, H]"
         checks.require(vector.shape.rank == 2, where, rule, tuple(vector.shape), fix)
     return tf.stack(vectors, axis=1)
 
@@ -169,16 +169,16 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack all inputs, which must be images of equal size: {column: [B, H, W, C]} -> a map."""
     images, vectors = join_images(kind, inputs)
     fix = "A vector has no place in a feature map."
-    checks.require(not vectors, f"{kind} inputs", "be images alone", list(vectors), fix)
+    checks.require(not vectors, f"{kind} inputs", "all be images", list(vectors), fix)
     return images
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Flatten all columns and join them, in the order given.
+    """Flatten all columns and join them, in the order of the inputs.
 
     Args:
       kind: the part that reads them, for errors.
-      inputs: {column: [B, ...]} of known sizes, but for B.
+      inputs: {column: [B, ...]}; all sizes except B are known.
 
     Returns:
       [B, D].
@@ -211,7 +211,7 @@ def dense_layers(
       hidden: [B, D].
       sizes: the units of each layer; empty returns `hidden`.
       activation: a name in `layers.ACTIVATIONS`.
-      dropout: the rate behind each activation, in [0, 1).
+      dropout: the rate after each activation, in [0, 1).
       batch_norm: True normalises the sums before the activation.
       training: as for the trunk.
 

@@ -60,8 +60,8 @@ class UNet:
                 skips.append(hidden)
             for level in reversed(range(len(self.filters) - 1)):
                 skip = skips[level]
-                # To the size of the skip: pooling rounds up, so a factor alone could be a pixel too
-                # large.
+                # Enlarge to the size of the skip: pooling rounds up, so the factor alone could give
+                # a pixel too many.
                 hidden = layers.enlarge(hidden, self.pool, *skip.shape[1:3])
                 hidden = tf.concat([hidden, skip], -1)
                 hidden = self._convolve_twice(

@@ -20,8 +20,8 @@ class WideAndDeep(types.Network):
     """h[task] = [network(other columns)[task], wide columns], and the head weighs them.
 
     H.-T. Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792.
-    A wide column is an embedding with `dimension = 1`: a weight for each id, also for ids of
-    crosses. The head multiplies it by a learned number for each column and task; in the paper this
+    A wide column is an embedding with `dimension = 1`: a weight for each id, such as the id of a
+    cross. The head multiplies it by a learned number for each column and task; in the paper this
     number is 1. Choose the optimizer of the wide part by the scope of its columns.
 
     Attributes:

@@ -22,8 +22,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
     """Adagrad with a vector as the state of a table: one entry for each row.
 
     Attributes:
-      tables: the names (`patterns.shard_name`) of the variables with such state. Set it before the
-        optimizer is applied: state is created before the first gradient.
+      tables: the names (`patterns.shard_name`) of the variables with one entry for each row. Set it
+        before the optimizer is applied: state is created before the first gradient.
     """
 
     moves_half_tables = True
@@ -33,14 +33,14 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         self.tables: Collection[str] = ()
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        is_table = [patterns.shard_name(variable) in self.tables for variable in var_list]
-        pairs = list(zip(var_list, is_table, strict=True))
-        super()._create_slots([variable for variable, own in pairs if not own])
-        first = tf1.constant_initializer(self._initial_accumulator_value)
-        for variable in (variable for variable, own in pairs if own):
-            # TensorFlow's own slot has the shape of the table; this one has one number a row.
+        tables = [v for v in var_list if patterns.shard_name(v) in self.tables]
+        super()._create_slots([v for v in var_list if patterns.shard_name(v) not in self.tables])
+        start = tf1.constant_initializer(self._initial_accumulator_value)
+        for variable in tables:
+            # A slot of TensorFlow has the shape of the table; this slot has one number for each
+            # row.
             rows = variable.shape[:1]
-            self._get_or_make_slot_with_initializer(variable, first, rows, tf.float32, _SLOT, _NAME)
+            self._get_or_make_slot_with_initializer(variable, start, rows, tf.float32, _SLOT, _NAME)
 
     def _resource_apply_sparse(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
@@ -50,11 +50,11 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
             return super()._resource_apply_sparse(grad, var, indices)
         others = list(range(1, grad.shape.rank))
         squares = tf.reduce_mean(tf.square(grad), others)
-        # TensorFlow has merged equal indices before it calls this method: each row comes once.
-        grown = accumulator.scatter_add(tf.IndexedSlices(squares, indices))
-        with tf.control_dependencies([grown]):
+        # TensorFlow merges equal indices before it calls this method: each row comes once.
+        addition = accumulator.scatter_add(tf.IndexedSlices(squares, indices))
+        with tf.control_dependencies([addition]):
             total = tf.gather(accumulator, indices)
         scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
-        # [rows, 1]: one rate for all numbers of a row.
+        # [rows, 1]: all numbers of a row have the same rate.
         change = grad * tf.reshape(scale, [-1] + [1] * len(others))
         return half_tables.move_rows(var, change, indices)

@@ -19,7 +19,7 @@ from mtl.variables import patterns, sharding
 
 
 class _Scalars(NamedTuple):
-    """Scalars of a step: the corrected rate, each beta and 1 less the beta, and epsilon."""
+    """Scalars of a step: the corrected rate, each beta, 1 - beta as `rest`, and epsilon."""
 
     rate: tf.Tensor
     beta1: tf.Tensor
@@ -30,17 +30,17 @@ class _Scalars(NamedTuple):
 
 
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """Adam that moves all rows of a table with the fused op for dense gradients.
+    """Adam that updates all rows of a table with the fused op for dense gradients.
 
-    TensorFlow's own update reads a large table a dozen times and takes two to three times as long.
-    The values differ only in their last bits.
+    TensorFlow's Adam reads a large table a dozen times and takes two to three times as long. The
+    values differ only in their last bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
         shape = tf.constant(var.shape.as_list(), indices.dtype)
-        # `scatter_nd` adds up equal indices, so the gradient need not be merged first.
+        # `scatter_nd` adds up rows with equal indices, so they need not be merged first.
         dense = tf.scatter_nd(indices[:, tf.newaxis], grad, shape)
         return self._resource_apply_dense(dense, var)
 
@@ -67,7 +67,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
     def _build_scalars(self, var: tf.Variable, dtype: tf.DType) -> _Scalars:
         """Return the scalars that all tables on a device share in a step, built only once."""
-        # A branch of `tf.cond` has a graph of its own, whose tensors no other branch may read.
+        # A branch of `tf.cond` has a separate graph, whose tensors other branches cannot read.
         key = tf1.get_default_graph(), var.device, dtype
         if key not in self._scalars:
             beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
@@ -80,11 +80,11 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     def _resource_apply_sparse(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        own = self._build_scalars(var, grad.dtype.base_dtype)
+        scalars = self._build_scalars(var, grad.dtype.base_dtype)
         first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
-        m = own.beta1 * tf.gather(first, indices) + own.rest1 * grad
-        v = own.beta2 * tf.gather(second, indices) + own.rest2 * tf.square(grad)
-        change = own.rate * m / (tf.sqrt(v) + own.epsilon)
+        m = scalars.beta1 * tf.gather(first, indices) + scalars.rest1 * grad
+        v = scalars.beta2 * tf.gather(second, indices) + scalars.rest2 * tf.square(grad)
+        change = scalars.rate * m / (tf.sqrt(v) + scalars.epsilon)
         return tf.group(
             first.scatter_update(tf.IndexedSlices(m, indices)),
             second.scatter_update(tf.IndexedSlices(v, indices)),
@@ -93,7 +93,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class AdamWOptimizer(LazyAdamOptimizer):
-    """Lazy Adam that first decays the weights that the step moves."""
+    """Lazy Adam that first decays the weights that the step updates."""
 
     moves_half_tables = False  # The decay would round a table of 16 bits a second time.
 
@@ -112,12 +112,12 @@ class AdamWOptimizer(LazyAdamOptimizer):
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
         for pattern in self._must_match:
-            # Not in the constructor: by the first gradient the network has its variables.
+            # The constructor cannot check this, because the network may create variables after it.
             patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
-        shrunk = var.assign_sub(self._decay(var) * var) if self._decays(var) else None
-        with tf.control_dependencies([shrunk] if shrunk is not None else []):
+        decay = var.assign_sub(self._decay(var) * var) if self._decays(var) else None
+        with tf.control_dependencies([decay] if decay is not None else []):
             return super()._resource_apply_dense(grad, var)
 
     def _resource_apply_sparse(
@@ -125,11 +125,11 @@ class AdamWOptimizer(LazyAdamOptimizer):
     ) -> tf.Operation:
         if not self._decays(var):
             return super()._resource_apply_sparse(grad, var, indices)
-        # Built before the control dependency, so that other tables need not wait for this decay.
+        # Build them before the control dependency, so that other tables do not wait for this decay.
         self._build_scalars(var, grad.dtype.base_dtype)
         rows = self._decay(var) * tf.gather(var, indices)
-        shrunk = var.scatter_sub(tf.IndexedSlices(rows, indices))
-        with tf.control_dependencies([shrunk]):
+        decay = var.scatter_sub(tf.IndexedSlices(rows, indices))
+        with tf.control_dependencies([decay]):
             return super()._resource_apply_sparse(grad, var, indices)
 
     def _decays(self, var: tf.Variable) -> bool:

@@ -33,8 +33,8 @@ class AGC:
 
     Attributes:
       max_ratio: the largest norm of a gradient in units of the norm of the weights, above 0; the
-        paper's lambda, from 0.01 for large batches to 0.16 for small ones.
-      least_norm: replaces smaller norms of weights, above 0; it lets weights that start at 0 move.
+        paper's lambda, from 0.01 for large batches to 0.16 for small batches.
+      least_norm: replaces smaller norms of weights, above 0; otherwise weights would stay at 0.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
         the last layer of every head, as the paper advises.
     """
@@ -49,7 +49,7 @@ class AGC:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del norm
         return [
             gradient
@@ -68,14 +68,14 @@ class AGC:
             values = self._bound_values(gradient.values, weights, axes)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         rank = gradient.shape.rank
-        # All axes but the last, which counts the units; a bias has only one axis, and is one unit.
+        # All axes except the last, which counts the units; a bias has one axis, and is one unit.
         axes = list(range(max(rank - 1, min(rank, 1))))
         return self._bound_values(gradient, tf.convert_to_tensor(variable), axes)
 
     def _bound_values(
         self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]
     ) -> tf.Tensor:
-        norms, weight_norms = (_measure_units(of, axes) for of in (values, weights))
+        norms, weight_norms = (_measure_units(entries, axes) for entries in (values, weights))
         scale = clipping.find_factor(
             norms, self.max_ratio * tf.maximum(weight_norms, self.least_norm)
         )
@@ -103,7 +103,7 @@ class AutoClip:
 
     Attributes:
       percentile: in [0, 100]; interpolates between two norms.
-      window: the number of norms that are kept.
+      window: the number of norms that count.
     """
 
     percentile: Annotated[float, checks.In("[0, 100]")] = 10.0
@@ -115,32 +115,32 @@ class AutoClip:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del variables
         with tf1.variable_scope("auto_clip"):
-            seen, count = self._update_norms(norm)
-        scale = clipping.find_factor(norm, self._find_percentile(seen, count))
+            norms, count = self._update_norms(norm)
+        scale = clipping.find_factor(norm, self._find_percentile(norms, count))
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients]
 
     def _update_norms(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the norms [window] with this step's norm, and how many of them are filled."""
-        norms = step_state.create_variable("norms", np.zeros(self.window, np.float32))
-        count = step_state.create_variable("count", np.zeros([], np.int32))
-        old, steps = norms.read_value(), count.read_value()
+        variable = step_state.create_variable("norms", np.zeros(self.window, np.float32))
+        counter = step_state.create_variable("count", np.zeros([], np.int32))
+        norms, steps = variable.read_value(), counter.read_value()
         is_finite = tf.math.is_finite(norm)
         place = steps % self.window
-        # The place keeps its old norm, and `steps` below does not count this step.
-        entry = tf.where(is_finite, norm, old[place])
-        new = tf.tensor_scatter_nd_update(old, [[place]], [entry])
+        # A norm that is not finite neither replaces an old norm nor counts as a step.
+        entry = tf.where(is_finite, norm, norms[place])
+        norms = tf.tensor_scatter_nd_update(norms, [[place]], [entry])
         steps += tf.cast(is_finite, tf.int32)
-        step_state.assign_with_update(norms, new)
-        step_state.assign_with_update(count, steps)
-        return new, tf.minimum(steps, self.window)
+        step_state.assign_with_update(variable, norms)
+        step_state.assign_with_update(counter, steps)
+        return norms, tf.minimum(steps, self.window)
 
-    def _find_percentile(self, seen: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _find_percentile(self, norms: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
-        # Empty places sort behind all norms, and `place` below never reaches them.
-        ordered = tf.sort(tf.where(tf.range(self.window) < count, seen, infinite))
+        # Empty places come after all norms, and `place` below never reaches them.
+        ordered = tf.sort(tf.where(tf.range(self.window) < count, norms, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)
         below = tf.cast(tf.floor(place), tf.int32)
         above = tf.minimum(below + 1, tf.maximum(count - 1, 0))

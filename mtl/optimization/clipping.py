@@ -6,8 +6,8 @@ clipping.GlobalNorm.max_norm = 5.0
 
 The clipped gradient is the gradient of the whole batch: summed over micro-batches and replicas,
 with merged rows of looked-up tables. A finite gradient has a finite norm, at most float32's largest
-number. NaN and infinite entries stay, and never spread to others: see `Update.if_not_finite`. An
-infinite bound clips nothing.
+number. NaN and infinite entries stay, and never spread to other entries: see
+`Update.if_not_finite`. An infinite bound clips nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ Gradients = list[types.Connected]
 
 @checks.dataclass
 class GlobalNorm:
-    """Scales all gradients alike so that their joint norm is at most `max_norm`.
+    """Scales all gradients by one factor so that their joint norm is at most `max_norm`.
 
     `g <- g * min(1, max_norm / |g|)`, |g| the Euclidean norm over all variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. `tf.clip_by_global_norm` differs in three ways. Here, a row that was
-    looked up several times counts once, with its sum. An infinite `max_norm` clips nothing. A norm
-    that is not finite scales nothing, so one bad variable does not turn all the others NaN.
+    2013, arXiv:1211.5063. This class differs from `tf.clip_by_global_norm` in three ways. A row
+    that was looked up several times counts once, with the sum of its gradients. An infinite
+    `max_norm` clips nothing. A norm that is not finite scales nothing, so one bad variable does not
+    turn all the others NaN.
 
     Attributes:
-      max_norm: the largest norm that passes, above 0, may be infinite. Compare it with the monitor
-        `gradient_norm`, which has the same unit, before you choose.
+      max_norm: the largest norm, above 0; infinity clips nothing. Before you choose it, look at the
+        monitor `gradient_norm`, which shows this norm.
     """
 
     max_norm: checks.Bound
@@ -47,7 +48,7 @@ class GlobalNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del variables
         return [
             scale_gradient(gradient, find_factor(norm, self.max_norm)) for gradient in gradients
@@ -56,12 +57,13 @@ class GlobalNorm:
 
 @checks.dataclass
 class Norm:
-    """Scales the gradient of each variable so that its own norm is at most `max_norm`.
+    """Scales the gradient of each variable so that its norm is at most `max_norm`.
 
-    This changes the direction of the update; `GlobalNorm` keeps it.
+    Scaling each variable changes the direction of the update; `GlobalNorm` keeps it.
 
     Attributes:
-      max_norm: the largest Euclidean norm of a variable's gradient, above 0, may be infinite.
+      max_norm: the largest Euclidean norm of a variable's gradient, above 0; infinity clips
+        nothing.
     """
 
     max_norm: checks.Bound
@@ -72,12 +74,12 @@ class Norm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
         )
-        return _scaled_alone(gradients, norms, self.max_norm)
+        return _scale_each(gradients, norms, self.max_norm)
 
 
 @checks.dataclass
@@ -88,7 +90,7 @@ class AverageNorm:
     counts only the rows of the batch, so the bound does not depend on the vocabulary.
 
     Attributes:
-      max_norm: the largest norm per entry, above 0, may be infinite.
+      max_norm: the largest norm per entry, above 0; infinity clips nothing.
     """
 
     max_norm: checks.Bound
@@ -99,14 +101,14 @@ class AverageNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
         )
-        # Shards of a table are one variable here: its norm and its rows are those of all shards.
+        # All shards of a table count as one variable: add up their norms and their rows.
         counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
-        return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
+        return _scale_each(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
 
 @checks.dataclass
@@ -116,7 +118,7 @@ class Value:
     An infinite entry becomes the bound, and NaN stays NaN.
 
     Attributes:
-      max_value: above 0, may be infinite.
+      max_value: above 0; infinity clips nothing.
     """
 
     max_value: checks.Bound
@@ -127,7 +129,7 @@ class Value:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound the gradients of N variables, see `types.Clipping`."""
         del variables, norm
         return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
@@ -160,34 +162,39 @@ class ByPattern:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients.
+        """Bound the gradients of N variables, see `types.Clipping`.
 
         Raises:
           UserError: if a pattern matches no variable, or only variables of earlier patterns.
         """
         del norm
-        clipped, left = list(gradients), list(range(len(variables)))
+        outputs, remaining = list(gradients), list(range(len(variables)))
         for index, (pattern, part) in enumerate(self.parts.items()):
-            patterns.select_variables("ByPattern.parts", pattern, [variables[n] for n in left])
-            group = [n for n in left if patterns.matches(pattern, variables[n])]
-            left = [n for n in left if n not in group]
-            own = [gradients[n] for n in group]
-            # `norm` covers all variables, but the part bounds only those of the group.
-            own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(own))
+            patterns.select_variables("ByPattern.parts", pattern, [variables[n] for n in remaining])
+            group = [n for n in remaining if patterns.matches(pattern, variables[n])]
+            remaining = [n for n in remaining if n not in group]
+            group_gradients = [gradients[n] for n in group]
+            # `norm` covers all variables, but the part bounds only the gradients of the group.
+            squares = gradients_lib.squared_norms(group_gradients)
+            group_norm = gradients_lib.norm_from_squares(squares)
+            group_variables = [variables[n] for n in group]
             # Several parts with state, such as AutoClip, would otherwise share their variables.
             with tf1.variable_scope(f"group_{index}"):
-                own = part(own, [variables[n] for n in group], own_norm)
-            for n, gradient in zip(group, own, strict=True):
-                clipped[n] = gradient
-        return clipped
+                group_gradients = part(group_gradients, group_variables, group_norm)
+            for n, gradient in zip(group, group_gradients, strict=True):
+                outputs[n] = gradient
+        return outputs
 
 
 def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """Return factors that reduce norms to at most `max_norm`; 1 if a norm or it is not finite.
+    """Return factors that reduce norms to at most `max_norm`.
 
     Args:
       norm: any shape, at least 0.
-      max_norm: above 0; a scalar, or a shape that broadcasts to it.
+      max_norm: above 0; a scalar, or a shape that broadcasts to the shape of `norm`.
+
+    Returns:
+      The shape of `norm`; the factor is 1 if the norm or its bound is not finite.
     """
     scale = max_norm / tf.maximum(norm, max_norm)
     # An infinite bound makes the factor inf / inf = NaN, and then nothing is clipped.
@@ -206,7 +213,7 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
     )
 
 
-def _scaled_alone(
+def _scale_each(
     gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
     """Scale each of N gradients by its norm in [N], to at most `max_norm`."""
@@ -231,4 +238,4 @@ def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 ENTRYWISE = (GlobalNorm, Value)
-"""Clippings that treat all variables as one."""
+"""Clippings that do not depend on which variable an entry belongs to."""

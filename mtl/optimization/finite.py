@@ -1,7 +1,7 @@
 """Handles a step with a loss or gradient that is NaN or infinite.
 
 update.Update.if_not_finite = "fail"      # the default: stops the run with the names
-update.Update.if_not_finite = "skip"      # moves nothing, and counts such steps
+update.Update.if_not_finite = "skip"      # changes no variable, and counts such steps
 update.Update.if_not_finite = "zero"      # sets such entries of gradients to 0, and counts them
 """
 
@@ -26,19 +26,19 @@ _BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at s
 
 POLICIES = ("fail", "skip", "zero")
 
-# An error lists so many names. A NaN spreads: the first names in graph order are its origin.
+# The number of names in an error. A NaN spreads, so the first names in graph order are its origin.
 _LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """The gradients of a step, and the decision whether it moves the variables.
+    """The gradients of a step, and the decision whether it changes the variables.
 
     Attributes:
       gradients: N, with bad entries set to 0 under the policy "zero".
       squares: [N], their squared norms, float64.
-      moves: whether the step moves anything; a bool scalar of the graph, or True.
-      before: ops that have to run before anything moves.
+      moves: True if the step changes variables: a bool scalar of the graph, or Python's True.
+      before: ops that have to run before any variable changes.
       monitors: scalars to watch.
     """
 
@@ -74,21 +74,23 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # An overflow is expected: the loss scale skips such a step under every policy.
+        # Overflows are expected: the loss scale skips their steps under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     before = extensions.check_update(losses, gradients, step, overflows)
     if policy == "fail":
-        with tf.control_dependencies(before):  # If both refuse a step, the check says more.
+        with tf.control_dependencies(
+            before
+        ):  # If both refuse a step, the error of the extension says more.
             before.append(checked.assertion(step, overflows))
     elif policy == "skip":
-        # Gradients are not finite after an overflow, so this covers it.
+        # Gradients are not finite after an overflow, so this skips the step, too.
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
-        # The sums of before hold the entries that are 0 now.
+        # The earlier squares contain the entries that are 0 now.
         squares = gradients_lib.squared_norms(gradients)
-        # A step that the loss scale skips moves nothing: its entries do not count as zeroed.
+        # The loss scale may skip the step: then its entries do not count as zeroed.
         number = number if moves is True else tf.where(moves, number, 0)
         monitors["zeroed_entries"] = _count_total("zeroed_entries", number)
     if moves is not True:
@@ -116,12 +118,12 @@ class Checked:
 
     @functools.cached_property
     def _values(self) -> tf.Tensor:
-        given = list(self.losses.values())
-        # A single op casts all losses of the same type.
-        are_alike = len({loss.dtype for loss in given}) == 1
-        alike = [given] if are_alike else [[loss] for loss in given]
-        losses = [tf.cast(tf.stack(of_type), tf.float64) for of_type in alike]
-        return tf.concat([*losses, self.squares], 0)
+        losses = list(self.losses.values())
+        # A single op casts all losses if they have the same type.
+        has_one_type = len({loss.dtype for loss in losses}) == 1
+        batches = [losses] if has_one_type else [[loss] for loss in losses]
+        values = [tf.cast(tf.stack(batch), tf.float64) for batch in batches]
+        return tf.concat([*values, self.squares], 0)
 
     @property
     def losses_are_finite(self) -> tf.Tensor:
@@ -135,35 +137,33 @@ class Checked:
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
     def _are_finite(self) -> tf.Tensor:
-        """Return whether each loss, and each variable or member of a stack, is finite."""
-        values, found = (
-            tf.math.is_finite(self._values),
-            list(map(stacks.find_stack, self.variables)),
-        )
-        if not any(found):
+        """Return which losses, and which variables or members of stacks, are finite, bool [N]."""
+        values = tf.math.is_finite(self._values)
+        stack_of = list(map(stacks.find_stack, self.variables))
+        if not any(stack_of):
             return values
-        losses, *parts = tf.split(values, [len(self.losses), *[1] * len(found)])
-        for index, stack in enumerate(found):
+        losses, *parts = tf.split(values, [len(self.losses), *[1] * len(stack_of)])
+        for index, stack in enumerate(stack_of):
             if stack is not None:
                 finite = tf.math.is_finite(self.gradients[index])
-                # One flag for each task of the stack, whose members have names of their own.
+                # One flag for each task of the stack, because its members have separate names.
                 others = [axis for axis in range(finite.shape.rank) if axis != stack.axis]
                 parts[index] = tf.reduce_all(finite, others)
         return tf.concat([losses, *parts], 0)
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Return an op that fails if a loss or gradient is not finite, unless `unless` is true.
+        """Return an op that fails if a loss or gradient is not finite, except if `unless` is True.
 
-        A good step costs one sum, because only the branch of a bad step collects names.
+        A finite step costs one sum, because only the branch of a bad step collects names.
 
         Raises:
           InvalidArgumentError: when run; its message has the step and the first names.
         """
         names = [f"loss of {task}" for task in self.losses]
-        members = [name for own in self.variables for name in stacks.name_members(own)]
+        members = [name for v in self.variables for name in stacks.name_members(v)]
         names += [f"gradient of {name}" for name in members]
 
-        # Inside the branch, this read would always wait for a parameter server.
+        # Inside the branch, every step would wait for a parameter server to send it.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:
@@ -178,8 +178,8 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
 
     Args:
       step: the global step as text, a string scalar.
-      bad: the names of what is not finite, string [N].
-      noun: how the message calls all that was checked.
+      bad: the names of the tensors that are not finite, string [N].
+      noun: the word for the checked tensors in the message, such as "them".
     """
     message = [
         _BEFORE,
@@ -195,8 +195,8 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
 
 def find_step(message: str) -> int | None:
     """Return the step in the message of a failed `Checked.assertion`; None for other messages."""
-    found = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
-    return int(found.group(1)) if found else None
+    match = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
+    return int(match.group(1)) if match else None
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:

@@ -29,17 +29,17 @@ Optimizers = Mapping[str, types.Optimizer]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Variables that move alike.
+    """Variables with the same optimizer, rates and first step.
 
     Attributes:
       patterns: the keys of `rates` that match; their factors are multiplied.
-      first_step: the global step from which the variables move.
-      own: the pattern of their optimizer; None for the default optimizer.
+      first_step: the global step from which the variables train.
+      optimizer: the pattern of their optimizer; None for the default optimizer.
     """
 
     patterns: tuple[str, ...]
     first_step: float
-    own: str | None = None
+    optimizer: str | None = None
 
 
 def check_groups(where: str, rates: Rates) -> None:
@@ -69,12 +69,12 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set entries of N gradients to 0 if `freezing` holds the entry of the variable."""
+    """Set entries of N gradients to 0 if `Freezing` holds the entries of their variables."""
     return list(map(_mask_gradient, gradients, variables))
 
 
 def _mask_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
-    # A plain True needs no op: the variable moves from step 0 on.
+    # Python's True needs no op: the variable trains from step 0 on.
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform_gradient(
@@ -83,8 +83,8 @@ def _mask_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Co
     entries = freezing.moving_entries(variable)
     if entries is None:
         return gradient
-    fitted = pruned.fit_mask(entries, gradient, len(variable.shape))
-    return gradients_lib.transform_gradient(gradient, functools.partial(_select_values, fitted))
+    mask = pruned.fit_mask(entries, gradient, len(variable.shape))
+    return gradients_lib.transform_gradient(gradient, functools.partial(_select_values, mask))
 
 
 def _select_values(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -99,22 +99,22 @@ def apply_groups(
     when: tf.Tensor | bool = True,
     factor: tf.Tensor | None = None,
 ) -> list[tf.Operation]:
-    """Move every variable, each group by its optimizer; return the ops.
+    """Update every variable, each group by its optimizer; return the ops.
 
     Args:
       optimizers: {pattern: optimizer}, the first match counts; None is the key of the default.
       pairs: N gradients and variables.
       rates: as `Update.rates`.
       step: the global step.
-      when: whether to move at all.
-      factor: of all learning rates; None for 1.
+      when: a bool scalar of the graph, False to change nothing; Python's True needs no branch.
+      factor: a factor of all learning rates; None for 1.
 
     Raises:
       UserError: if a pattern matches no variable, or only variables of earlier patterns.
     """
     operations = []
     for group, members in _group_pairs(pairs, rates, [*filter(None, optimizers)]).items():
-        optimizer = optimizers[group.own]
+        optimizer = optimizers[group.optimizer]
         factors = [schedules.evaluate_rate(rates[pattern], step) for pattern in group.patterns]
         factors += [] if factor is None else [factor]
         rate = schedules.evaluate_rate(optimizer.learning_rate, step)
@@ -133,32 +133,32 @@ def apply_optimizer(
     pairs: types.GradientsAndVariables,
     when: tf.Tensor | bool,
 ) -> tf.Operation:
-    """Move variables by an optimizer with this learning rate; `when` says whether to move them.
+    """Update variables by an optimizer with this learning rate.
 
     Args:
       optimizer: builds the optimizer of TensorFlow.
       rate: the learning rate, a float32 scalar.
       pairs: N gradients, equal in every replica, and their variables.
-      when: a bool scalar of the graph; True moves them without a branch.
+      when: a bool scalar of the graph, False to change nothing; Python's True needs no branch.
 
     Raises:
-      UserError: the optimizer cannot move a table of 16 bits.
+      UserError: the optimizer cannot update a table whose dtype has 16 bits.
     """
-    built = optimizer(rate)
+    tf_optimizer = optimizer(rate)
     if freezing.holds_some():
-        built = _mask_moves(built, pairs)
-    _tell_tables(built, pairs)
-    _require_half_tables(built, type(optimizer).__name__, pairs)
-    return reduced.apply_reduced(built, pairs, when)
+        tf_optimizer = _mask_moves(tf_optimizer, pairs)
+    _set_tables(tf_optimizer, pairs)
+    _require_half_tables(tf_optimizer, type(optimizer).__name__, pairs)
+    return reduced.apply_reduced(tf_optimizer, pairs, when)
 
 
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """Return for each variable whether its optimizer moves rows without a gradient, too.
+    """Return for each variable True if its optimizer also changes rows without a gradient.
 
-    Rows are rows of looked-up tables. Only Adam, of TensorFlow's optimizers, moves them all. Your
-    own optimizer can say so by the attribute `moves_all_rows`.
+    Rows are rows of looked-up tables. Among TensorFlow's optimizers, only Adam changes all rows. An
+    optimizer of your code declares it by the attribute `moves_all_rows`.
     """
     owners = _find_owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
@@ -167,17 +167,17 @@ def moves_all_rows(
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
     # The rate does not matter: only the class of the optimizer does.
-    built = wrapped.innermost(optimizer(tf.constant(0.0)))
-    # A subclass with another update, such as LazyAdam, moves only the rows of the batch.
-    is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
-    return getattr(built, "moves_all_rows", is_adams)
+    inner = wrapped.innermost(optimizer(tf.constant(0.0)))
+    # A subclass with another update, such as LazyAdam, changes only the rows of the batch.
+    is_adams = type(inner)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
+    return getattr(inner, "moves_all_rows", is_adams)
 
 
-def _tell_tables(
+def _set_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
     """Set `tables` of an optimizer with a special state for tables."""
-    sparse = [variable for own, variable in pairs if isinstance(own, tf.IndexedSlices)]
+    sparse = [variable for gradient, variable in pairs if isinstance(gradient, tf.IndexedSlices)]
     if not sparse:
         return
     inner = wrapped.innermost(optimizer)
@@ -185,8 +185,8 @@ def _tell_tables(
         inner.tables = set(map(patterns.shard_name, sparse))
 
 
-# TensorFlow's kernels end the process at a table of 16 bits whose gradient has 32. So an optimizer
-# has to declare that it writes such a table itself.
+# TensorFlow's kernels crash the process if a table has 16 bits and its gradient 32. So an optimizer
+# has to declare that it writes tables of 16 bits itself.
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:
@@ -197,11 +197,11 @@ def _require_half_tables(
         where = f"the optimizer of {patterns.variable_name(variable)!r}, which has 16 bits,"
         rule = "be one of LazyAdam, RowWiseAdagrad"
         fits = getattr(wrapped.innermost(optimizer), "moves_half_tables", False)
-        checks.require(fits, where, rule, name, "Update.optimizers chooses one by pattern.")
+        checks.require(fits, where, rule, name, "Choose one by pattern in Update.optimizers.")
         where = f"the gradient of {patterns.variable_name(variable)!r}, which has 16 bits,"
-        fix = "A penalty of the loss reaches all rows: see Update.regularization."
+        fix = "A penalty in the loss depends on all rows: use Update.regularization instead."
         is_sparse = isinstance(gradient, tf.IndexedSlices)
-        checks.require(is_sparse, where, "be one of looked-up rows", "a dense one", fix)
+        checks.require(is_sparse, where, "be sparse", "dense", fix)
 
 
 def _mask_moves(
@@ -209,21 +209,21 @@ def _mask_moves(
 ) -> tf.compat.v1.train.Optimizer:
     """Return the optimizer, wrapped to restore entries outside their masks."""
     masks = {patterns.shard_name(variable): freezing.find_mask(variable) for _, variable in pairs}
-    given = {name: mask for name, mask in masks.items() if mask is not None}
-    return wrapped.Masked(optimizer, given) if given else optimizer
+    existing_masks = {name: mask for name, mask in masks.items() if mask is not None}
+    return wrapped.Masked(optimizer, existing_masks) if existing_masks else optimizer
 
 
 def _group_pairs(
-    pairs: types.GradientsAndVariables, rates: Rates, own: Sequence[str]
+    pairs: types.GradientsAndVariables, rates: Rates, optimizer_patterns: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
     """Return the groups; the first has the variables without a pattern.
 
-    The first optimizer in a graph names its state as it does without patterns.
+    Only the first optimizer in a graph gives its state the same names as without patterns.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select_variables("Update.rates", pattern, [*variables, *freezing.frozen_names()])
-    owners = _find_owners(variables, own)
+    owners = _find_owners(variables, optimizer_patterns)
     # The default group comes first even if its first variable does not: see the docstring.
     groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
@@ -234,14 +234,14 @@ def _group_pairs(
     return {group: members for group, members in groups.items() if members}
 
 
-def _find_owners(variables: Sequence[tf.Variable], own: Sequence[str]) -> dict[str, str]:
+def _find_owners(
+    variables: Sequence[tf.Variable], optimizer_patterns: Sequence[str]
+) -> dict[str, str]:
     """Return {variable name: the pattern of its optimizer}."""
     owners: dict[str, str] = {}
-    for pattern in own:
-        left = [
-            variable for variable in variables if patterns.variable_name(variable) not in owners
-        ]
-        left = [*left, *freezing.frozen_names()]
-        for variable in patterns.select_variables("Update.optimizers", pattern, left):
+    for pattern in optimizer_patterns:
+        remaining = [v for v in variables if patterns.variable_name(v) not in owners]
+        candidates = [*remaining, *freezing.frozen_names()]
+        for variable in patterns.select_variables("Update.optimizers", pattern, candidates):
             owners.setdefault(patterns.variable_name(variable), pattern)
     return owners

@@ -21,15 +21,15 @@ with deferred.imports():
 class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
-    M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610.
-    A step back keeps the state of the optimizer, as in the paper's experiments. `slow` is saved as
-    `<variable>/Lookahead`, one more copy of the weights. Looked-up tables follow the optimizer
-    alone, because few of their rows move between two steps back.
+    M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610. A
+    step back keeps the state of the optimizer, as in the paper's experiments. `slow` is saved as
+    `<variable>/Lookahead`, one more copy of the weights. Looked-up tables only follow the
+    optimizer, because few of their rows change between two steps back.
 
     Attributes:
       optimizer: takes the steps forward.
       steps: the number of steps between two steps back, at least 2.
-      rate: the share of the way forward that a step back keeps, in (0, 1].
+      rate: the share of the steps forward that a step back keeps, in (0, 1].
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer]

@@ -4,8 +4,8 @@
     update.Update.optimizer = @optimizers.LazyAdam()
     optimizers.LazyAdam.learning_rate = 0.001            # or a schedule: @schedules.Cosine()
 
-Each builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. All
-except `Adam` touch only the rows of looked-up tables that are in the batch.
+Each part builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. In
+looked-up tables, all optimizers except `Adam` change only the rows of the batch.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class RowWiseAdagrad(Adagrad):
     """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for a row of a table.
 
     The state of a table is one number for each row; the state of `Adagrad` is as large as the
-    table. This is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row
-    that is looked up several times in a batch adds the square of its summed gradient. Variables
+    table. The rule is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A
+    row that is looked up several times in a batch adds the square of its summed gradient. Variables
     with dense gradients use the state and steps of `Adagrad`. The attributes come from `Adagrad`.
     Gradients of a mean over the batch are small for each row. Set `initial_accumulator` far below
-    0.1 then, or `a` hardly moves.
+    0.1 then, or `a` hardly changes.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -171,7 +171,7 @@ class Adam(_Optimizer):
     with `rate_t = rate * sqrt(1 - b2^t) / (1 - b1^t)`.
 
     D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980; epsilon
-    is the paper's epsilon-hat. Each step moves every row of a looked-up table, also rows outside
+    is the paper's epsilon-hat. Each step changes every row of a looked-up table, also rows outside
     the batch, so its cost grows with the vocabulary. With 1,000,000 rows of 16 and 256 rows in the
     batch, a step takes 83 ms, 251 ms with TensorFlow's own Adam, and 0.5 ms with `LazyAdam` (see
     `benchmarks/table_updates.py`). Use `LazyAdam` with large tables; it reads the same checkpoints.
@@ -194,9 +194,9 @@ class Adam(_Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LazyAdam(Adam):
-    """`Adam` that moves only the rows of looked-up tables that are in the batch.
+    """`Adam` that changes only the rows of looked-up tables that are in the batch.
 
-    Variables with dense gradients move exactly as with `Adam`. Between two look-ups, the weights
+    Variables with dense gradients change exactly as with `Adam`. Between two look-ups, the weights
     and moments of a row stay as they are, and t counts all steps. The attributes come from `Adam`.
     """
 
@@ -232,16 +232,16 @@ class AdamW(Adam):
             weight_decay=self.weight_decay,
             not_decayed=self.not_decayed,
             # A network may have no match for a default; each pattern of a user must match.
-            must_match=[one for one in self.not_decayed if one not in _NOT_DECAYED],
+            must_match=[pattern for pattern in self.not_decayed if pattern not in _NOT_DECAYED],
         )
 
 
 def moves_entries_alike(optimizer: types.Optimizer) -> bool:
-    """Return whether it moves each entry of a dense gradient alone, whatever the variable.
+    """Return True if it treats all entries of dense gradients alike, whatever their variable.
 
-    Subclasses may do anything, so the answer for them is False.
+    The result for subclasses is False, because their updates are unknown.
     """
     if type(optimizer) is AdamW:
-        # Other patterns may tell tasks apart.
+        # Other patterns may treat the variables of tasks differently.
         return tuple(optimizer.not_decayed) == _NOT_DECAYED
     return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

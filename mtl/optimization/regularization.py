@@ -1,4 +1,4 @@
-"""L1 and L2 penalties on variables chosen by pattern, a term that balancing never touches.
+"""L1 and L2 penalties on variables, by pattern; balancing does not change them.
 
 from mtl.optimization import regularization
 update.Update.regularization = @regularization.Regularization()
@@ -24,14 +24,14 @@ class Regularization:
     The gradient is added after balancing and before clipping. With an adaptive optimizer, this
     differs from weight decay; use `AdamW` for weight decay.
 
-    A step penalises only the rows of a table that the batch looks up, and each row once. Its cost
-    grows with the batch and not with the vocabulary, and frequent rows shrink more. The reported
-    value covers the same rows.
+    A step penalises only the rows of a table that the batch looks up, and each row once. So the
+    cost grows with the batch and not with the vocabulary, and frequent rows shrink more. The
+    reported value of the penalty covers these rows.
 
     Attributes:
       l1: {pattern: factor}, factors above 0; see `mtl.variables.patterns`. The factors of all
         patterns that match a variable add up.
-      l2: {pattern: factor} of the squared norm, likewise.
+      l2: {pattern: factor} of half the squared norm, with the rules of `l1`.
     """
 
     l1: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -49,9 +49,14 @@ class Regularization:
     def __call__(
         self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
     ) -> tuple[list[types.Gradient], tf.Tensor | None]:
-        """Add the gradients of the penalties to N gradients (rows merged); return R as well.
+        """Add the gradients of the penalties to the gradients of N variables.
 
-        R is the value of all penalties; None if there are none.
+        Args:
+          gradients: N gradients; sparse ones have each row once.
+          variables: N variables.
+
+        Returns:
+          N gradients, and the value R of all penalties, a scalar; None without penalties.
 
         Raises:
           UserError: if a pattern matches no variable.
@@ -64,7 +69,7 @@ class Regularization:
             losses, sources = penalties.share_terms(losses, variables)
         if losses:
             values.append(tf.add_n(losses))
-            # Another gradient than that of the losses: balancing must not see these terms.
+            # Compute this gradient apart from the losses, because balancing must not see it.
             terms = tf.gradients(values[-1], sources)
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None

@@ -6,7 +6,7 @@
     schedules.Cosine.warmup_steps = 500
 
 Schedules count from global step 0. A warm-up multiplies the schedule's value by
-`(step + 1) / warmup_steps`: the first step already moves, and the decay runs meanwhile.
+`(step + 1) / warmup_steps`: the first rate is above 0, and the decay also counts from step 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from mtl import checks, types
@@ -96,9 +96,9 @@ class Cosine(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        if you want to add steps to a run later and stay on the same curve.
-      end_value: the rate from there on, at least 0.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
+        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      end_value: the rate from `decay_steps` on, at least 0.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
@@ -134,8 +134,8 @@ class Piecewise(_Schedule):
         checks.require(fits, "Piecewise.values", rule, self.values)
 
     def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
-        passed = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, step.dtype), tf.int32))
-        return tf.gather(tf.constant(self.values, step.dtype), passed)
+        index = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, step.dtype), tf.int32))
+        return tf.gather(tf.constant(self.values, step.dtype), index)
 
 
 @checks.dataclass
@@ -144,9 +144,9 @@ class Polynomial(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        if you want to add steps to a run later and stay on the same curve.
-      end_value: the rate from there on, at least 0.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
+        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      end_value: the rate from `decay_steps` on, at least 0.
       power: above 0; 1 falls linearly.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
@@ -157,19 +157,21 @@ class Polynomial(_Schedule):
     power: checks.Positive = 1.0
 
     def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
-        left = 1 - _compute_progress(self, step)
-        return self.end_value + (self.value - self.end_value) * tf.pow(left, self.power)
+        remaining = 1 - _compute_progress(self, step)
+        return self.end_value + (self.value - self.end_value) * tf.pow(remaining, self.power)
 
 
 @checks.dataclass
 class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
 
-    It rises from 0. For weights of losses, and for the reversal of `auxiliary.GradientReversal`, as
-    in Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818.
+    The rate rises from 0. Use this schedule for weights of losses, and for the reversal of
+    `auxiliary.GradientReversal`, as in Y. Ganin et al., "Domain-Adversarial Training of Neural
+    Networks", 2016, arXiv:1505.07818.
 
     Attributes:
-      value: the limit of the rise, above 0; with the default steepness it reaches 0.9999 of it.
+      value: the limit of the rise, above 0; with the default steepness the last rate is 0.9999 of
+        it.
       rise_steps: the step at which the rise ends; by default `Run.train_steps`.
       steepness: above 0; 10 in the paper.
       warmup_steps: steps of linear warm-up; 0 for none.
@@ -185,13 +187,13 @@ class Sigmoid(_Schedule):
 
 
 _LENGTHS = ("decay_steps", "rise_steps")
-"""The settings for the length of a schedule; None is filled in later."""
+"""The settings for the length of a schedule; `fill_decay_steps` replaces None."""
 
 
 def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
     """Return the finished share of the schedule, in [0, 1]."""
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
-    where, fix = f"{type(schedule).__name__}.{setting}", "No experiment says how long it trains."
+    where, fix = f"{type(schedule).__name__}.{setting}", "Only an Experiment has a default for it."
     steps = getattr(schedule, setting)
     checks.require(steps is not None, where, "be set here", None, fix)
     return tf.minimum(tf.constant(1, step.dtype), step / steps)
@@ -207,36 +209,37 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
     Returns:
       The same object if nothing changes, else a copy.
     """
-    held = _list_held(part)
-    made = {place: fill_decay_steps(one, steps) for place, one in held.items()}
+    values = _list_values(part)
+    new_values = {place: fill_decay_steps(value, steps) for place, value in values.items()}
     if isinstance(part, (Cosine, Polynomial, Sigmoid)):
-        made |= {name: steps for name in _LENGTHS if held.get(name, steps) is None}
-    return _rebuild_part(part, made) if _items_differ(made.values(), held.values()) else part
+        new_values |= {name: steps for name in _LENGTHS if values.get(name, steps) is None}
+    is_changed = any(new_values[place] is not value for place, value in values.items())
+    return _rebuild_part(part, new_values) if is_changed else part
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Return the first step from which the rate is 0 up to step `last`; None if there is none.
+    """Return the first step from which the rate stays 0 up to step `last`; None if it does not.
 
     Args:
-      learning_rate: a number, or a schedule. Only those of this module can be looked into.
+      learning_rate: a number, or a schedule. For schedules of other modules the result is None.
       last: a global step, at least 0.
     """
     if not isinstance(learning_rate, _Schedule):
         return None
-    # A graph of its own: the caller may be building that of a step.
+    # Use a separate graph: the caller may be building the graph of a step.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         step = tf.compat.v1.placeholder(tf.int64, [])
         rate = session.make_callable(learning_rate(step), [step])
         steps = range(last + 1)
         return (
-            # A schedule of this module that ends at 0 stays there, so halving finds its first 0.
+            # A schedule of this module stays at 0 once it is 0, so bisection finds its first 0.
             bisect.bisect_left(steps, True, key=lambda at: rate(at) == 0)
             if rate(last) == 0
             else None
         )
 
 
-def _list_held(part: Any) -> dict[Any, Any]:
+def _list_values(part: Any) -> dict[Any, Any]:
     """Return {place: value} of a list, a dict or the settings of a part; {} for other values."""
     if type(part) in (list, tuple):
         return dict(enumerate(part))
@@ -244,15 +247,13 @@ def _list_held(part: Any) -> dict[Any, Any]:
         return part
     if not checks.is_part(part):
         return {}
-    return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
+    return {
+        field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
+    }
 
 
-def _rebuild_part(part: Any, held: dict[Any, Any]) -> Any:
+def _rebuild_part(part: Any, values: dict[Any, Any]) -> Any:
     """Return a list, dict or part of the same kind with these values."""
     if type(part) in (list, tuple):
-        return type(part)(held.values())
-    return held if type(part) is dict else dataclasses.replace(part, **held)
-
-
-def _items_differ(ours: Iterable[Any], theirs: Iterable[Any]) -> bool:
-    return any(a is not b for a, b in zip(ours, theirs, strict=True))
+        return type(part)(values.values())
+    return values if type(part) is dict else dataclasses.replace(part, **values)

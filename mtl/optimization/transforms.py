@@ -3,7 +3,7 @@
 from mtl.optimization import transforms
 update.Update.transforms = [@transforms.Centralization(), @transforms.Noise()]     # in this order
 
-Parts of `mtl.optimization.clipping` may also stand in this list: all have one protocol,
+The list may also hold parts of `mtl.optimization.clipping`, because all follow the protocol
 `types.Clipping`.
 """
 
@@ -22,12 +22,12 @@ from mtl.variables import freezing, patterns, pruned
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centralization:
-    """`g <- g - mean(g)` for the gradient of each unit, the mean over all axes but the last.
+    """`g <- g - mean(g)` for the gradient of each unit, the mean over all axes except the last.
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
     Networks", 2020, arXiv:2004.01461. The sum of a unit's weights stays the same. If only some
-    entries move (`Freezing.entries`, `Pruning`), the mean is taken over those entries. Biases,
-    scales and looked-up tables have no such units, and keep their gradients.
+    entries train (`Freezing.entries`, `Pruning`), the mean is taken over those entries. Biases,
+    scales and looked-up tables keep their gradients.
     """
 
     def __call__(
@@ -36,7 +36,7 @@ class Centralization:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Change the gradients of N variables, see `types.Clipping`."""
         del norm
         return list(map(_center_gradient, gradients, variables))
 
@@ -47,13 +47,13 @@ def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.
     axes = list(range(gradient.shape.rank - 1))
     entries, mask = freezing.moving_entries(variable), pruned.kept_entries(variable)
     if mask is not None:
-        is_kept = tf.broadcast_to(mask > 0, gradient.shape)
-        entries = is_kept if entries is None else entries & is_kept
+        uncut_entries = tf.broadcast_to(mask > 0, gradient.shape)
+        entries = uncut_entries if entries is None else entries & uncut_entries
     if entries is None:
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(gradient, axes, keepdims=True), count)
-    # Entries that do not move keep their gradient, which the update has set to 0.
+    # Entries that do not train keep their gradient, which the update has set to 0.
     return tf.where(entries, gradient - mean, gradient)
 
 
@@ -64,7 +64,7 @@ class Noise:
     A. Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015,
     arXiv:1511.06807. Rows of looked-up tables outside the batch get no noise. A draw depends on the
     run's seed, the variable and the step; for a table also on the set of rows in the batch. A
-    resumed run repeats its draws, and a table in shards draws the same as a whole table.
+    resumed run repeats its draws, and a table in shards gets the same noise as a whole table.
 
     Attributes:
       scale: the variance at step 0, above 0; the paper tries 0.01, 0.3 and 1.
@@ -80,28 +80,30 @@ class Noise:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Change the gradients of N variables, see `types.Clipping`."""
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
         # `scale` is a variance, as in the paper; the draws have a standard deviation of 1.
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))
         noisy, names = list(gradients), list(map(patterns.variable_name, variables))
         for name in dict.fromkeys(names):
-            own = [index for index, other in enumerate(names) if other == name]
-            parts, of = [gradients[index] for index in own], [variables[index] for index in own]
-            for index, part, draw in zip(own, parts, _draw_noise(name, parts, of), strict=True):
+            # The indices of a variable, or of all shards of a table.
+            indices = [index for index, other in enumerate(names) if other == name]
+            parts, shard_list = [gradients[i] for i in indices], [variables[i] for i in indices]
+            noise = _draw_noise(name, parts, shard_list)
+            for index, part, draw in zip(indices, parts, noise, strict=True):
                 noisy[index] = _add_values(part, tf.cast(deviation, draw.dtype) * draw)
         return noisy
 
 
 def _add_values(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
-    return gradients_lib.transform_gradient(gradient, lambda own: own + values)
+    return gradients_lib.transform_gradient(gradient, lambda entries: entries + values)
 
 
 def _draw_noise(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return normal draws for the gradients of a variable: a whole one, or all its shards."""
+    """Return normal draws for the gradients of a variable, or of all shards of a table."""
     seed = draws.make_step_seed(f"noise/{name}")
     values = gradients_lib.list_values(gradients)
     whole = shards.whole_shape(variables[0])
@@ -111,18 +113,18 @@ def _draw_noise(
     if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
-        # One draw for the rows of all shards, so that it does not depend on where shards begin.
+        # Draw for the rows of all shards at once, so that the noise does not depend on the shards.
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
-        drawn = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
+        draw = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
         # The rank of each row among all rows.
         places = tf.argsort(tf.argsort(rows))
-        return tf.split(tf.gather(drawn, places), [tf.shape(value)[0] for value in values])
-    drawn = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)
+        return tf.split(tf.gather(draw, places), [tf.shape(value)[0] for value in values])
+    draw = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)
     return [
-        tf.gather(drawn, gradient.indices + first)
+        tf.gather(draw, gradient.indices + first)
         if isinstance(gradient, tf.IndexedSlices)
-        else drawn[first : first + variable.shape[0]]
+        else draw[first : first + variable.shape[0]]
         if shards.find_shard(variable)
-        else drawn
+        else draw
         for gradient, variable, first in zip(gradients, variables, firsts, strict=True)
     ]

@@ -28,24 +28,25 @@ class Update(types.Update):
     """Regularise, measure, clip and apply gradients, after the UPDATE_OPS of the graph.
 
     Attributes:
-      optimizer: how a gradient moves a variable, and the learning rate. LazyAdam by default, which
-        equals Adam except for embedding tables: their rows move only when they are looked up.
+      optimizer: turns gradients into changes of variables, and has the learning rate. LazyAdam by
+        default, which equals Adam except for embedding tables: it changes only looked-up rows.
       optimizers: {pattern: an optimizer} for some variables, such as Adagrad for tables, or AdamW
         with another weight decay; the first pattern that matches counts.
       clipping: bounds the gradient; None leaves it as it is.
-      transforms: change the gradient after that, such as @transforms.Centralization().
+      transforms: change the gradient after the clipping, such as @transforms.Centralization().
       regularization: L1 and L2 by pattern; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates over the steps, such as @schedules.Cosine() with the
-        value 1. It stays when you switch to an optimizer with another rate; None for no factor.
+        value 1. It stays valid if you choose an optimizer with another rate. None for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. The factors of
         all patterns that match a variable are multiplied. A pretrained trunk with small factors,
-        and heads with larger ones, have the discriminative rates of J. Howard and S. Ruder,
+        and heads with larger factors, have the discriminative rates of J. Howard and S. Ruder,
         "Universal Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146.
       average: keeps an average of the weights, which evaluation and export use; None for none.
       if_not_finite: what to do with a step whose loss or gradient is NaN or infinite. "fail" ends
-        the run before anything is applied, and names task and variables. "skip" goes on to the next
-        batch: weights, their average and optimizer state stay, and averages of normalisations and
-        balancing keep finite values. "zero" sets such entries of the gradient to 0.
+        the run before any variable changes; the error names the tasks and variables. "skip" goes on
+        to the next batch: weights, their average and optimizer state stay, and averages of
+        normalisations and balancing keep finite values. "zero" sets entries of the gradient that
+        are NaN or infinite to 0.
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer] = optimizers_lib.LazyAdam()
@@ -74,11 +75,15 @@ class Update(types.Update):
             checks.require_part("Update.schedule", self.schedule, "schedules.Cosine", 1)
             value = getattr(self.schedule, "value", 1)
             where, rule = f"{type(self.schedule).__name__}.value of Update.schedule", "be 1"
-            checks.require(value == 1, where, rule, value, "The optimizer has the learning rate.")
+            fix = "The optimizer has the learning rate."
+            checks.require(value == 1, where, rule, value, fix)
+            if isinstance(self.schedule, schedules.Piecewise):
+                where, values = "Piecewise.values of Update.schedule", self.schedule.values
+                checks.require(1 in values, where, "hold 1", values, fix)
             for part in (self.optimizer, *self.optimizers.values()):
                 where = f"{type(part).__name__}.learning_rate"
                 is_other = part.learning_rate != self.schedule
-                rule = "be another part than Update.schedule, a factor of it"
+                rule = "not be Update.schedule, which is a factor of it"
                 checks.require(is_other, where, rule, part.learning_rate)
 
     @property
@@ -87,10 +92,10 @@ class Update(types.Update):
         if type(self) is not Update:
             return False
         chooses = self.optimizers or self.rates or self.transforms or self.average
-        # Subclasses may do anything.
-        is_known = optimizers_lib.moves_entries_alike(self.optimizer)
-        is_known = is_known and type(self.clipping) in (type(None), *clipping_lib.ENTRYWISE)
-        return is_known and not chooses and self.regularization == _NO_PENALTY
+        is_entrywise = optimizers_lib.moves_entries_alike(self.optimizer)
+        # Compare types, because a subclass may do anything.
+        is_entrywise &= type(self.clipping) in (type(None), *clipping_lib.ENTRYWISE)
+        return is_entrywise and not chooses and self.regularization == _NO_PENALTY
 
     def __call__(
         self,
@@ -98,11 +103,18 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         losses: types.Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """Build a step: N gradients, N variables, {task: loss} -> its op, and scalars to watch.
+        """Build a training step.
 
-        The scalars are `learning_rate` and `gradient_norm` (global, with regularisation, before
-        clipping). Some runs add `regularization`, `loss_scale`, and the number of steps or entries
-        so far that were not finite, `skipped_steps` or `zeroed_entries`.
+        Args:
+          gradients: N gradients, None for a variable on which no loss depends.
+          variables: N variables.
+          losses: {task: scalar}, to name the tasks whose losses are not finite.
+
+        Returns:
+          The op of the step, and {name: scalar to watch}: `learning_rate` and `gradient_norm`
+          (global, with regularisation, before clipping). Some runs add `regularization`,
+          `loss_scale`, and the number of steps or entries so far that were not finite,
+          `skipped_steps` or `zeroed_entries`.
 
         Raises:
           UserError: if no variable has a gradient, or a pattern matches no variable.
@@ -117,7 +129,7 @@ class Update(types.Update):
         # Penalties come first: they may reach a variable that no loss depends on.
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _select_connected(gradients, variables)
-        # Masked before the norm: entries that do not move must not count for it or for clipping.
+        # Mask before the norm: entries that do not train must not count for it or for clipping.
         gradients = self._mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
@@ -132,33 +144,33 @@ class Update(types.Update):
             gradients = self._shape_gradients(guarded.gradients, variables, norm)
             extensions.show_update(gradients, variables)
 
-        # The norm needs all gradients, so no variable moves while another one is still being read.
+        # The norm needs all gradients, so no variable changes while another one is still read.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
-        before.append(learning_rate)  # Otherwise it may be read after the step was counted.
-        # One op for all updates to wait for: a single message to a parameter server.
-        ready, one = tf.group(*before), tf.constant(1, step.dtype)
+        before.append(learning_rate)  # Otherwise it could use the number of the next step.
+        # All updates wait for one op, which takes a single message to a parameter server.
+        ready, increment = tf.group(*before), tf.constant(1, step.dtype)
         # The caller's name scope must not change the names of optimizer state.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             pairs = list(zip(gradients, variables, strict=True))
-            applied = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
-            with tf.control_dependencies(applied):
-                # Counted last: schedules, draws and freezing read the number of this step first.
-                train_op = step.assign_add(one, read_value=False)
+            updates = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
+            with tf.control_dependencies(updates):
+                # Count the step last: schedules, draws and freezing read its number first.
+                train_op = step.assign_add(increment, read_value=False)
         return train_op, monitors | guarded.monitors
 
     def _mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[types.Connected]:
-        """Set entries of N gradients to 0 if the entry of the variable does not move."""
+        """Set entries of N gradients to 0 if the entries of the variables do not train."""
         if freezing.holds_some():
             gradients = groups.mask_gradients(gradients, variables)
         return extensions.mask_gradients(gradients, variables)
 
     def _require_average(self, variables: Sequence[tf.Variable]) -> None:
-        """Fail if a table of 16 bits is averaged: it would round the small moves away."""
-        small = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
-        rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
-        checks.require(not small, "Update.average", rule, self.average)
+        """Fail if a table of 16 bits is averaged: it would round small changes away."""
+        tables = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
+        rule = f"be None if tables have 16 bits, such as {tables[0]!r}" if tables else ""
+        checks.require(not tables, "Update.average", rule, self.average)
 
     def _move_variables(
         self,
@@ -168,30 +180,30 @@ class Update(types.Update):
         rate: tf.Tensor,
         factor: tf.Tensor | None,
     ) -> list[tf.Operation]:
-        """Apply the gradients and renew the average; return the ops.
+        """Apply the gradients and update the average; return the ops.
 
         Args:
           pairs: N gradients, clipped, and their variables.
           step: the global step.
-          moves: whether the step moves anything; a bool scalar of the graph, or True.
+          moves: True if the step changes variables: a bool scalar of the graph, or Python's True.
           rate: the learning rate of `optimizer`, with the factor.
-          factor: of all learning rates; None for 1.
+          factor: a factor of all learning rates; None for 1.
         """
         gradients, variables = zip(*pairs, strict=True)
         rows: Sequence[types.Connected] = ()
         if self.average is not None:
             all_rows = groups.moves_all_rows(self._optimizers_of, variables)
             rows = averaging.rows_before(gradients, variables, all_rows)
-        # The average needs the rows from before the optimizer moves them.
+        # The average needs the rows before the optimizer changes them.
         with tf.control_dependencies(gradients_lib.list_values(rows)):
             if self.optimizers or self.rates or freezing.holds_some():
                 parts = self._optimizers_of, pairs, self.rates, step, moves, factor
-                applied = groups.apply_groups(*parts)
+                updates = groups.apply_groups(*parts)
             else:
-                applied = [groups.apply_optimizer(self.optimizer, rate, pairs, moves)]
+                updates = [groups.apply_optimizer(self.optimizer, rate, pairs, moves)]
         if self.average is None:
-            return applied
-        with tf.control_dependencies(applied):
+            return updates
+        with tf.control_dependencies(updates):
             return [self.average(rows, variables, step, moves)]
 
     @property
@@ -209,15 +221,15 @@ class Update(types.Update):
     ) -> list[types.Connected]:
         """Clip, then transform; each part gets the norm of its input gradients.
 
-        Entries that do not move get a gradient of 0 again after each transform.
+        Entries that do not train get a gradient of 0 again after each transform.
         """
-        # The norm of the step serves the clipping; each transform changes it for the next one.
+        # The clipping uses the norm of the step; each transform changes the norm for the next one.
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):
-            own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
+            input_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = self._mask_gradients(part(gradients, variables, own_norm), variables)
+                gradients = self._mask_gradients(part(gradients, variables, input_norm), variables)
         return list(gradients)
 
 
@@ -235,7 +247,7 @@ def _select_connected(
     """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     if not pairs:
-        rule, frozen = "leave a variable to train that a loss depends on", freezing.frozen_names()
+        rule, frozen = "leave a variable to train on which a loss depends", freezing.frozen_names()
         checks.require(not frozen, "Freezing", rule, _list_few(frozen))
         names = [patterns.variable_name(variable) for variable in variables]
         checks.fail("Update", "get a gradient", names, "No loss depends on these.")

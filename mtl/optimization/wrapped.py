@@ -1,4 +1,4 @@
-"""Optimizers around another optimizer, which act before and after it moves a variable.
+"""Optimizers around another optimizer, which act before and after it changes a variable.
 
 optimizer = wrapped.Masked(optimizer, {"network/kernel": masks.Nonzero()})
 """
@@ -15,7 +15,7 @@ Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
-    """Moves variables by another optimizer, whose state keeps its names."""
+    """Changes variables by another optimizer, whose state keeps its names."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
@@ -47,7 +47,7 @@ def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Opt
 
 
 class Masked(Wrapped):
-    """Restores entries outside a mask after each move, to the bit, whatever the optimizer does."""
+    """Restores the exact values of entries outside a mask after each step of an optimizer."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")
@@ -60,7 +60,7 @@ class Masked(Wrapped):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Some optimizers move rows without a gradient as well, so the whole table is restored.
+        # Some optimizers also change rows without a gradient, so restore the whole table.
         move = super()._resource_apply_sparse_duplicate_indices
         return self._mask_move(handle, lambda: move(grad, handle, indices))
 
@@ -71,15 +71,15 @@ class Masked(Wrapped):
         before = tf.identity(var.read_value())
         mask = self._masks[name](before, patterns.variable_name(var))
         with tf.control_dependencies([before]):
-            moved = move()
-        with tf.control_dependencies([moved]):
+            update = move()
+        with tf.control_dependencies([update]):
             return var.assign(tf.where(mask, var.read_value(), before), read_value=False)
 
 
 class Lookahead(Wrapped):
     """Calls another optimizer, and steps back after it.
 
-    It counts its own steps: a group that starts later begins with a whole round.
+    The wrapper counts its steps itself, so a group that starts later begins with a whole round.
     """
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):
@@ -88,8 +88,8 @@ class Lookahead(Wrapped):
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
-        # TensorFlow ties a counter to a variable, whose device it takes; any order of them gives
-        # the same.
+        # TensorFlow puts the counter on the device of a variable. The least name does not depend on
+        # the order of the variables.
         first = min(var_list, key=lambda variable: variable.name)
         self._create_non_slot_variable(0, "lookahead_steps", first)
         for variable in var_list:
@@ -97,11 +97,11 @@ class Lookahead(Wrapped):
 
     def _prepare(self) -> None:
         super()._prepare()
-        position = self._steps_taken().read_value() % self._steps
+        position = self._find_counter().read_value() % self._steps
         self._is_first = tf.equal(position, 0)
         self._is_last = tf.equal(position, self._steps - 1)
 
-    def _steps_taken(self) -> tf.Variable:
+    def _find_counter(self) -> tf.Variable:
         with tf.init_scope():  # Finds the outermost graph from within a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable("lookahead_steps", graph)
@@ -120,6 +120,6 @@ class Lookahead(Wrapped):
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> tf.Operation:
         with tf.control_dependencies(update_ops):
-            # Counted last, as `_prepare` reads the number of this step.
-            counted = self._steps_taken().assign_add(1)
-        return tf.group(super()._finish(update_ops, name_scope), counted)
+            # Count last, because `_prepare` reads the number of this step.
+            increment = self._find_counter().assign_add(1)
+        return tf.group(super()._finish(update_ops, name_scope), increment)

@@ -25,11 +25,12 @@ class Seen(NamedTuple):
       name: the name of the variable.
       weights: their values before the update of the step.
       gradient: the gradient of the batch's loss, in the shape of the weights; None for a table.
-      total: the sum or average that the criterion gathers over the steps; None without one.
+      total: the sum or average that the criterion gathers over the steps; None if it gathers no
+        values.
       inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
       task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
         variable; empty if the criterion does not need them.
-      is_moving: which weights training moves, bool of their shape; None if it moves all of them.
+      is_moving: True for weights that training changes, in their shape; None if it changes all.
     """
 
     name: str
@@ -129,8 +130,8 @@ class Averaged(Criterion):
         new = self.observe(seen)
         if new is None:
             return seen.total
-        # It starts at 0, which lowers all first averages by the same factor: only their order
-        # counts.
+        # The average starts at 0. So all averages of a step are too small by a common factor, which
+        # does not change their order.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
@@ -139,7 +140,8 @@ class Taylor(Averaged):
     """The average of `(w dL/dw)^2` over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
-    equation 8, with its momentum. It keeps a number for each weight while weights are cut.
+    equation 8, with its momentum. The criterion saves a number for each weight while weights are
+    cut.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -158,13 +160,14 @@ class Taylor(Averaged):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Movement(Criterion):
-    """`-sum_t w_t dL/dw_t`: high for weights that training moves away from 0.
+    """`-sum_t w_t dL/dw_t`: high for weights that training drives away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
     for networks that start from another run. The paper's learning rate of the scores is left out,
-    because it does not change their order. In the paper, a cut weight keeps its value behind the
-    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` does so,
-    and also trains the weight. Otherwise a cut weight is 0, and its score stays the same.
+    because it does not change their order. In the paper, a cut weight keeps its value under the
+    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` keeps the
+    value, and also trains the weight. With other gradients a cut weight is 0, and its score stays
+    the same.
     """
 
     reads_gradients = True
@@ -181,11 +184,11 @@ class Movement(Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanda(Averaged):
-    """`|w| sqrt(mean x^2)` with the input x of the weight: the size of its term in its unit.
+    """`|w| sqrt(mean x^2)` with the input x of the weight: how much it adds to its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. It is only
-    for kernels of `layers.dense` and `layers.conv`.
+    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. The
+    criterion works only for kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -212,9 +215,9 @@ class TaskSaliency(Criterion):
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
     arXiv:2206.04662: a weight is cut only if no task needs it. In the paper each task marks the
-    same number of weights, and all marked weights are kept. Here this number is chosen such that
-    the marked weights reach the requested density. If a weight belongs to one task alone, that task
-    ranks it. Only the order of a task's scores counts, so a large loss does not outweigh others.
+    same number of weights, and all marked weights are kept. Here the number of marked weights
+    follows from the requested density. If a weight belongs to one task alone, that task ranks it.
+    Only the order of a task's scores counts, so a large loss does not outweigh others.
 
     Steps that cut take a backward pass for each task; other steps take none. Synchronous
     replicas also exchange a gradient for each task in every step: zeros if no cut is due.
@@ -241,23 +244,27 @@ class TaskSaliency(Criterion):
         )
 
     def merge(self, scores: Sequence[tf.Tensor], is_global: bool) -> list[tf.Tensor]:
-        """Merge the scores of T tasks, [T, ...] for each of N variables, into one score a weight.
+        """Merge the scores of T tasks into one score for each weight.
 
         Args:
-          scores: N.
+          scores: [T, ...] for each of N variables.
           is_global: True if weights of different variables are compared with each other.
+
+        Returns:
+          The scores of the weights, [...] for each of N variables.
         """
-        sizes = [own.shape[1:].num_elements() for own in scores]
-        flat = [tf.reshape(own, [own.shape[0], -1]) for own in scores]
+        sizes = [tensor.shape[1:].num_elements() for tensor in scores]
+        flat_scores = [tf.reshape(tensor, [tensor.shape[0], -1]) for tensor in scores]
         if self.combine == "sum":
             # [T, 1], over all variables: each task's scores then add up to 1.
-            totals = tf.add_n([tf.reduce_sum(own, 1, keepdims=True) for own in flat])
-            merged = [tf.reduce_sum(tf.math.divide_no_nan(own, totals), 0) for own in flat]
+            totals = tf.add_n([tf.reduce_sum(flat, 1, keepdims=True) for flat in flat_scores])
+            merged = [tf.reduce_sum(tf.math.divide_no_nan(flat, totals), 0) for flat in flat_scores]
         elif is_global:
-            merged = tf.split(_best_ranks(tf.concat(flat, 1)), sizes)
+            merged = tf.split(_best_ranks(tf.concat(flat_scores, 1)), sizes)
         else:
-            merged = [_best_ranks(own) for own in flat]
-        return [tf.reshape(own, like.shape[1:]) for own, like in zip(merged, scores, strict=True)]
+            merged = list(map(_best_ranks, flat_scores))
+        pairs = zip(merged, scores, strict=True)
+        return [tf.reshape(weights, tensor.shape[1:]) for weights, tensor in pairs]
 
 
 def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
@@ -270,10 +277,10 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
 
 @checks.dataclass
 class SparseGpt(Criterion):
-    """Cuts the weights of a layer that its others replace best, and gives the others new values.
+    """Cuts weights that the other weights of a layer can replace, and adapts these other weights.
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
-    One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes it, for kernels of
+    One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
     `layers.dense`: see `mtl.tools.pruning.sparse_gpt`. A training step cannot.
 
     Attributes:
@@ -286,7 +293,7 @@ class SparseGpt(Criterion):
     is_of_finished_runs = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return NaN, because a training step must not cut by it."""
+        """Return NaN, so that a training step cuts no weights by it."""
         return tf.fill(seen.weights.shape, tf.constant(np.nan, seen.weights.dtype))
 
 
@@ -294,7 +301,7 @@ class SparseGpt(Criterion):
 class Random(Criterion):
     """A random draw: a control for all other criteria, and the start of `Regrowth`.
 
-    It depends only on the run's seed and the variable's name: a cut weight stays cut.
+    The draw depends only on the run's seed and the variable's name: a cut weight stays cut.
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:

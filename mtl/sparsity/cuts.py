@@ -32,7 +32,7 @@ class Cut(NamedTuple):
       part: the part that prunes it.
       variable: the variable of the weights.
       mask: the variable of zeros and ones.
-      kept: the value of the mask in this step.
+      mask_value: the value of the mask in this step.
       total: the values that the criterion gathers; None if it gathers nothing.
       is_table: True if a step reads only some rows, and the gradient stays sparse.
     """
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
     part: Part
     variable: tf.Variable
     mask: tf.Variable
-    kept: tf.Tensor
+    mask_value: tf.Tensor
     total: tf.Variable | None
     is_table: bool
 
@@ -51,18 +51,18 @@ class Cut(NamedTuple):
 
 
 def share_name(index: int) -> str:
-    """Return the name of the share that a part has cut so far; the first part has index 0."""
+    """Return the name of the variable for the share that a part has cut; indices start at 0."""
     return f"{SHARE}{index}"
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that cuts a variable; one of them does."""
+    """Return the first part that cuts a variable; the list must hold such a part."""
     return next(part for part in parts if chooses(part, name))
 
 
 def list_beside(kernel: str) -> list[str]:
     """Return the names of bias, scale and offset of a kernel's units, if they exist."""
-    return [f"{kernel.removesuffix('/kernel')}{own}" for own in BESIDE]
+    return [f"{kernel.removesuffix('/kernel')}{suffix}" for suffix in BESIDE]
 
 
 def may_cut(part: Part, name: str) -> bool:
@@ -77,11 +77,11 @@ def chooses(part: Part, name: str) -> bool:
 
 def check_kind(part: Part, name: str, is_table: bool) -> None:
     """Fail unless a part can cut a variable, which may be a table, at its first step."""
-    rule = f"choose tables alone where rows are cut, and {name!r} is none"
+    rule = f"choose only tables, whose rows are cut: {name!r} is not a table"
     fits = is_table or not part.granularity.is_of_tables
     checks.require(fits, "Pruning.patterns", rule, list(part.patterns))
     first = freezing.first_step(name)
-    rule = f"cut first at step {first} or later, up to which Freezing.until holds {name!r}"
+    rule = f"begin at step {first} or later, because Freezing.until freezes {name!r} up to there"
     fits = part.schedule.first_step >= first
     checks.require(fits, "Pruning.schedule", rule, part.schedule.first_step)
     fits = not is_table or part.gradient == STOPPED
@@ -116,7 +116,7 @@ def create(
     is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
     checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
-    # Masks are state beside the weights: the settings of the weights must not reach them.
+    # Masks are not weights: most settings of the weights must not apply to them.
     state = {
         **settings,
         "dtype": tf.float32,
@@ -132,7 +132,7 @@ def create(
     mask = getter(pruned.mask_name(name), **{**state, "shape": shape, "initializer": ones})
     total = None
     if part.criterion.gathers:
-        gathered = part.criterion.total_shape(variable.shape)
-        own = {**state, "shape": gathered, "initializer": zeros}
-        total = getter(pruned.saliency_name(name), **own)
+        total_shape = part.criterion.total_shape(variable.shape)
+        total_settings = {**state, "shape": total_shape, "initializer": zeros}
+        total = getter(pruned.saliency_name(name), **total_settings)
     return Cut(part, variable, mask, mask.read_value(), total, sharding.is_table())

@@ -16,12 +16,12 @@ from collections.abc import Collection, Sequence
 from mtl import checks
 from mtl.deferred import tf
 
-_HALF = 1 << 16  # How many values half of the bits of a float32 can take.
+_HALF = 1 << 16  # The number of values of 16 bits, half of a float32.
 
 
 @checks.dataclass
 class Uniform:
-    """Every layer loses the same share of its groups.
+    """Every layer loses an equal share of its groups.
 
     A high sparsity leaves too little of small layers: at 98%, only 18 of 100 units before a head
     still have inputs (`benchmarks/pruning.py`).
@@ -36,7 +36,12 @@ class Uniform:
     is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share of groups that each of N layers keeps in the end."""
+        """Return the share of groups that each of N layers keeps in the end.
+
+        Args:
+          shapes: N, the shape of the groups of each layer.
+          sparsity: the final share of cut groups in all layers, in (0, 1).
+        """
         return [1 - sparsity] * len(shapes)
 
     def select(
@@ -52,8 +57,8 @@ class Uniform:
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [
-            _keep_largest_of_units(own, _count_groups(own.shape[-2], density, progress))
-            for own, density in zip(scores, densities, strict=True)
+            _keep_largest_of_units(layer, _count_groups(layer.shape[-2], density, progress))
+            for layer, density in zip(scores, densities, strict=True)
         ]
 
 
@@ -69,7 +74,12 @@ class ErdosRenyiKernel:
     is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share of groups that each of N layers keeps in the end."""
+        """Return the share of groups that each of N layers keeps in the end.
+
+        Args:
+          shapes: N, the shape of the groups of each layer.
+          sparsity: the final share of cut groups in all layers, in (0, 1).
+        """
         sizes = [math.prod(shape) for shape in shapes]
         raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
         budget, dense = (1 - sparsity) * sum(sizes), set[int]()
@@ -78,7 +88,7 @@ class ErdosRenyiKernel:
             too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
                 return shares
-            # Only the densest layer: without it the factor changes for all others.
+            # Keep only the densest layer whole: without it the factor of all others changes.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
     def select(
@@ -117,58 +127,58 @@ class Global:
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
         """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
-        sizes = [own.shape.num_elements() for own in scores]
-        flat = [tf.reshape(own, [-1]) for own in scores]
+        sizes = [layer.shape.num_elements() for layer in scores]
         floors = [max(1, math.ceil(self.floor * size)) for size in sizes]
-        raised = []
-        for own, least in zip(flat, floors, strict=True):
-            at_least = keep_largest(own, tf.constant(least))
-            # The floor of each layer wins against all scores of other layers, also against those of
-            # held entries, which are the largest number.
-            lowered = tf.minimum(own, own.dtype.max / 2)
-            raised.append(tf.where(at_least > 0, own.dtype.max, lowered))
-        # Floors are rounded up, so that together they may exceed the rounded share.
+        raised_scores = []
+        for layer, floor in zip(scores, floors, strict=True):
+            flat = tf.reshape(layer, [-1])
+            is_in_floor = keep_largest(flat, tf.constant(floor)) > 0
+            # The floor of each layer must win against all scores of other layers, also against the
+            # scores of frozen entries, which are the largest number.
+            lowered = tf.minimum(flat, flat.dtype.max / 2)
+            raised_scores.append(tf.where(is_in_floor, flat.dtype.max, lowered))
+        # Floors are rounded up, so their sum may exceed the rounded share.
         total = _count_groups(sum(sizes), densities[0], progress, least=sum(floors))
-        kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
-        return [tf.reshape(own, like.shape) for own, like in zip(kept, scores, strict=True)]
+        masks = tf.split(keep_largest(tf.concat(raised_scores, 0), total), sizes)
+        return [tf.reshape(mask, layer.shape) for mask, layer in zip(masks, scores, strict=True)]
 
 
 def _share_out(
     budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
 ) -> list[float]:
     """Return shares proportional to `raw` that keep `budget` weights; 1 for the dense layers."""
-    left = budget - sum(sizes[i] for i in dense)
+    remaining = budget - sum(sizes[i] for i in dense)
     others = [i for i in range(len(sizes)) if i not in dense]
-    factor = left / sum(raw[i] * sizes[i] for i in others) if others else 0.0
+    factor = remaining / sum(raw[i] * sizes[i] for i in others) if others else 0.0
     return [1.0 if i in dense else factor * raw[i] for i in range(len(sizes))]
 
 
 def _select_by_layer(
     scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
 ) -> list[tf.Tensor]:
-    kept = []
-    for own, density in zip(scores, densities, strict=True):
-        count = _count_groups(own.shape.num_elements(), density, progress)
-        kept.append(tf.reshape(keep_largest(tf.reshape(own, [-1]), count), own.shape))
-    return kept
+    masks = []
+    for layer, density in zip(scores, densities, strict=True):
+        count = _count_groups(layer.shape.num_elements(), density, progress)
+        masks.append(tf.reshape(keep_largest(tf.reshape(layer, [-1]), count), layer.shape))
+    return masks
 
 
 def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
-    """Return how many of a layer's groups are kept now, an int32 scalar."""
-    # From 1 at the start down to the density; float32 cannot count above 2^24 weights exactly.
+    """Return how many groups of a layer stay at this step, an int32 scalar."""
+    # The share falls from 1 to the density. float32 cannot count above 2^24 weights exactly.
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest of [N] finite scores, and zeros elsewhere; equal scores in order.
+    """Return ones at the largest scores, and zeros elsewhere; among equal scores the first win.
 
-    Counting finds the least kept score many times as fast as sorting: first its upper 16 bits, and
-    then its lower ones.
+    Counting finds the least of the largest scores many times as fast as sorting: first its upper 16
+    bits, and then its lower 16 bits.
 
     Args:
-      scores: [N].
-      count: how many are kept, a scalar in [0, N].
+      scores: finite, [N].
+      count: the number of ones, a scalar in [0, N].
 
     Returns:
       float32 [N].
@@ -177,22 +187,22 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     # As integers, negative floats come in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
-    # An arithmetic shift: values from -2^15 on, which half of `_HALF` moves to 0.
+    # The shift keeps the sign, so results begin at -2^15. Adding 2^15 makes them begin at 0.
     upper = tf.bitwise.right_shift(ordered, 16)
-    least_upper, left = _find_least(upper + _HALF // 2, count)
+    least_upper, num_equal = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)
     # A value of `_HALF` lies outside of the bins, and is not counted.
     lower = tf.where(is_equal, tf.bitwise.bitwise_and(ordered, _HALF - 1), _HALF)
-    least_lower, left = _find_least(lower, left)
+    least_lower, num_equal = _find_least(lower, num_equal)
     least = (least_upper - _HALF // 2) * _HALF + least_lower
     is_above, is_equal = ordered > least, tf.equal(ordered, least)
-    # Of several scores that equal the least kept one, the first `left` are kept.
-    is_kept = is_above | is_equal & (tf.cumsum(tf.cast(is_equal, tf.int32)) <= left)
-    return tf.cast(is_kept, tf.float32)
+    # Of the scores that equal the least of the largest, only the first `num_equal` count.
+    is_among_first = tf.cumsum(tf.cast(is_equal, tf.int32)) <= num_equal
+    return tf.cast(is_above | is_equal & is_among_first, tf.float32)
 
 
 def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the least of the `count` largest values, in [0, 2^16), and how often it is kept."""
+    """Return the least of the `count` largest values in [0, 2^16), and how many equal it."""
     bins = tf.math.bincount(values, minlength=_HALF, maxlength=_HALF)
     reached = tf.cumsum(bins, reverse=True)
     least = tf.math.count_nonzero(reached >= count, dtype=tf.int32) - 1
@@ -202,17 +212,17 @@ def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores of each unit, [..., inputs, units], and zeros elsewhere."""
     order = list(range(scores.shape.rank))
-    # [..., units, inputs]: the ranks below are along the last axis.
+    # [..., units, inputs], because the ranks are along the last axis.
     order[-2:] = reversed(order[-2:])
     return tf.transpose(keep_largest_of_last(tf.transpose(scores, order), count), order)
 
 
 def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores of the last axis, else 0; equal scores in order.
+    """Return ones at the largest scores of the last axis, else 0; the first of equal scores win.
 
     Args:
       scores: [..., N].
-      count: how many are kept along the last axis, an int32 scalar.
+      count: the number of ones along the last axis, an int32 scalar.
 
     Returns:
       float32, in the shape of the scores.

@@ -54,16 +54,17 @@ class _Groups:
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
         """Return the masks of N variables, which broadcast to them, from the scores of weights."""
-        kept = density.select([self.pool(own) for own in scores], densities, progress)
-        return [self._spread_mask(own, like) for own, like in zip(kept, scores, strict=True)]
+        group_masks = density.select([self.pool(s) for s in scores], densities, progress)
+        pairs = zip(group_masks, scores, strict=True)
+        return [self._spread_mask(mask, like) for mask, like in pairs]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
         """Return a score for each group."""
         return scores
 
-    def _spread_mask(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    def _spread_mask(self, group_mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         del like
-        return kept
+        return group_mask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,11 +78,11 @@ class NOfM(_Groups):
 
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs compute 2 of 4 at twice the speed. The m weights are
-    neighbours along the axis of inputs, the last but one. The final sparsity is `1 - n / m`. Before
-    the end n is rounded up. `Pruning.density` is not used.
+    neighbours along the axis of inputs, the last but one. The final sparsity is `1 - n / m`. Until
+    then more than n weights stay, a number that is rounded up. `Pruning.density` is not used.
 
     Attributes:
-      n: how many weights are kept, at least 1.
+      n: the number of weights that stay, at least 1.
       m: the number of neighbours, above n; it divides the number of inputs.
     """
 
@@ -111,9 +112,9 @@ class NOfM(_Groups):
     ) -> list[tf.Tensor]:
         """Return the masks of N variables, [..., inputs, units] each, from scores of this shape."""
         del density, densities
-        # With the tolerance, rounding errors just below an integer do not keep a weight too many.
+        # The tolerance is for rounding errors just below an integer.
         cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
-        return [self._keep_scores(own, self.m - cut) for own in scores]
+        return [self._keep_scores(s, self.m - cut) for s in scores]
 
     def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape
@@ -142,7 +143,7 @@ class Blocks(_Groups):
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless blocks divide a variable of this shape."""
         fits = len(shape) >= 2 and not any(
-            size % own for size, own in zip(shape[-2:], self.shape, strict=True)
+            size % side for size, side in zip(shape[-2:], self.shape, strict=True)
         )
         rule = f"divide inputs and units of {name!r}, {tuple(shape[-2:])}"
         checks.require(fits, "Blocks.shape", rule, tuple(self.shape))
@@ -158,16 +159,16 @@ class Blocks(_Groups):
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
         return tf.reduce_mean(blocks, [-3, -1])
 
-    def _spread_mask(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    def _spread_mask(self, group_mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         del like
-        return tf.repeat(tf.repeat(kept, self.shape[0], axis=-2), self.shape[1], axis=-1)
+        return tf.repeat(tf.repeat(group_mask, self.shape[0], axis=-2), self.shape[1], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRows(_Groups):
-    """Whole rows of tables that are looked up, by their mean score: tokens without information.
+    """Whole rows of looked-up tables, by their mean score: tokens that carry little information.
 
-    A step costs the rows that it looks up; a step that cuts costs the whole table.
+    A step reads only the rows that it looks up; a step that cuts reads the whole table.
     """
 
     is_of_tables = True
@@ -192,7 +193,7 @@ class Units(_Groups):
     """Whole units or channels, by the mean score of the weights that feed them.
 
     A unit is cut together with its entries of `<layer>/bias`, and of scale and offset of
-    `<layer>_norm`. A cut unit has the same output for all examples, 0 behind most activations. An
+    `<layer>_norm`. A cut unit has the same output for all examples, 0 after most activations. An
     optimised export drops it, with the weights that read it. Accuracy falls further than with
     single weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the
     Value of Network Pruning", 2019, arXiv:1810.05270).
@@ -214,23 +215,23 @@ class Units(_Groups):
         """Return sets of the indices of N variables whose units are kept or cut together.
 
         Raises:
-          UserError: a pattern matches less than two variables, two patterns match the same one, or
+          UserError: a pattern matches less than two variables, two patterns match one variable, or
             the numbers of units differ.
         """
-        found: list[list[int]] = []
-        alone = set(range(len(names)))
+        sets: list[list[int]] = []
+        unmatched = set(range(len(names)))
         for pattern in self.together:
-            own = [index for index, name in enumerate(names) if patterns.matches(pattern, name)]
-            rule = "match two kernels that are cut, or more"
-            checks.require(len(own) > 1, "Units.together", rule, pattern, f"Cut: {list(names)}.")
-            counts = {names[index]: shapes[index][-1] for index in own}
-            rule = "match kernels of as many units each"
+            matches = [index for index, name in enumerate(names) if patterns.matches(pattern, name)]
+            rule, fix = "match at least two kernels that are cut", f"Cut: {list(names)}."
+            checks.require(len(matches) > 1, "Units.together", rule, pattern, fix)
+            counts = {names[index]: shapes[index][-1] for index in matches}
+            rule = "match kernels with equally many units"
             checks.require(len(set(counts.values())) == 1, "Units.together", rule, counts)
-            twice = [names[index] for index in own if index not in alone]
-            checks.require(not twice, "Units.together", "match no kernel twice", twice)
-            found.append(own)
-            alone -= set(own)
-        return sorted([*found, *([index] for index in alone)])
+            repeats = [names[index] for index in matches if index not in unmatched]
+            checks.require(not repeats, "Units.together", "not match a kernel twice", repeats)
+            sets.append(matches)
+            unmatched -= set(matches)
+        return sorted([*sets, *([index] for index in unmatched)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless a variable of this shape has units with inputs."""

@@ -31,12 +31,13 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
       gradient: None if no loss depends on the variable.
 
     Raises:
-      UserError: the criterion reads gradients, and there is no dense one.
+      UserError: the criterion reads gradients, and the variable has no dense gradient.
     """
     gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
     if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:
-        rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
+        rule = "choose only weights that a loss depends on"
+        fix = "The criterion reads gradients."
         checks.require(is_dense, "Pruning.patterns", rule, name, fix)
     return gradient if is_dense else None
 
@@ -53,7 +54,8 @@ def average_inputs(
     """Return the mean squares of kernels' inputs, from {kernel: their sums, and the count}."""
     if not part.criterion.reads_inputs:
         return [None for _ in names]
-    rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+    rule = "choose kernels of layers.dense and layers.conv"
+    fix = "The criterion reads their inputs."
     for name in names:
         checks.require(name in squares, "Pruning.patterns", rule, name, fix)
     return [total / count for total, count in (squares[name] for name in names)]
@@ -80,85 +82,89 @@ class Change(NamedTuple):
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return the N next masks, and True if they may have changed; `name` names the state."""
-        # `kept` was read before UPDATE_OPS run, so all of the step sees the same masks.
-        masks = [cut.kept for cut in self.cuts.values()]
-        # The cut share is saved, and a missed cut is made up for: processes that share a global
-        # step do not see every number, and a continued run may have a higher sparsity.
-        cut_share = step_state.create_variable(name, np.zeros([], np.float64))
-        so_far = cut_share.read_value()
+        # `mask_value` is read before UPDATE_OPS run, so the whole step uses the same masks.
+        masks = [cut.mask_value for cut in self.cuts.values()]
+        # The saved share shows missed cuts, which this step makes up for: processes that share a
+        # global step do not see every number, and a continued run may have a higher sparsity.
+        share_variable = step_state.create_variable(name, np.zeros([], np.float64))
+        old_share = share_variable.read_value()
         progress = self.part.schedule.progress(self.step)
         share = progress * self.part.final_sparsity
-        is_due = share > so_far
-        reached = self._list_reached() if self.part.criterion.reads_tasks else {}
-        shared = [one for one, tasks in reached.items() if len(tasks) > 1]
-        before, watch = _watch_overlaps(name.replace(cuts_lib.SHARE, _OVERLAP), shared)
-        task_gradients = self._differentiate_where(is_due, reached)
+        is_due = share > old_share
+        tasks_of = self._list_tasks() if self.part.criterion.reads_tasks else {}
+        shared = [variable for variable, tasks in tasks_of.items() if len(tasks) > 1]
+        read_overlaps, watch = _watch_overlaps(name.replace(cuts_lib.SHARE, _OVERLAP), shared)
+        task_gradients = self._differentiate_where(is_due, tasks_of)
 
         def select() -> tuple[Any, ...]:
-            found = self.part.select_masks(self._read_weights(task_gradients()), masks, progress)
-            return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
+            weights = self._read_weights(task_gradients())
+            selection = self.part.select_masks(weights, masks, progress)
+            overlaps = tf.convert_to_tensor(selection.overlaps, tf.float32)
+            return selection.is_finite, selection.masks, overlaps
 
-        is_finite, chosen, overlaps = tf.cond(
-            is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, before())
+        is_finite, new_masks, overlaps = tf.cond(
+            is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, read_overlaps())
         )
         watch(overlaps)
-        # A cut without finite scores did not happen, and the next step tries it again.
-        share = tf.where(is_due & is_finite, share, so_far)
-        assigned = cut_share.assign(share, read_value=False)
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+        # Without finite scores no weight is cut, and the next step tries again.
+        share = tf.where(is_due & is_finite, share, old_share)
+        assignment = share_variable.assign(share, read_value=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
         if self.part.criterion.gathers:
-            # The scores of this step read the totals of the steps before; they add the batch
-            # themselves.
-            with tf.control_dependencies(chosen):
-                gathered = tf.cond(self.step <= self.part.last_step, self._gather_totals, tf.no_op)
-            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathered)
+            # The scores of this step read the old totals, and add the values of the batch.
+            with tf.control_dependencies(new_masks):
+                gathering = tf.cond(self.step <= self.part.last_step, self._gather_totals, tf.no_op)
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathering)
         regrowth = self.part.regrowth
         if regrowth is None:
-            return chosen, is_due
+            return new_masks, is_due
         is_swapped = regrowth.is_due(self.step) & ~is_due
 
         def swap() -> list[tf.Tensor]:
-            pairs = zip(chosen, self._read_weights(), strict=True)
+            pairs = zip(new_masks, self._read_weights(), strict=True)
             return [regrowth.swap(mask, seen, self.step) for mask, seen in pairs]
 
-        return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
+        return tf.cond(is_swapped, swap, lambda: new_masks), is_due | is_swapped
 
     def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
         """Return a branch that is one op, because each op of an unused branch slows a step."""
-        # A function needs all its ops on one device, and cannot reach losses outside of it.
+        # A `tf.function` needs all its ops on one device, and cannot use losses outside of it.
         is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
         if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
             return select
         return tf.function(select, autograph=False, experimental_attributes={"_noinline": True})
 
-    def _list_reached(self) -> dict[str, set[str]]:
+    def _list_tasks(self) -> dict[str, set[str]]:
         """Return {variable: the tasks whose losses depend on it}."""
-        # Gradients of the first part show which losses reach a variable; they are never run.
-        found = self._differentiate_losses(self.batch.first)
-        reached: dict[str, set[str]] = {}
-        rule = "choose kernels that a task's loss depends on, each of them"
-        for name, of_tasks in zip(self.cuts, zip(*found.values(), strict=True), strict=True):
-            pairs = zip(found, of_tasks, strict=True)
-            own = {task: each for task, each in pairs if each is not None}
-            is_fit = own and all(isinstance(each, tf.Tensor) for each in own.values())
-            checks.require(bool(is_fit), "Pruning.patterns", rule, name, "It reads gradients.")
-            reached[name] = set(own)
-        return reached
+        # Gradients of the first part show which losses depend on a variable; no step runs them.
+        gradients_by_task = self._differentiate_losses(self.batch.first)
+        tasks_of: dict[str, set[str]] = {}
+        rule = "choose only kernels that a task's loss depends on"
+        rows = zip(*gradients_by_task.values(), strict=True)
+        for name, gradients in zip(self.cuts, rows, strict=True):
+            pairs = zip(gradients_by_task, gradients, strict=True)
+            gradient_of = {task: gradient for task, gradient in pairs if gradient is not None}
+            are_dense = all(isinstance(gradient, tf.Tensor) for gradient in gradient_of.values())
+            fits, fix = bool(gradient_of) and are_dense, "The criterion reads gradients."
+            checks.require(fits, "Pruning.patterns", rule, name, fix)
+            tasks_of[name] = set(gradient_of)
+        return tasks_of
 
     def _differentiate_where(
-        self, is_due: tf.Tensor, reached: Mapping[str, set[str]]
+        self, is_due: tf.Tensor, tasks_of: Mapping[str, set[str]]
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that gives {task: N gradients} of the whole batch.
 
-        It must be called within the branch of `is_due`. It gives {} if the criterion does not need
-        the gradients; a gradient is None if the loss of the task does not reach the variable.
+        Call the function within the branch of `is_due`. The result is {} if the criterion does not
+        need the gradients; a gradient is None if the loss does not depend on the variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict
         if replicas.count() == 1:
             return lambda: self.batch.sum(self._differentiate_losses)
         # Replicas compute gradients only when they are due, but must exchange them in every step.
-        own, variables = self.batch.without_replicas(), [c.variable for c in self.cuts.values()]
+        batch = self.batch.without_replicas()
+        variables = [cut.variable for cut in self.cuts.values()]
 
         def differentiate() -> dict[str, list[tf.Tensor]]:
             return {
@@ -166,20 +172,20 @@ class Change(NamedTuple):
                     tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
                     for gradient, variable in zip(gradients, variables, strict=True)
                 ]
-                for task, gradients in own.sum(self._differentiate_losses).items()
+                for task, gradients in batch.sum(self._differentiate_losses).items()
             }
 
         def nothing() -> dict[str, list[tf.Tensor]]:
             zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-            return dict.fromkeys(own.first.losses, zeros)
+            return dict.fromkeys(batch.first.losses, zeros)
 
-        found = replicas.sum_over_replicas(tf.cond(is_due, differentiate, nothing))
+        sums = replicas.sum_over_replicas(tf.cond(is_due, differentiate, nothing))
         connected = {
             task: [
-                gradient if task in reached[name] else None
+                gradient if task in tasks_of[name] else None
                 for name, gradient in zip(self.cuts, gradients, strict=True)
             ]
-            for task, gradients in found.items()
+            for task, gradients in sums.items()
         }
         return lambda: connected
 
@@ -205,7 +211,7 @@ class Change(NamedTuple):
                 gradient=gradient,
                 total=None if cut.total is None else cut.total.read_value(),
                 inputs=inputs,
-                task_gradients={task: own[place] for task, own in task_gradients.items()},
+                task_gradients={task: values[place] for task, values in task_gradients.items()},
                 is_moving=freezing.moving_entries(cut.variable),
             )
             for place, ((name, cut), gradient, inputs) in enumerate(
@@ -214,31 +220,31 @@ class Change(NamedTuple):
         ]
 
     def _gather_totals(self) -> tf.Operation:
-        assigned = []
+        assignments = []
         for seen, cut in zip(self._read_weights(), self.cuts.values(), strict=True):
-            new = self.part.criterion.gather(seen)
-            # A NaN would stay in a sum for good.
-            new = tf.where(tf.math.is_finite(new), new, seen.total)
-            assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
-        return tf.group(*assigned)
+            total = self.part.criterion.gather(seen)
+            # A NaN would never leave a sum again.
+            total = tf.where(tf.math.is_finite(total), total, seen.total)
+            assignments.append(cast(tf.Variable, cut.total).assign(total, read_value=False))
+        return tf.group(*assignments)
 
 
 def _watch_overlaps(
     name: str, shared: Sequence[str]
 ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-    """Return functions that read the overlaps of the last cut, and that show and keep them.
+    """Return functions that read the overlaps of the last cut, and that show and save new overlaps.
 
     Args:
-      name: of the state.
+      name: the name of the variable that saves the overlaps.
       shared: the variables that several tasks depend on.
     """
     if not shared:
-        return lambda: tf.zeros([0]), lambda new: None
+        return lambda: tf.zeros([0]), lambda overlaps: None
     state = step_state.create_variable(name, np.zeros([len(shared)], np.float32))
 
-    def watch(new: tf.Tensor) -> None:
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
-        names = [f"pruning/{one}/task_overlap" for one in shared]
-        outlets.add_scalars_where_due(names, lambda: new)
+    def watch(overlaps: tf.Tensor) -> None:
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(overlaps, read_value=False))
+        names = [f"pruning/{variable}/task_overlap" for variable in shared]
+        outlets.add_scalars_where_due(names, lambda: overlaps)
 
     return state.read_value, watch

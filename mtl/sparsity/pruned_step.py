@@ -1,12 +1,12 @@
 """A training step that prunes variables, as `Pruning` says.
 
-extension = pruned_step.PrunedStep(model, features, labels)        # brought by `Pruning`
+extension = pruned_step.PrunedStep(model, features, labels)        # the model creates it
 
-A step uses the masks that it finds: forward, gradients, update. Meanwhile UPDATE_OPS choose the
+A whole step uses the old masks: forward pass, gradients and update. Meanwhile UPDATE_OPS choose the
 next masks; after the update, newly cut weights are set to 0.
 
-Cut weights are zeros, and not products with masks: a gradient of 0 keeps them at 0 under any
-optimizer. So the graphs of evaluation and export hold no masks.
+Cut weights are 0 themselves, not only in products with masks: a gradient of 0 keeps them at 0 under
+any optimizer. So the graphs of evaluation and export hold no masks.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class PrunedStep(types.StepExtension):
         self._set_to_zero: Callable[[tf.Operation], tf.Operation] = lambda moved: moved
 
     def enter(self) -> contextlib.AbstractContextManager[object]:
-        """Have `get_variable` return pruned variables."""
-        self._pruner.is_watched |= any(one.sees_gradients for one in extensions.current())
+        """Return a context in which `get_variable` returns pruned variables."""
+        self._pruner.is_watched |= any(part.sees_gradients for part in extensions.current())
         return self._pruner.enter()
 
     @contextlib.contextmanager
@@ -79,15 +79,15 @@ class PrunedStep(types.StepExtension):
         Yields:
           {kernel: the sums of squares of its inputs, and their count}, filled at the end.
         """
-        found: dict[str, Any] = {}
+        squares: dict[str, Any] = {}
         if not self._pruner.reads_inputs:
-            yield found
+            yield squares
             return
-        noted = layer_hooks.NoteInputs()
-        with layer_hooks.attach(noted):
-            yield found
-        names = [name for name in noted.found if self._pruner.reads_inputs_of(name)]
-        found |= {name: criteria.sum_squares(noted.found[name]) for name in names}
+        hook = layer_hooks.NoteInputs()
+        with layer_hooks.attach(hook):
+            yield squares
+        names = [name for name in hook.found if self._pruner.reads_inputs_of(name)]
+        squares |= {name: criteria.sum_squares(hook.found[name]) for name in names}
 
     def mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
@@ -98,7 +98,7 @@ class PrunedStep(types.StepExtension):
     def around_update(
         self, found: Any, batch: whole_batch.WholeBatch
     ) -> contextlib.AbstractContextManager[object]:
-        """Have UPDATE_OPS change the masks."""
+        """Add UPDATE_OPS that change the masks."""
         self._set_to_zero = self._pruner.update(found.gradients, found.variables, batch)
         return contextlib.nullcontext()
 
@@ -111,23 +111,24 @@ class _Pruner:
     """The pruned variables of the step that is being built.
 
     Attributes:
-      held: {variable: its mask, or None if its cut weights move behind the mask}.
+      masks: {variable: its mask, or None if its cut weights train on under the mask}.
       reads_inputs: True if a criterion needs the inputs of kernels.
       is_watched: True if code before the update reads gradients.
     """
 
     def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
         self._parts, self.is_watched = parts, is_watched
-        self._seen: dict[str, bool] = {}  # {variable: True if it can be cut at all}.
+        self._can_be_cut: dict[str, bool] = {}  # {variable: True if it can be cut}.
         self._cuts: dict[str, cuts_lib.Cut] = {}
-        self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
-        self.held: dict[str, tf.Tensor | None] = {}
+        # {name of a bias, scale or offset: (the name of its kernel, the variable)}.
+        self._beside: dict[str, tuple[str, tf.Variable]] = {}
+        self.masks: dict[str, tf.Tensor | None] = {}
         self.reads_inputs = any(part.criterion.reads_inputs for part in parts)
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Prune the variables that are created inside it."""
-        with pruned.hold_masks(self.held), views.enter(views.Stage.PRUNED, self.find_variable):
+        """Prune the variables that are created within the context."""
+        with pruned.hold_masks(self.masks), views.enter(views.Stage.PRUNED, self.find_variable):
             yield
 
     def reads_inputs_of(self, kernel: str) -> bool:
@@ -149,46 +150,47 @@ class _Pruner:
         if name not in self._cuts:
             cuts_lib.check_kind(part, name, sharding.is_table())
             self._cuts[name] = cuts_lib.create(part, name, value, getter, settings)
-        kept = self._cuts[name].kept
+        mask = self._cuts[name].mask_value
         if part.hides_weights:
-            # `None`: the update must not stop the gradients of weights that train on.
-            self.held[name] = None
-            return _pass_gradient(tf.convert_to_tensor(value), kept)
-        self.held[name] = kept
-        return self._mask_value(value, kept, part)
+            # With None, the update does not stop the gradients of weights that train on.
+            self.masks[name] = None
+            return _pass_gradient(tf.convert_to_tensor(value), mask)
+        self.masks[name] = mask
+        return self._mask_value(value, mask, part)
 
-    def _mask_value(self, value: Any, kept: tf.Tensor, part: cuts_lib.Part) -> Any:
+    def _mask_value(self, value: Any, mask: tf.Tensor, part: cuts_lib.Part) -> Any:
         """Return a variable, or the value that is read instead, without cut weights."""
         # Cut weights are 0 themselves, and the update leaves out their gradients. Only code that
-        # reads gradients before the update needs masked ones, which take a product in each pass. A
-        # table's lookup masks its rows itself.
-        is_seen = self.is_watched and part.gradient == cuts_lib.STOPPED
-        if isinstance(value, tf.Variable) and (sharding.is_table() or not is_seen):
+        # reads gradients before the update needs a masked gradient, which takes a product in each
+        # pass. Looking up a table masks its rows already.
+        needs_product = self.is_watched and part.gradient == cuts_lib.STOPPED
+        if isinstance(value, tf.Variable) and (sharding.is_table() or not needs_product):
             return value
-        return _apply_mask(value, kept)
+        return _apply_mask(value, mask)
 
     def _find_kernel(self, name: str) -> str | None:
         """Return the kernel of a bias, scale or offset, if whole units of the kernel are cut."""
-        for own in cuts_lib.BESIDE:
-            kernel = f"{name.removesuffix(own)}/kernel"
-            if name.endswith(own) and kernel in self._cuts:
+        for suffix in cuts_lib.BESIDE:
+            kernel = f"{name.removesuffix(suffix)}/kernel"
+            if name.endswith(suffix) and kernel in self._cuts:
                 return kernel if self._cuts[kernel].part.granularity.is_of_units else None
         return None
 
     def _cut_with(self, kernel: str, name: str, value: Any) -> Any:
         """Cut a unit's entry of a vector together with the unit of its kernel."""
-        self._seen[name] = False
+        self._can_be_cut[name] = False
         if freezing.first_step(name) > 0:
             return value
-        if name not in self._beside:  # Only once: tensors of a loop over slices stay in the loop.
+        # Only the first call, because a tensor from a loop over slices cannot leave the loop.
+        if name not in self._beside:
             self._beside[name] = (kernel, value)
-            self.held[name] = tf.reshape(self._cuts[kernel].kept, [-1])
-        return self._mask_value(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
+            self.masks[name] = tf.reshape(self._cuts[kernel].mask_value, [-1])
+        return self._mask_value(value, cast(tf.Tensor, self.masks[name]), self._cuts[kernel].part)
 
     def _find_part(self, name: str, value: Any) -> cuts_lib.Part | None:
-        # A first step of infinity is frozen for good; `check_kind` sees to freezes that end.
+        # An infinite first step means frozen for good; `check_kind` checks freezes that end.
         can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
-        self._seen[name] = can_be_cut
+        self._can_be_cut[name] = can_be_cut
         parts = [part for part in self._parts if can_be_cut and cuts_lib.chooses(part, name)]
         return parts[0] if parts else None
 
@@ -203,24 +205,23 @@ class _Pruner:
         step = tf1.train.get_or_create_global_step().read_value()
         names = map(patterns.variable_name, variables)
         gradient_of = dict(zip(names, gradients, strict=True))
-        # Masks change only after everything in this step has read them and the weights.
+        # Masks change only after all other ops of the step have read them and the weights.
         before = list(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
-        before += gradients_lib.list_values([one for one in gradients if one is not None])
+        before += gradients_lib.list_values([g for g in gradients if g is not None])
         new: dict[str, tf.Tensor] = {}
         is_due = tf.constant(False)
         with tf.control_dependencies(before):
             squares = batch.sum_watched()
             for index, part in enumerate(self._parts):
-                own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
-                known = [
+                cuts = {name: cut for name, cut in self._cuts.items() if cut.part is part}
+                cut_gradients = [
                     next_masks.take_gradient(name, cut, gradient_of[name])
-                    for name, cut in own.items()
+                    for name, cut in cuts.items()
                 ]
-                change = next_masks.Change(
-                    part, own, known, next_masks.average_inputs(part, own, squares), batch, step
-                )
+                inputs = next_masks.average_inputs(part, cuts, squares)
+                change = next_masks.Change(part, cuts, cut_gradients, inputs, batch, step)
                 masks, has_changed = change.choose_masks(cuts_lib.share_name(index))
-                new |= dict(zip(own, masks, strict=True))
+                new |= dict(zip(cuts, masks, strict=True))
                 is_due |= has_changed
             self._watch_masks(new, is_due)
             self._assign_masks(new)
@@ -229,51 +230,53 @@ class _Pruner:
         return functools.partial(_set_to_zero, zeros, is_due)
 
     def _assign_masks(self, new: Mapping[str, tf.Tensor]) -> None:
-        """Have UPDATE_OPS write the next masks."""
-        known = {patterns.variable_name(v): v for v in tf1.global_variables()}
+        """Add UPDATE_OPS that write the next masks."""
+        variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         for name, mask in new.items():
-            changed = [self._cuts[name].mask.assign(mask, read_value=False)]
+            assignments = [self._cuts[name].mask.assign(mask, read_value=False)]
             # From this step on, which may be the last, other tasks may use the cut weights.
-            owners = [v for other, v in known.items() if pruned.is_owner(other, name)]
-            changed += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
-            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*changed))
+            owners = [v for other, v in variables.items() if pruned.is_owner(other, name)]
+            assignments += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*assignments))
 
     def _require_used(self) -> None:
         rule = "choose weights that can be cut"
         for part in self._parts:
-            able = [
+            candidates = [
                 n
-                for n, can_be_cut in self._seen.items()
+                for n, can_be_cut in self._can_be_cut.items()
                 if can_be_cut and cuts_lib.may_cut(part, n)
             ]
+            names = list(self._can_be_cut)
             for pattern in part.patterns:
-                found = patterns.select_variables("Pruning.patterns", pattern, list(self._seen))
-                is_head = all(str(name).startswith(cuts_lib.HEADS) for name in found)
-                fix = "Frozen weights and weights with one axis cannot."
+                matches = patterns.select_variables("Pruning.patterns", pattern, names)
+                is_head = all(str(name).startswith(cuts_lib.HEADS) for name in matches)
+                fix = "Frozen weights and weights with one axis cannot be cut."
                 fix = "To cut heads, set Pruning.cuts_heads = True." if is_head else fix
-                fits = any(patterns.matches(pattern, name) for name in able)
+                fits = any(patterns.matches(pattern, name) for name in candidates)
                 checks.require(fits, "Pruning.patterns", rule, pattern, fix)
-            used = any(cut.part is part for cut in self._cuts.values())
+            is_used = any(cut.part is part for cut in self._cuts.values())
             fix = "Earlier parts cut all of them."
-            checks.require(used, "Pruning.patterns", rule, list(part.patterns), fix)
+            checks.require(is_used, "Pruning.patterns", rule, list(part.patterns), fix)
 
     def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
-        """Have the step show sparsity, dead units and changes of the masks."""
-        # Kept between cuts, so that TensorBoard shows the last cut at every summary.
+        """Show sparsity, dead units and changes of the masks in the monitors of the step."""
+        # Save the churn between cuts, so that every summary shows the churn of the last cut.
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 
-        def changed() -> tf.Tensor:
-            pairs = [(new[name], self._cuts[name].kept) for name in new]
-            return tf.stack([tf.reduce_mean(tf.abs(one - other)) for one, other in pairs])
+        def compare_masks() -> tf.Tensor:
+            pairs = [(new[name], self._cuts[name].mask_value) for name in new]
+            return tf.stack([tf.reduce_mean(tf.abs(mask - old)) for mask, old in pairs])
 
-        now = tf.cond(is_due, changed, churn.read_value)
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, churn.assign(now))
+        new_churn = tf.cond(is_due, compare_masks, churn.read_value)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, churn.assign(new_churn))
 
         def describe() -> tf.Tensor:
             zeros = [1 - tf.reduce_mean(mask) for mask in new.values()]
-            # A unit without an input left is dead.
-            fed = [tf.reduce_max(mask, list(range(mask.shape.rank - 1))) for mask in new.values()]
-            return tf.concat([zeros, [1 - tf.reduce_mean(units) for units in fed], now], 0)
+            # A unit is dead if all its inputs are cut.
+            alive = [tf.reduce_max(mask, list(range(mask.shape.rank - 1))) for mask in new.values()]
+            dead = [1 - tf.reduce_mean(units) for units in alive]
+            return tf.concat([zeros, dead, new_churn], 0)
 
         kinds = ("sparsity", "dead_units", "churn")
         names = [f"pruning/{name}/{kind}" for kind in kinds for name in new]
@@ -281,54 +284,53 @@ class _Pruner:
 
 
 def _leave_out_cut(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
-    kept = pruned.kept_entries(variable)
-    if kept is None:
+    variable_mask = pruned.kept_entries(variable)
+    if variable_mask is None:
         return gradient
-    own = functools.partial(tf.multiply, pruned.fit_mask(kept, gradient, len(variable.shape)))
-    return gradients_lib.transform_gradient(gradient, own)
+    mask = pruned.fit_mask(variable_mask, gradient, len(variable.shape))
+    return gradients_lib.transform_gradient(gradient, functools.partial(tf.multiply, mask))
 
 
 def _set_to_zero(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], is_due: tf.Tensor, moved: tf.Operation
 ) -> tf.Operation:
-    """Set cut weights and averages to 0, and optimizer state to first values, after an update.
+    """Set cut weights and averages to 0, and optimizer state to initial values, after an update.
 
-    From then on they stay there: with such a state, a gradient of 0 moves no weight.
+    Then the weights stay 0: with the initial state, a gradient of 0 changes no weight.
     """
-    changed = []
+    mask_pairs = []
     for mask, variable in pairs:
-        beside = [
-            other
-            for other in slots.list_slots(variable)
-            if other.shape == variable.shape and not pruned.is_state(patterns.variable_name(other))
+        masked_slots = [
+            slot
+            for slot in slots.list_slots(variable)
+            if slot.shape == variable.shape and not pruned.is_state(patterns.variable_name(slot))
         ]
-        changed += [(mask, other) for other in (variable, *beside)]
+        mask_pairs += [(mask, target) for target in (variable, *masked_slots)]
     with tf.control_dependencies([moved]):
-        return reduced.apply_reduced(resets.Reset(), changed, is_due) if changed else moved
+        return reduced.apply_reduced(resets.Reset(), mask_pairs, is_due) if mask_pairs else moved
 
 
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
-    """Return masked weights with a masked gradient, which stays sparse if only rows are used.
+    """Return masked weights with a masked gradient, which stays sparse for looked-up rows.
 
-    TensorFlow's gradient of a product is dense. An optimizer would then move all domains of `STAR`,
-    also domains without a row in the batch, and `Centralization` would mix the domains.
+    TensorFlow's gradient of a product is dense. An optimizer would then change all domains of
+    `STAR`, also domains without a row in the batch, and `Centralization` would mix the domains.
     """
     _register_gradient()
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):
         return tf.multiply(tf.convert_to_tensor(value), mask)
 
 
-@functools.cache  # TensorFlow refuses a second gradient of a name.
+@functools.cache  # TensorFlow refuses to register a name twice.
 def _register_gradient() -> None:
     tf.RegisterGradient(_MASKED)(_mask_gradient)
 
 
 def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gradient]:
     value, mask = op.inputs
-    fitted = pruned.fit_mask(mask, gradient, value.shape.rank)
-    masked = functools.partial(tf.multiply, fitted)
+    multiply = functools.partial(tf.multiply, pruned.fit_mask(mask, gradient, value.shape.rank))
     # The mask has no gradient.
-    return [gradients_lib.transform_gradient(gradient, masked), None]
+    return [gradients_lib.transform_gradient(gradient, multiply), None]
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

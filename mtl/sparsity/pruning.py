@@ -5,10 +5,10 @@ pruning.Pruning.sparsity = 0.9
 pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 
-The network's code does not change. Beside each pruned variable lies `<variable>/pruning_mask`, of
-zeros and ones. It is saved and restored with the model, and UPDATE_OPS change it. If the mask is 0,
-so are the weight, its optimizer state and its average. So evaluation, prediction and exports read
-the weights as they are.
+The network's code does not change. Each pruned variable gets a mask of zeros and ones,
+`<variable>/pruning_mask`. The mask is saved and restored with the model, and UPDATE_OPS change it.
+If the mask is 0, so are the weight, its optimizer state and its average. So evaluation, prediction
+and exports read the weights as they are.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Pruning:
         two axes or more are cut.
       cuts_heads: True also cuts the heads that a pattern matches.
       criterion: scores the importance of weights.
-      density: how much of each layer is kept.
+      density: how much of each layer stays.
       granularity: the groups of weights that are cut together.
-      regrowth: lets other weights grow in the place of some; None if cut weights stay cut.
+      regrowth: lets cut weights grow again in exchange for others; None if cut weights stay cut.
       gradient: the gradient of cut weights. "stopped": 0, also for balancing and clipping. "dense":
-        it is computed for balancing and for the criterion, but does not move the weights;
-        `Regrowth` needs it. "straight_through": cut weights keep their values behind the masks,
+        it is computed for balancing and for the criterion, but does not change the weights;
+        `Regrowth` needs it. "straight_through": cut weights keep their values under the masks,
         train as if they were not cut, and come back when their scores are large again; a checkpoint
         holds them, and evaluation and exports restore zeros.
     """
@@ -87,34 +87,34 @@ class Pruning:
             checks.require(in_range, "Pruning.sparsity", "be in (0, 1)", self.sparsity)
         else:
             fits = self.sparsity is None or abs(self.sparsity - fixed) < 1e-6
-            rule = f"be {fixed:g}, as {type(self.granularity).__name__} has it, or None"
+            rule = f"be None or {fixed:g}, the sparsity of {type(self.granularity).__name__}"
             checks.require(fits, "Pruning.sparsity", rule, self.sparsity)
 
     def _check_granularity(self) -> None:
         name, is_entries = type(self.granularity).__name__, self._cuts_entries
         per_unit = getattr(self.density, "per_unit", False)
-        rule = "be False where not single weights are cut"
-        checks.require(is_entries or not per_unit, "Uniform.per_unit", rule, per_unit, f"{name}.")
+        rule, fix = "be False unless single weights are cut", f"{name} cuts groups."
+        checks.require(is_entries or not per_unit, "Uniform.per_unit", rule, per_unit, fix)
         if self.granularity.is_of_units:
-            rule = f"be {STOPPED!r} or {DENSE!r} where whole units are cut"
+            rule = f"be {STOPPED!r} or {DENSE!r} if whole units are cut"
             checks.require(not self.hides_weights, "Pruning.gradient", rule, self.gradient)
         if self.granularity.is_of_tables:
-            rule = "read weights alone where rows of tables are cut"
+            rule = "read only weights if rows of tables are cut"
             reads = self.criterion.reads_gradients or self.criterion.reads_inputs
             reads = reads or self.criterion.reads_tasks
             checks.require(not reads, "Pruning.criterion", rule, self.criterion)
-            rule = f"be {STOPPED!r} where rows of tables are cut"
+            rule = f"be {STOPPED!r} if rows of tables are cut"
             checks.require(self.gradient == STOPPED, "Pruning.gradient", rule, self.gradient)
 
     def _check_regrowth(self, regrowth: Any) -> None:
         example = "be built, such as @regrowth.Regrowth()"
         checks.is_a("Pruning.regrowth", regrowth, regrowth_lib.Regrowth, example)
-        rule = "be Entries where weights grow again"
+        rule = "be Entries if weights grow again"
         checks.require(self._cuts_entries, "Pruning.granularity", rule, self.granularity)
-        rule = f"be {DENSE!r} where weights grow by their gradients"
+        rule = f"be {DENSE!r} if weights grow by their gradients"
         fits = regrowth.by != regrowth_lib.GRADIENT or self.gradient == DENSE
         checks.require(fits, "Pruning.gradient", rule, self.gradient)
-        rule = f"be {STOPPED!r} or {DENSE!r} where weights grow again from 0"
+        rule = f"be {STOPPED!r} or {DENSE!r} if weights grow again from 0"
         checks.require(not self.hides_weights, "Pruning.gradient", rule, self.gradient)
 
     @property
@@ -129,7 +129,7 @@ class Pruning:
 
     @property
     def hides_weights(self) -> bool:
-        """True if cut weights train on behind their masks, so that they are not 0."""
+        """True if cut weights train on under their masks, so that they are not 0."""
         return self.gradient == STRAIGHT_THROUGH
 
     @property
@@ -150,19 +150,20 @@ class Pruning:
         """
         overlaps: list[tf.Tensor] = []
         if isinstance(self.criterion, criteria.TaskSaliency):
-            of_tasks = [self.criterion.task_scores(one) for one in seen]
-            is_finite = _are_finite(of_tasks)
-            scores = self.criterion.merge(of_tasks, self.density.is_global)
+            task_scores = [self.criterion.task_scores(variable) for variable in seen]
+            is_finite = _are_finite(task_scores)
+            scores = self.criterion.merge(task_scores, self.density.is_global)
         else:
-            scores = of_tasks = [self.criterion.scores(one) for one in seen]
+            scores = task_scores = [self.criterion.scores(variable) for variable in seen]
             is_finite = _are_finite(scores)
-        new = self._keep_weights(seen, scores, masks, progress)
-        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
-        for one, own, mask in zip(seen, of_tasks, chosen, strict=True):
-            tasks = [n for n, g in enumerate(one.task_gradients.values()) if g is not None]
+        pairs = zip(self._keep_weights(seen, scores, masks, progress), masks, strict=True)
+        new_masks = [tf.where(is_finite, new, old) for new, old in pairs]
+        for variable, by_task, mask in zip(seen, task_scores, new_masks, strict=True):
+            gradients = variable.task_gradients.values()
+            tasks = [number for number, g in enumerate(gradients) if g is not None]
             if len(tasks) > 1:
-                overlaps.append(self._compare_tasks([own[task] for task in tasks], mask))
-        return Selection(is_finite, chosen, overlaps)
+                overlaps.append(self._compare_tasks([by_task[task] for task in tasks], mask))
+        return Selection(is_finite, new_masks, overlaps)
 
     def _keep_weights(
         self,
@@ -171,62 +172,63 @@ class Pruning:
         masks: Sequence[tf.Tensor],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        stay = [_find_staying(one) for one in seen]
+        frozen = [_find_frozen(variable) for variable in seen]
         scores = [
-            own if held is None else tf.where(held, own.dtype.max, own)
-            for own, held in zip(scores, stay, strict=True)
+            score if is_frozen is None else tf.where(is_frozen, score.dtype.max, score)
+            for score, is_frozen in zip(scores, frozen, strict=True)
         ]
         if not self.hides_weights:  # Otherwise cut weights may come back.
             pairs = zip(scores, masks, strict=True)
-            # Weights that are cut stay cut: they must not take the places of others.
-            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
-        new = self._select_together(seen, scores, progress)
-        new = [
-            # Held weights stay even if there are more of them than weights to keep.
-            own if held is None else tf.maximum(own, self._any_of(held, own))
-            for own, held in zip(new, stay, strict=True)
+            # Weights that are cut stay cut: they must not count among the largest scores.
+            scores = [tf.where(mask > 0, score, score.dtype.min) for score, mask in pairs]
+        new_masks = self._select_together(seen, scores, progress)
+        new_masks = [
+            # Frozen weights stay even if there are more of them than weights that should stay.
+            mask if is_frozen is None else tf.maximum(mask, self._any_of(is_frozen, mask))
+            for mask, is_frozen in zip(new_masks, frozen, strict=True)
         ]
         if self.hides_weights:
-            return new
-        return [own * mask for own, mask in zip(new, masks, strict=True)]
+            return new_masks
+        return [new * old for new, old in zip(new_masks, masks, strict=True)]
 
     def _select_together(
         self, seen: Sequence[criteria.Seen], scores: Sequence[tf.Tensor], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return masks by scores; variables whose groups go together share one mask."""
-        shapes = [one.weights.shape.as_list() for one in seen]
-        sets = self.granularity.list_together([one.name for one in seen], shapes)
-        firsts = [shapes[own[0]] for own in sets]
-        shares = self.density.densities(firsts, self.final_sparsity)
-        merged = [self._merge_scores([scores[index] for index in own]) for own in sets]
-        found = self.granularity.select(merged, self.density, shares, progress)
+        """Return masks by scores; variables whose groups are cut together share one mask."""
+        shapes = [variable.weights.shape.as_list() for variable in seen]
+        sets = self.granularity.list_together([variable.name for variable in seen], shapes)
+        set_shapes = [shapes[indices[0]] for indices in sets]
+        shares = self.density.densities(set_shapes, self.final_sparsity)
+        set_scores = [self._merge_scores([scores[index] for index in indices]) for indices in sets]
+        set_masks = self.granularity.select(set_scores, self.density, shares, progress)
         masks: dict[int, tf.Tensor] = {}
-        for own, mask in zip(sets, found, strict=True):
-            shapes_of = (self.granularity.mask_shape(shapes[index]) for index in own)
-            masks |= {i: tf.reshape(mask, to) for i, to in zip(own, shapes_of, strict=True)}
+        for indices, mask in zip(sets, set_masks, strict=True):
+            for index in indices:
+                masks[index] = tf.reshape(mask, self.granularity.mask_shape(shapes[index]))
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the scores of a variable, or the mean group scores of several variables."""
         if len(scores) == 1:
             return scores[0]
-        pooled = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
-        return tf.reshape(tf.add_n(pooled) / len(pooled), [*[1] * (scores[0].shape.rank - 1), -1])
+        group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
+        mean = tf.add_n(group_scores) / len(group_scores)
+        return tf.reshape(mean, [*[1] * (scores[0].shape.rank - 1), -1])
 
     @staticmethod
-    def _any_of(held: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Return ones if an entry of the mask, for a weight, unit or row, covers a held weight."""
+    def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """Reduce flags of weights to the shape of a mask: 1 if the entry covers a True flag."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
-        held = tf.cast(held, mask.dtype)
-        return tf.reduce_max(held, axes, keepdims=True) if axes else held
+        weights = tf.cast(weights, mask.dtype)
+        return tf.reduce_max(weights, axes, keepdims=True) if axes else weights
 
     def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
-        """Return the mean overlap of the masks that tasks alone would choose, of equal size."""
-        # Tasks are compared by the groups of the granularity, such as units.
+        """Return the mean overlap of the masks that each task alone would choose."""
+        # Compare tasks by the groups of the granularity, such as units.
         count = tf.math.count_nonzero(self.granularity.pool(mask), dtype=tf.int32)
-        flat = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
-        kept = [densities.keep_largest(own, count) for own in flat]
-        pairs = list(itertools.combinations(kept, 2))
+        group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
+        task_masks = [densities.keep_largest(flat, count) for flat in group_scores]
+        pairs = list(itertools.combinations(task_masks, 2))
         return tf.reduce_mean([_find_overlap(*pair) for pair in pairs])
 
 
@@ -236,9 +238,9 @@ class Selection(NamedTuple):
     Attributes:
       is_finite: True if all scores are finite; else the masks stay.
       masks: N, of zeros and ones.
-      overlaps: one for each variable that several tasks share. If each task kept as much as the
-        mask does: of all weights that either of two tasks keeps, the share that both keep, as the
-        mean over pairs. Empty unless tasks have separate scores.
+      overlaps: a number in [0, 1] for each variable that several tasks share: the intersection over
+        union of the masks that two tasks alone would choose, with as many ones as the mask, as the
+        mean over all pairs of tasks. Empty unless tasks have separate scores.
     """
 
     is_finite: tf.Tensor
@@ -246,18 +248,20 @@ class Selection(NamedTuple):
     overlaps: list[tf.Tensor]
 
 
-def _find_staying(one: criteria.Seen) -> tf.Tensor | None:
-    """Return which weights are kept because training does not move them; None if it moves all.
+def _find_frozen(variable: criteria.Seen) -> tf.Tensor | None:
+    """Return a mask of the weights that stay, because training does not change them; None for none.
 
-    Weights of 0 are cut anyway.
+    Weights that are 0 can be cut without a change.
     """
-    return None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
+    if variable.is_moving is None:
+        return None
+    return ~variable.is_moving & tf.not_equal(variable.weights, 0)
 
 
 def _are_finite(scores: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(score)) for score in scores])
 
 
 def _find_overlap(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    both, either = first * second, tf.maximum(first, second)
-    return tf.math.divide_no_nan(tf.reduce_sum(both), tf.reduce_sum(either))
+    intersection, union = first * second, tf.maximum(first, second)
+    return tf.math.divide_no_nan(tf.reduce_sum(intersection), tf.reduce_sum(union))

@@ -1,4 +1,4 @@
-"""When weights are cut, and how many so far: pure functions of the global step.
+"""Schedules of pruning: the share of cut weights as a pure function of the global step.
 
 from mtl.sparsity import pruning_schedules
 pruning.Pruning.schedule = @pruning_schedules.Cubic()
@@ -22,7 +22,7 @@ class Cubic:
     Attributes:
       end_step: the global step of the last cut, above `begin_step`; leave steps after it for the
         network to recover.
-      begin_step: the global step of the first cut, which cuts nothing yet.
+      begin_step: the global step at which the share of cut weights begins to rise from 0.
       every_steps: the steps from one cut to the next; the network recovers during them.
     """
 
@@ -45,15 +45,19 @@ class Cubic:
         return self.end_step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity after the last cut up to `step`.
+        """Return the share of the final sparsity that is cut up to a step.
 
-        int64 scalar -> float64 scalar in [0, 1].
+        Args:
+          step: the global step, an int64 scalar.
+
+        Returns:
+          A float64 scalar in [0, 1].
         """
-        since = tf.clip_by_value(step - self.begin_step, 0, self.end_step - self.begin_step)
+        num_steps = tf.clip_by_value(step - self.begin_step, 0, self.end_step - self.begin_step)
         is_over = step >= self.end_step  # The last cut need not be a multiple of `every_steps`.
-        since = tf.where(is_over, since, since // self.every_steps * self.every_steps)
-        passed = tf.cast(since, tf.float64) / (self.end_step - self.begin_step)
-        return 1 - (1 - passed) ** 3
+        num_steps = tf.where(is_over, num_steps, num_steps // self.every_steps * self.every_steps)
+        elapsed_share = tf.cast(num_steps, tf.float64) / (self.end_step - self.begin_step)
+        return 1 - (1 - elapsed_share) ** 3
 
 
 @checks.dataclass
@@ -77,9 +81,14 @@ class OneShot:
         return self.step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity after the last cut up to `step`.
+        """Return the share of the final sparsity that is cut up to a step.
 
-        int64 scalar -> float64 scalar, 0 or 1.
+        Args:
+          step: the global step, an int64 scalar.
+
+        Returns:
+          A float64 scalar, 0 or 1.
         """
-        # At or after: a process that shares its global step with others may miss the step itself.
+        # Also after the step: a process that shares its global step with others may miss the
+        # number.
         return tf.cast(step >= self.step, tf.float64)

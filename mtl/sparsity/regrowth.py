@@ -1,4 +1,4 @@
-"""Regrowth: cut weights come back in the place of others, at the same sparsity.
+"""Regrowth: cut weights come back, and as many others are cut.
 
 from mtl.sparsity import regrowth
 pruning.Pruning.regrowth = @regrowth.Regrowth()
@@ -24,17 +24,17 @@ class Regrowth:
     """Cuts the smallest weights of a layer from time to time, and lets as many others grow from 0.
 
     `by = "gradient"` grows the weights with the largest gradients: U. Evci et al., "Rigging the
-    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). It needs
+    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). RigL needs
     `Pruning.gradient = "dense"`. `by = "random"` grows random weights: D. Mocanu et al., "Scalable
     Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network
     Science", 2018, arXiv:1707.04780 (SET). At step t a layer swaps
-    `share / 2 (1 + cos(pi t / until_step))` of its kept weights. Unlike RigL's code, a step that
+    `share / 2 (1 + cos(pi t / until_step))` of its uncut weights. Unlike RigL's code, a step that
     swaps also updates the weights.
 
     Attributes:
       until_step: the global step from which no weight is swapped, such as 3/4 of the run.
       every_steps: the steps from one swap to the next.
-      share: the share of a layer's kept weights that a swap at step 0 would take, in (0, 1).
+      share: the share of a layer's uncut weights that a swap at step 0 would take, in (0, 1).
       by: "gradient" or "random".
     """
 
@@ -49,7 +49,7 @@ class Regrowth:
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask of single weights that keeps as many as `mask`, but some other ones.
+        """Return a mask with as many ones as `mask`, which moves some of the ones to other weights.
 
         Args:
           mask: zeros and ones, in the shape of the weights.
@@ -57,17 +57,17 @@ class Regrowth:
           step: the global step, an int64 scalar.
         """
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
-        kept = tf.reduce_sum(mask)
+        num_uncut = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
-        # No more weights can grow than are cut.
-        count = tf.minimum(tf.round(share * kept), tf.size(mask, tf.float32) - kept)
-        # -1 lies below all magnitudes, so entries outside are chosen last.
-        stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
+        # At most all cut weights can grow.
+        count = tf.minimum(tf.round(share * num_uncut), tf.size(mask, tf.float32) - num_uncut)
+        # -1 lies below all magnitudes, so cut weights come last.
+        stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), num_uncut - count)
         if self.by == GRADIENT:
             growth = tf.abs(seen.gradient)
         else:
             growth = tf.random.stateless_uniform(mask.shape, draws.make_step_seed(seen.name))
-        # As in RigL's code, a weight that was just cut may grow again at once.
+        # As in RigL's code, a weight that this step cuts may grow again at once.
         return stay + self._keep_largest(tf.where(stay > 0, -1.0, growth), count)
 
     def _keep_largest(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

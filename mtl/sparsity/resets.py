@@ -1,4 +1,4 @@
-"""The optimizer that resets what a mask cuts, in every replica alike."""
+"""An optimizer that resets cut weights, so that all replicas reset the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mtl.variables import slots
 
 
 class Reset(tf.compat.v1.train.Optimizer):
-    """Resets variables to their first values if their mask, which comes as a gradient, is 0."""
+    """Resets variables to initial values wherever their mask, which comes as a gradient, is 0."""
 
     def __init__(self):
         super().__init__(use_locking=False, name="reset")

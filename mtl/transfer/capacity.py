@@ -1,9 +1,9 @@
-"""Changes the capacity of tables that grow: moves their rows, and rewrites checkpoints.
+"""Changes the capacity of growing tables: moves their rows, and rewrites checkpoints.
 
 capacity.find_keys("features/items/embedding/Adam", shapes)          # "features/items/keys"
 capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}, initial)
 
-The number of rows determines the places of a key: in a larger table all keys move.
+The row of a key depends on the number of rows, so all keys get other rows in a larger table.
 """
 
 from __future__ import annotations
@@ -55,28 +55,29 @@ def is_sketch(name: str) -> bool:
 
 
 def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
-    """Return the saved row whose key each row of a table of `capacity` rows gets, or -1.
-
-    If the capacity is the same, keys keep their rows.
+    """Assign saved keys to the rows of a table; if the capacity is equal, keys keep their rows.
 
     Args:
       keys: the saved keys, int64 of any shape; 0 marks a free place.
       capacity: the number of rows of the table.
       where: the holder of the saved keys, for errors.
 
+    Returns:
+      int64 [capacity]: the saved row whose key each row gets, or -1.
+
     Raises:
       UserError: all places of a key are taken.
     """
-    # Placed anew, some keys of a full table could find no place.
+    # If they were placed again, some keys of a full table could find no free place.
     if keys.size == capacity:
         return np.arange(capacity)
     origins = key_table.place_keys(keys, capacity)
     # 0 marks a free place.
     count = np.count_nonzero(keys)
-    lost = count - np.count_nonzero(origins >= 0)
-    fix = f"{lost:,} of them find no place: make it larger."
+    num_lost = count - np.count_nonzero(origins >= 0)
+    fix = f"{num_lost:,} of them find no place: make it larger."
     rule = f"hold the {count:,} keys of {where}"
-    checks.require(not lost, "Growing.capacity", rule, capacity, fix)
+    checks.require(not num_lost, "Growing.capacity", rule, capacity, fix)
     return origins
 
 
@@ -86,21 +87,21 @@ def place_rows(
     """Return the saved row that each row of a variable gets, or -1.
 
     Args:
-      origins: the result of `place_keys`, for the rows of keys.
+      origins: the result of `place_keys` for the rows of keys.
       saved: the number of rows of keys in the saved table.
       old_shape: the shape of the saved variable.
       shape: the shape of the variable.
 
     Returns:
-      One number for each row of the variable; in the shape of the keys for the keys themselves.
+      One number for each row of the variable, [rows]; for the variable of keys in its shape.
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
-    # Rows of unknown keys lie behind all others, in both tables.
+    # Rows for unknown keys come after all others, in both tables.
     unknown, old = shape[0] - len(origins), old_shape[0] - saved
-    # More unknown rows than before repeat the old ones.
-    behind = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
-    return np.concatenate([origins, behind])
+    # If there are more of them than before, repeat the old ones.
+    unknown_origins = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
+    return np.concatenate([origins, unknown_origins])
 
 
 def enlarge_tables(
@@ -113,7 +114,7 @@ def enlarge_tables(
     Args:
       paths: the checkpoints, the latest last; an interruption damages at most one of them.
       capacities: {scope of a table: rows for its keys}.
-      initial: returns the first values of variables by name, in their new shapes.
+      initial: returns the initial values of variables by name, in their new shapes.
 
     Raises:
       UserError: a checkpoint holds a table with more rows.
@@ -145,21 +146,20 @@ def _enlarge_table(
     keys = reader.get_tensor(keys_name)
     if keys.size == capacity:
         return {}
-    rule = f"be {keys.size} at least, which {path} has"
+    rule = f"be at least {keys.size}, the capacity in {path}"
     checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
-    # Rows that no saved key moves to keep their first values.
+    # Rows without a saved key keep their initial values.
     initials = initial(_list_with_keys(keys_name, shapes))
     new_values = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
     for name, value in new_values.items():
-        # A sketch fits one capacity alone, so it starts anew.
+        # A sketch fits only one capacity, so it starts anew.
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            value[:] = new_values[
-                name.rpartition("/")[0]
-            ]  # The average of a new row is its weights.
+            # The average of a new row is its weights.
+            value[:] = new_values[name.rpartition("/")[0]]
         _keep_rows(value, reader.get_tensor(name), origins)
     return new_values
 
@@ -170,7 +170,7 @@ def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list
 
 
 def _keep_rows(value: np.ndarray, old: np.ndarray, origins: np.ndarray) -> None:
-    """Put saved rows at the new places of their keys."""
+    """Write the saved rows of keys into the new rows of these keys."""
     old = old.reshape(-1) if origins.ndim > 1 else old
     value[origins >= 0] = old[origins[origins >= 0]]
 
@@ -181,7 +181,7 @@ def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
     checkpoint.write_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
-    # Rename the index last: without it the checkpoint counts as damaged, and an older one counts.
+    # Rename the index last: a checkpoint without it counts as damaged, and runs use an older one.
     for file in sorted(files, key=lambda file: file.endswith(".index")):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
     storage.sync([*storage.listed(folder, f"{name}."), folder])

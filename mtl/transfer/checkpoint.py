@@ -18,10 +18,10 @@ from mtl.transfer import source as source_lib
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
-    """Return {variable: value} of a checkpoint, of a model_dir's latest one, or of a SavedModel.
+    """Return {variable: value} of a checkpoint, of the latest one of a model_dir, or a SavedModel.
 
     Raises:
-      UserError: there is none, or it is damaged.
+      UserError: the source has no checkpoint, or a damaged one.
     """
     checkpoint = source_lib.open_source("source", source)
     return {name: checkpoint.read_value(name) for name in checkpoint.shapes}
@@ -31,7 +31,8 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write values as a checkpoint, the latest of its folder.
 
     If the values hold `global_step` and all variables of a run, the run can continue from it in
-    that folder. Otherwise it is a source for `WarmStart`, at step 0 without a `global_step`.
+    that folder. With other values the checkpoint is a source for `WarmStart`, at step 0 without a
+    `global_step`.
 
     Args:
       values: {variable: value}.

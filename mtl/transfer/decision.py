@@ -1,7 +1,7 @@
 """Decides for each variable from which saved value it starts.
 
-deciding = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [32, 10], ...}, {})
-deciding.entry("head/digit/logits/kernel").outcome       # "warmed"
+decisions = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [32, 10], ...}, {})
+decisions.entry("head/digit/logits/kernel").outcome      # "warmed"
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Decision:
       source: the saved values.
       shapes: {variable: its shape} in this run, with optimizer state.
       named: {scope: names of the rows} in this run.
-      placed: {keys of a table: (saved keys, the saved row of each row)}, computed once a table.
+      placed: {keys of a table: (saved keys, the saved row of each row)}, a cache.
     """
 
     settings: Any
@@ -45,8 +45,8 @@ class Decision:
         """Return the decision about the variable of this name.
 
         Raises:
-          UserError: its shape differs from the saved one, or `rename` leads to a variable that the
-            source lacks.
+          UserError: its shape differs from the saved shape, or `rename` leads to a variable that
+            the source lacks.
         """
         entry = functools.partial(plan.Entry, name=name, shape=self.shapes[name])
         reason = self._reason_to_skip(name)
@@ -113,23 +113,24 @@ class Decision:
         our_keys = capacity.find_keys(name, self.shapes)
         their_keys = capacity.find_keys(old, self.source.shapes)
         if (our_keys is None) != (their_keys is None) and shape:
-            rule = f"have keys in {self.source.path} as here"
-            fix = "Only one of the two is a table that grows: exclude it with WarmStart.exclude."
+            rule = f"be a growing table here and in {self.source.path}, or in neither"
+            fix = "Exclude it with WarmStart.exclude."
             checks.fail(f"variable {name!r}", rule, our_keys or their_keys, fix)
         if our_keys is None or their_keys is None or not shape:
             return None
-        # Equal shapes do not suffice: more rows of keys may come with fewer unknown ones.
+        # Equal shapes are not enough: a table may have more rows for keys, and fewer rows for
+        # unknown keys.
         if shape == old_shape and list(self.shapes[our_keys]) == list(
             self.source.shapes[their_keys]
         ):
             return None
         keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
-        # As state: a row without a saved key is a free place, which `new_rows` does not fill.
+        # Like optimizer state: `new_rows` does not fill rows without a saved key, which are free.
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the saved keys of a table, and the saved row whose key each row here gets."""
+        """Return the saved keys of a table, and the saved row whose key each row gets."""
         if our_keys not in self.placed:
             keys, rows = self.source.read_value(their_keys), math.prod(self.shapes[our_keys])
             self.placed[our_keys] = keys, capacity.place_keys(keys, rows, self.source.path)
@@ -138,12 +139,10 @@ class Decision:
     def _match_rows(self, name: str, old: str) -> plan.Rows | None:
         """Return the origin of each row; None if all rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
-        our_names, their_names = (
-            row_names_lib.find_row_names(self.named, name),
-            self._row_names_there(name, old),
-        )
+        our_names = row_names_lib.find_row_names(self.named, name)
+        their_names = self._row_names_there(name, old)
         fit = row_names_lib.fit_shape
-        # Rows of hashed values stand for several names each, and cannot move one by one.
+        # Rows of hashed values stand for several names each, so they cannot be matched one by one.
         if our_names and their_names and (our_names.are_grouped or their_names.are_grouped):
             self._require_equal_groups(name, our_names, their_names)
         elif our_names and their_names and fit(our_names, shape) and fit(their_names, old_shape):
@@ -169,16 +168,16 @@ class Decision:
         return None if is_same else plan.Rows(origins, axis, len(old_names), is_state)
 
     def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
-        fix = "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
+        fix = "Exclude it with WarmStart.exclude, or name its saved rows in WarmStart.row_names."
         if pruned.find_weights(name) != name:
-            fix = "Set Pruning.granularity as there, or exclude the weights that it cuts."
+            fix = "Set Pruning.granularity as in the source, or exclude the weights that it cuts."
         rule = f"have its shape {shape} in {self.source.path} too"
         checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
 
     def _require_equal_groups(
         self, name: str, our_names: types.RowNames, their_names: types.RowNames
     ) -> None:
-        """Fail unless rows that stand for several names stand for the same names there."""
+        """Fail unless rows that stand for several names stand for the same names in the source."""
         our_values, their_values = map(row_names_lib.read_names, (our_names, their_names))
         are_sets = our_names.are_a_set and their_names.are_a_set
         is_part = set(our_values) <= set(their_values) or set(our_values) >= set(their_values)
@@ -204,8 +203,8 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
     """Return True for an optimizer's variable: "<variable>/<slot>", or a name without a scope."""
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
-    is_own = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
-    return is_own or any(owner in names for owner in owners)
+    is_counter = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
+    return is_counter or any(owner in names for owner in owners)
 
 
 def _other_sizes(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:

@@ -1,8 +1,8 @@
-"""Plans where every variable of a run starts, and why, before a value is read.
+"""Lists for every variable of a run the saved value that it starts from, and why.
 
-made = plan.Plan(entries, source)
-print(made.summary())                                    # 24 warmed, 2 renamed, 3 initialised, ...
-print(made.table())                                      # one line a variable
+transfer_plan = plan.Plan(entries, source)
+print(transfer_plan.summary())                           # 24 warmed, 2 renamed, 3 initialised, ...
+print(transfer_plan.table())                             # one line for each variable
 """
 
 import collections
@@ -20,12 +20,12 @@ OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows that have other places in the source.
+    """The origins of rows that lie in other places in the source.
 
     Attributes:
       origins: the saved row that each row gets, or -1 for a new row.
       axis: the axis of the rows.
-      num_named: the number of saved rows with a name; the unknown rows lie behind them.
+      num_named: the number of saved rows with a name; rows for unknown values come after them.
       is_state: True if the variable is optimizer state.
     """
 
@@ -42,7 +42,7 @@ class Entry:
     Attributes:
       name: its name in this run.
       shape: its shape in this run.
-      outcome: one of `OUTCOMES`; "renamed" is warmed from a variable of another name.
+      outcome: one of `OUTCOMES`; a "renamed" variable starts from a saved variable of another name.
       why: the reason in words.
       source: the name of the saved variable, or None.
       rows: the origins of its rows; None if all rows keep their places.
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All variables of a run, in order, and the origins of their values."""
+    """The origins of the values of all variables of a run, in order."""
 
     entries: Sequence[Entry]
     source: source_lib.Source

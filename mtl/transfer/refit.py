@@ -35,7 +35,7 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# Settings that calibration computes: {name: (its value in a source, a hint)}.
+# Settings that calibration computes: {name: (its value before calibration, a hint)}.
 _CALIBRATED: dict[str, tuple[Any, str]] = {
     "knots": (0, "Isotonic computes them."),
     "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate them."),
@@ -43,10 +43,14 @@ _CALIBRATED: dict[str, tuple[Any, str]] = {
 
 
 class Classifier(NamedTuple):
-    """The last layer of a head: kernel [H, C], bias [C], and {name: values} of the layer behind it.
+    """The last layer of a head.
 
-    `behind` holds one of `heads.calibrated.KNOTS` and `LINES`, or nothing. `doubts` name the values
-    that could not be computed.
+    Attributes:
+      kernel: [H, C].
+      bias: [C].
+      behind: {name: values} of the calibration after it, named `heads.calibrated.KNOTS` or `LINES`;
+        empty without calibration.
+      doubts: sentences about values that could not be computed.
     """
 
     kernel: np.ndarray
@@ -60,9 +64,13 @@ class Classifier(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a split: towers [B, H], targets and weights, [B] or [B, C], 0 without a label.
+    """Rows of a split.
 
-    `places` [B] are the numbers of their slices, or S for rows outside of all S slices.
+    Attributes:
+      towers: the inputs of the last layer, [B, H].
+      targets: [B] or [B, C].
+      weights: [B] or [B, C], 0 without a label.
+      places: the numbers of the slices of the rows, [B]; S for rows outside of all S slices.
     """
 
     towers: np.ndarray
@@ -133,7 +141,7 @@ class Refit(abc.ABC):
         for task in self.list_tasks():
             checks.one_of(where, task, heads_by_task)
             self._check_head(where, heads_by_task[task])
-        # The source has no variables for what calibration computes, so restoring would fail.
+        # The source has no variables for values that calibration computes: restoring would fail.
         network = self.prepare(network)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
@@ -174,11 +182,11 @@ class Refit(abc.ABC):
 
     def _check_head(self, where: str, head: types.Head) -> None:
         names = " or ".join(kind.__name__ for kind in self.kinds)
-        rule, fix = f"name a head {names}", f"It belongs to task {head.name!r}."
+        rule, fix = f"name a task with a {names} head", f"It is the head of task {head.name!r}."
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return the network as in the source, without the values that calibration computes."""
+        """Return the network with the variables of the source, without calibration."""
         new_heads = []
         for head in network.heads:
             if head.name in self.list_tasks():
@@ -244,6 +252,12 @@ def _read_rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
             return
 
 
+def _normalise_columns(kernel: np.ndarray, tau: float) -> np.ndarray:
+    """Divide each column by its length to the power of tau; a column of zeros stays zero."""
+    lengths = np.linalg.norm(kernel, axis=0)
+    return kernel / np.where(lengths > 0, lengths, 1) ** tau
+
+
 @checks.dataclass
 class _Computed(Refit):
     """Computes the classifier of a `MultiClass` head from its classes."""
@@ -253,7 +267,7 @@ class _Computed(Refit):
     kinds = (heads.MultiClass,)
 
     def list_tasks(self) -> Sequence[str]:
-        """Return the one task."""
+        """Return the task, in a list."""
         return [self.task]
 
     def split_of(self, train_split: str, eval_split: str) -> str:
@@ -273,7 +287,8 @@ class NearestMean(_Computed):
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better one.
+      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better
+        distance.
     """
 
     distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"
@@ -286,12 +301,12 @@ class NearestMean(_Computed):
             # `sums[targets] += ...` would add a class that is several times in the batch only once.
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
-        empty = np.flatnonzero(total == 0).tolist()
-        rule = "get a row of every class in the training split"
-        checks.require(not empty, "NearestMean", rule, f"none of class {empty[:3]}")
+        empty_classes = np.flatnonzero(total == 0).tolist()
+        rule = "find a row of every class in the training split"
+        checks.require(not empty_classes, "NearestMean", rule, f"none of class {empty_classes[:3]}")
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
-            return Classifier(means / np.linalg.norm(means, axis=0), np.zeros_like(old.bias))
+            return Classifier(_normalise_columns(means, 1), np.zeros_like(old.bias))
         # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2, less |h|^2 / 2, which all classes share.
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
@@ -328,7 +343,7 @@ class _Tau(_Computed):
         """
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the classifier of the best balanced accuracy on the rows, the first of equals."""
+        """Return the first classifier with the highest balanced accuracy on the rows."""
         counts = types.read_member(head, types.ClassHead, "class_counts")
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
@@ -343,6 +358,8 @@ class _Tau(_Computed):
                 np.add.at(hit, targets, weights * is_correct)
         # Classes without a row in the split have no recall.
         has_rows = total > 0
+        rule = "hold a row with a label"
+        checks.require(bool(has_rows.any()), f"split {self.split!r}", rule, "none")
         accuracies = (hits[:, has_rows] / total[has_rows]).mean(axis=1)
         best = int(np.argmax(accuracies))
         accuracies_by_tau = ", ".join(
@@ -367,16 +384,14 @@ class TauNormalized(_Tau):
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      taus: at least 0; of several, the best on `split` is taken.
-      split: held-out rows for this choice; never the rows of the report.
+      taus: at least 0; with several, `split` chooses the best.
+      split: a held-out split for this choice, which must differ from the reported split.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier with normalised columns of the kernel."""
         del counts
-        lengths = np.linalg.norm(old.kernel, axis=0)
-        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays zero.
-        return Classifier(old.kernel / factors, np.zeros_like(old.bias))
+        return Classifier(_normalise_columns(old.kernel, tau), np.zeros_like(old.bias))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -386,18 +401,18 @@ class LogitAdjusted(_Tau):
     A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier and known `class_counts`, either given
+      task: a `MultiClass` head with the `Linear` classifier and `class_counts`, from its settings
         or counted for its `shots`.
       source: a checkpoint or a model_dir.
-      taus: at least 0; of several, the best on `split` is taken.
-      split: held-out rows for this choice; never the rows of the report.
+      taus: at least 0; with several, `split` chooses the best.
+      split: a held-out split for this choice, which must differ from the reported split.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier with a bias that is adjusted by the shares of the classes."""
         has_counts = counts is not None and min(counts) > 0
-        fix = "Give them, or MultiClass.shots."
-        rule = "tell a row of every class"
+        fix = "Set class_counts, or MultiClass.shots to count them."
+        rule = "count a row of every class"
         checks.require(
             has_counts, f"MultiClass.class_counts of task {self.task!r}", rule, counts, fix
         )

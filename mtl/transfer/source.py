@@ -1,8 +1,8 @@
-"""Sources of a start: a checkpoint, a model_dir's latest checkpoint, or an exported SavedModel.
+"""Opens the source of a warm start: a checkpoint, the latest of a model_dir, or a SavedModel.
 
-opened = source.open_source("WarmStart.source", "runs/digits")
-opened.shapes["head/digit/logits/kernel"]                # [32, 10]
-opened.named["head/digit/"]                              # the names of its classes
+digits = source.open_source("WarmStart.source", "runs/digits")
+digits.shapes["head/digit/logits/kernel"]                # [32, 10]
+digits.named["head/digit/"]                              # the names of its classes
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Source:
         return self._checkpoint_reader.get_variable_to_dtype_map()[name]
 
     def trained_name(self, name: str) -> str:
-        """Return the name of the value that the source was evaluated with."""
+        """Return the name of the value that evaluations of the source used: the average, if any."""
         return averaging.name_in(self._checkpoint_reader, name)
 
     def is_behind(self, name: str) -> bool:
@@ -64,7 +64,7 @@ class Source:
         return averaging.is_behind(self._checkpoint_reader, name)
 
     def read_value(self, name: str) -> np.ndarray:
-        """Return the value of a variable; averages are first brought up to the checkpoint's step.
+        """Return the value of a variable, with averages up to the checkpoint's step.
 
         Raises:
           UserError: it cannot be read.
@@ -78,24 +78,31 @@ class Source:
             ) from error
 
 
-def open_source(where: str, given: str) -> Source:
-    """Find the checkpoint that `given` names.
+def open_source(where: str, location: str) -> Source:
+    """Open a checkpoint, the latest checkpoint of a model_dir, or a SavedModel.
+
+    Args:
+      where: the setting, for errors.
+      location: the path.
 
     Raises:
-      UserError: there is none; the message names similar files.
+      UserError: there is no checkpoint; the message names similar files.
     """
-    storage.require_plain(where, given)
-    saved_model = _saved_model(given)
+    storage.require_plain(where, location)
+    saved_model = _saved_model(location)
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")
-        fix = "Optimised exports and exports of pruned runs have none: take the run itself."
+        fix = (
+            "Optimised exports and exports of pruned runs have none: use the model_dir of the run."
+        )
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _open_source(variables, saved_model)
-    path = run_directory.find_latest(given) if tf.io.gfile.isdir(given) else given
+    is_folder = tf.io.gfile.isdir(location)
+    path = run_directory.find_latest(location) if is_folder else location
     if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"
-        checks.fail(where, rule, given, _tell_nearby(given))
+        checks.fail(where, rule, location, _tell_nearby(location))
     return _open_source(path, _run_of(os.path.dirname(path)))
 
 
@@ -126,7 +133,7 @@ def _run_of(directory: str) -> str:
 
 
 def _tell_nearby(path: str) -> str:
-    """Return names that may be meant, or the place where the path ends."""
+    """Return a hint: similar names, or the first folder of the path that does not exist."""
     folder, name = os.path.split(path.rstrip("/"))
     if tf.io.gfile.isdir(path):
         return run_directory.tell_unlisted(path) or "That folder holds no checkpoint."

@@ -1,13 +1,13 @@
-"""Replaces initial values by saved ones.
+"""Replaces initial values of variables by saved values.
 
 values.write_rows(plan, "mean", model_dir)               # once a run, by one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable becomes a read of the checkpoint. So it takes no time when a run
-continues from its own checkpoint, and a second worker never sees a variable without its value. If
-rows have moved, or averages are not up to date, the new value is written to
+The initialiser of a variable becomes a read of the checkpoint. So a warm start takes no time when a
+run continues from its own checkpoint, and a second worker never sees a variable without its value.
+If rows have moved, or averages are not up to date, the new value is written to
 `<model_dir>/warm_start/`, and read from there. The chief writes it in a graph for one device,
-because strategies do not tell a variable's first value beforehand.
+because distribution strategies do not give access to initial values.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mtl.variables import patterns
 NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
-def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
+def write_rows(transfer_plan: plan.Plan, new_rows: str, model_dir: str) -> None:
     """Write the values that differ from the saved ones; read all saved values once, as a check.
 
     Args:
-      made: the plan for the variables of the default graph.
-      new_rows: the start of rows that the source lacks, a name in `NEW_ROWS`.
+      transfer_plan: the plan for the variables of the default graph.
+      new_rows: the initial values of rows that the source lacks, a name in `NEW_ROWS`.
       model_dir: the folder of this run.
 
     Raises:
@@ -40,12 +40,12 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     """
     variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
     new_values: dict[str, np.ndarray] = {}
-    for entry in made.warmed():
+    for entry in transfer_plan.warmed():
         if entry.rows is None:
-            value, dtype = made.source.read_value(entry.saved), variables[entry.name].dtype
-            if _is_written(made, entry, dtype):
+            value, dtype = transfer_plan.source.read_value(entry.saved), variables[entry.name].dtype
+            if _is_written(transfer_plan, entry, dtype):
                 new_values[entry.name] = value.astype(dtype.as_numpy_dtype)
-    new_values |= _move_rows(made, variables, new_rows)
+    new_values |= _move_rows(transfer_plan, variables, new_rows)
     if new_values:
         checkpoint.write_checkpoint(new_values, _rows_path(model_dir))
 
@@ -66,23 +66,24 @@ def _move_rows(
     }
 
 
-def initialize_variables(made: plan.Plan, model_dir: str) -> None:
+def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
     """Start the warmed variables of the plan from the source, or from the written rows."""
-    variables = collections.defaultdict(list)  # Also copies on replicas, and shards.
+    # {name: variables}: a name can have copies on replicas, and shards.
+    variables = collections.defaultdict(list)
     for variable in tf1.global_variables():
         variables[patterns.variable_name(variable)].append(variable)
-    for entry in made.warmed():
-        if _is_written(made, entry, variables[entry.name][0].dtype):
+    for entry in transfer_plan.warmed():
+        if _is_written(transfer_plan, entry, variables[entry.name][0].dtype):
             _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
         else:
-            _read_from(made.source.path, entry.saved, variables[entry.name])
+            _read_from(transfer_plan.source.path, entry.saved, variables[entry.name])
 
 
 def _is_written(transfer_plan: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
-    is_other = (
-        transfer_plan.source.dtype(entry.saved) != dtype.base_dtype
-    )  # A table of 16 or of 32 bits.
-    return entry.rows is not None or transfer_plan.source.is_behind(entry.saved) or is_other
+    source = transfer_plan.source
+    # A table may have 16 bits in one run, and 32 bits in the other.
+    has_other_type = source.dtype(entry.saved) != dtype.base_dtype
+    return entry.rows is not None or source.is_behind(entry.saved) or has_other_type
 
 
 def _rows_path(model_dir: str) -> str:
@@ -103,7 +104,7 @@ def _with_rows(
     rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
     if rows.origins.ndim > 1:  # The variable of keys is a matrix of buckets.
         old = old.reshape(-1)
-    # Rows first, as classes are the columns of a last layer.
+    # Move the axis of rows to the front: classes are the columns of a last layer.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]

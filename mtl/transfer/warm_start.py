@@ -1,4 +1,4 @@
-"""Starts a run from the weights of another one.
+"""Starts a run from the weights of another run.
 
 experiment.Experiment.warm_start = @transfer.WarmStart()
 transfer.WarmStart.source = "runs/pretrained/best"       # a model_dir, a checkpoint, a SavedModel
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from mtl.variables import row_names as row_names_lib
 
 _log = logging.getLogger(__name__)
 
-# The scopes of learned variables; the state of the balancing belongs to one run.
+# The scopes of learned variables; other variables, such as the state of balancing, start anew.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
@@ -42,26 +43,29 @@ def forget_warm_start(model_dir: str) -> None:
 class WarmStart:
     """Chooses the variables that start from saved values, and finds the values.
 
-    It acts on the first start of a run; a continued run reads its own checkpoint. Variables that
-    the source lacks, such as a new head, start as without it. `global_step` starts at 0.
-    `<model_dir>/warm_start.txt` tells the outcome for each variable, and the reason;
-    `python -m launch.warm_start` tells it beforehand.
+    A warm start acts on the first start of a run; a continued run reads its own checkpoint.
+    Variables that the source lacks, such as a new head, start as without a warm start.
+    `global_step` starts at 0. `<model_dir>/warm_start.txt` lists the outcome for each variable, and
+    the reason; `python -m launch.warm_start` prints this list before a run.
 
-    Rows follow their names, wherever they stand: a row of an embedding its token, a column of a
-    last layer its class. Runs of this library keep the names; set `row_names` for other sources.
+    Rows are matched by name: rows of an embedding by token, columns of a last layer by class. Runs
+    of this library save the names; set `row_names` for other sources.
 
     Attributes:
       source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
         checkpoint such as "runs/a/model.ckpt-500", or an exported SavedModel.
-      include: patterns (see `mtl.variables.patterns`) of warm-started variables, by their names
-        here. Each must find a variable that the source holds.
+      include: patterns (see `mtl.variables.patterns`) of warm-started variables, by their names in
+        this run. Each pattern must match a variable that the source holds.
       exclude: patterns of included variables that are left out.
-      rename: {pattern here: its replacement there}, as in `re.sub`, for variables with another name
-        in the source: {"^network/trunk/": "network/body/"}. The first matching pattern counts.
-      row_names: {pattern here: the names of the rows there}, a list or a file with one a line.
-      new_rows: the start of rows that the source lacks: "own", as without a warm start; "mean" of
-        the old rows; "unknown", the mean of the old rows of unknown names, if there are any; or
-        "zeros". New rows of optimizer state always start as without a warm start.
+      rename: {pattern: replacement}, as in `re.sub`: turns the name of a variable in this run into
+        its name in the source, such as {"^network/trunk/": "network/body/"}. The first matching
+        pattern counts.
+      row_names: {pattern of variables of this run: the names of the rows in the source}, a list or
+        a file with one name a line.
+      new_rows: the initial values of rows that the source lacks: "own", as without a warm start;
+        "mean" of the old rows; "unknown", the mean of the old rows for unknown values, if the
+        source has such rows; or "zeros". New rows of optimizer state always start as without a warm
+        start.
       slots: True also takes the optimizer's state.
       statistics: True takes the columns' statistics (vocabularies and moments) from the source,
         instead of fitting them to this run's training split. Needs a model_dir.
@@ -86,6 +90,12 @@ class WarmStart:
         patterns.check_patterns("WarmStart.rename", list(self.rename))
         replacements = list(self.rename.values())
         checks.texts("WarmStart.rename", replacements, "map patterns to replacements")
+        for pattern, replacement in self.rename.items():
+            try:
+                re.sub(pattern, replacement, "")
+            except (re.error, IndexError) as error:
+                where, rule = f"WarmStart.rename[{pattern!r}]", "be a replacement as in re.sub"
+                checks.fail(where, rule, replacement, f"It has a mistake: {error}.")
         patterns.check_patterns("WarmStart.row_names", list(self.row_names))
 
     def check_source(self, model_dir: str) -> None:
@@ -114,7 +124,7 @@ class WarmStart:
             features_lib.adopt_statistics(names, os.path.join(run, "statistics"), directory)
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
-        """Log and write the plan for the variables of this graph, and write moved rows.
+        """Log and write the plan for the variables of this graph, and write values of moved rows.
 
         Raises:
           UserError: the source is damaged.
@@ -159,7 +169,7 @@ class WarmStart:
           UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        # Optimizer state among them: the name of a slot begins with its owner's.
+        # These include optimizer state: the name of a slot begins with the name of its variable.
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }
@@ -167,20 +177,20 @@ class WarmStart:
         for setting in ("exclude", "rename", "row_names"):
             for pattern in getattr(self, setting):
                 patterns.select_variables(f"WarmStart.{setting}", pattern, model_names)
-        deciding = decision.Decision(self, source, shapes, named)
-        plan = plan_lib.Plan([deciding.entry(name) for name in shapes], source)
-        self._require_found(plan, model_names)
+        decisions = decision.Decision(self, source, shapes, named)
+        plan = plan_lib.Plan([decisions.entry(name) for name in shapes], source)
+        self._require_matches(plan, model_names)
         return plan
 
-    def _require_found(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
-        """Fail unless every pattern of `include` finds a variable; of the defaults, any one."""
+    def _require_matches(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
+        """Fail unless every pattern of `include`, or one default pattern, matches a variable."""
         warmed_names = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
-        # A default may find nothing, such as heads of other names; one of them must.
+        # A default pattern may match nothing, for example if all heads are new; one must match.
         for pattern in ["|".join(SCOPES)] if is_default else self.include:
             candidates = patterns.select_variables("WarmStart.include", pattern, model_names)
             is_matched = any(patterns.matches(pattern, name) for name in warmed_names)
-            rule = f"find a variable of {plan.source.path}"
+            rule = f"match a variable of {plan.source.path}"
             hint = checks.nearest(candidates[0], plan.source.shapes)
             fix = f"It lacks {candidates[0]!r}. {hint}".strip()
             checks.require(is_matched, "WarmStart.include", rule, pattern, fix)

@@ -1,4 +1,4 @@
-"""The saver that restores averages in place of the variables that have one.
+"""The saver that restores the moving averages of weights in place of the weights.
 
 tf1.train.Scaffold(saver=average_saver.Saver())
 """
@@ -10,9 +10,9 @@ from mtl.variables import averaging, patterns
 
 
 class Saver(tf.compat.v1.train.Saver):
-    """Restores averages instead of the variables that have one, and zeros instead of cut weights.
+    """Restores averages instead of weights if they exist, and zeros instead of cut weights.
 
-    It saves like any saver, and is built for all variables of the graph.
+    This saver saves like any saver, and covers all variables of the graph.
     """
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assignments)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restore all variables of the graph, from their averages where these exist."""
+        """Restore all variables of the graph, from their averages if these exist."""
         reader = tf.train.load_checkpoint(save_path)
         names = [averaging.name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})

@@ -1,4 +1,4 @@
-"""The optimizer that moves averages of variables, and the names of its state.
+"""The optimizer that updates averages of variables, and the names of its state.
 
 averages.Averaging(0.999, step, tables).apply_gradients(...)
 """
@@ -18,6 +18,7 @@ from mtl.variables import patterns
 AVERAGE, DECAY = "average", "average_decay"
 # Replaces a decay of 0, whose logarithm is not finite.
 LEAST_DECAY = 1e-300
+# {graph: {name of a variable: the average that code in the graph reads}}.
 _READ: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
@@ -27,7 +28,7 @@ def list_read_averages() -> dict[str, tf.Variable]:
 
 
 class Averaging(tf.compat.v1.train.Optimizer):
-    """Keeps the variables and moves their averages; a gradient holds the rows before the move."""
+    """Updates averages of variables; a gradient holds rows before the optimizer changed them."""
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=AVERAGE)
@@ -53,7 +54,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
 
     def _prepare(self) -> None:
         if self._tables:
-            self._so_far = self._log_decay().read_value()
+            self._total_log = self._log_decay().read_value()
 
     def _log_decay(self) -> tf.Variable:
         with tf.init_scope():  # The graph of the variable, even inside a loop or a branch.
@@ -69,16 +70,18 @@ class Averaging(tf.compat.v1.train.Optimizer):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Each row comes once; values of equal rows must not be added.
+        # Each row occurs once, so TensorFlow need not add up values of equal rows.
         average = self.get_slot(handle, AVERAGE)
         decays = self.get_slot(handle, DECAY)
-        missed_decay = tf.exp(self._so_far - tf.gather(decays, indices))
+        missed_decay = tf.exp(self._total_log - tf.gather(decays, indices))
         missed_decay = tf.reshape(missed_decay, [-1] + [1] * (grad.shape.rank - 1))
         old = grad + tf.cast(missed_decay, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
-        with tf.control_dependencies([new]):  # Otherwise it could be written before it is read.
-            now = tf.fill(tf.shape(indices), self._so_far + self._log)
+        with tf.control_dependencies(
+            [new]
+        ):  # Otherwise rows could be written before they are read.
+            now = tf.fill(tf.shape(indices), self._total_log + self._log)
         return tf.group(
             average.scatter_update(tf.IndexedSlices(new, indices)),
             decays.scatter_update(tf.IndexedSlices(now, indices)),
@@ -87,6 +90,6 @@ class Averaging(tf.compat.v1.train.Optimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._tables:
             return super()._finish(update_ops, name_scope)
-        # The total product changes only after all rows were brought up to date with it.
+        # Change the total product only after all rows are brought up to date with it.
         with tf.control_dependencies(update_ops):
             return tf.group(self._log_decay().assign_add(self._log), name=name_scope)

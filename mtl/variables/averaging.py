@@ -3,13 +3,14 @@
 update.Update.average = @averaging.ExponentialAverage()
 averaging.ExponentialAverage.decay = 0.999
 
-Training continues from the weights themselves. A checkpoint holds both, `<variable>` and
+Training continues from the weights themselves. A checkpoint holds `<variable>` and
 `<variable>/average`. An exported model holds only the averages, under the names of the variables.
 
 A step costs the rows of the batch, not the table. The average of a row is brought up to date when
-the row is looked up, or when a reader asks for it (`value_in`). Since the row did not move in
-between, k steps are one: `a <- w + d_1 ... d_k (a - w)`. `<table>/average_decay` holds for each row
-the logarithm of the product of all decays up to its last move, and `average_decay` up to now.
+the row is looked up, or when `value_in` reads it from a checkpoint. The row does not change in
+between, so k steps are one: `a <- w + d_1 ... d_k (a - w)`. `<table>/average_decay` holds for each
+row the logarithm of the product of all decays up to its last change, and `average_decay` up to the
+last step.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ with deferred.imports():
     from mtl.variables import averages
 
 _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
-"""The averages that the step of a graph reads: {name of a variable: its average}."""
+"""The moving averages of batch norms, which are averaged, too."""
 
 
 @checks.dataclass
 class ExponentialAverage:
     """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
 
-    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992, but the
-    last steps count most. The ramp over the global step t comes from
-    `tf.train.ExponentialMovingAverage`. After the first step `a` is w. The averages of batch norms
-    are averaged too, because they must fit the averaged weights. If a step does not look up a row
-    of a table, the row's unchanged weights count for it. Variables that are frozen for good have no
-    average; the average of a variable that is frozen up to a step stays the same until then.
+    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Unlike in
+    that paper, the last steps count most. The ramp over the global step t comes from
+    `tf.train.ExponentialMovingAverage`. At the first step, `a` becomes w. The averages of batch
+    norms are averaged too, because they must fit the averaged weights. If a step does not look up a
+    row of a table, the row's unchanged weights count for it. Variables that are frozen for good
+    have no average; the average of a variable that is frozen up to a step stays the same until
+    then.
 
     Attributes:
       decay: in [0, 1); the average covers about the last `1 / (1 - decay)` steps.
@@ -55,22 +57,23 @@ class ExponentialAverage:
         step: tf.Tensor,
         moves: tf.Tensor | bool = True,
     ) -> tf.Operation:
-        """Return the op that averages N variables, which have just been moved.
+        """Return the op that averages N variables after the optimizer has changed them.
 
         Args:
-          before: the result of `rows_before` before the move; sparse for looked-up rows.
+          before: the result of `rows_before` before that change; sparse for looked-up rows.
           variables: the trained variables.
           step: the global step, before it is counted.
-          moves: True if this step has moved the variables; otherwise the averages stay.
+          moves: True if this step changes the variables; otherwise the averages stay.
         """
         names = {patterns.variable_name(variable) for variable in variables}
         statistics = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
         statistics = [v for v in statistics if patterns.variable_name(v) not in names]
-        _require_kept(names)
+        _require_updated(names)
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         _require_not_behind(tables)
-        # An optimizer needs a gradient for each variable; the value of a dense one is not read.
+        # An optimizer needs a gradient for each variable; it does not read the value of a dense
+        # gradient.
         pairs += [(tf.zeros([]), v) for v in statistics]
         # Averages start with the first step; if it is skipped, from the initial weights.
         condition = True if moves is True else moves | (step < 1)
@@ -99,17 +102,17 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
     return tf.where(is_first, variable.read_value(), average.read_value())
 
 
-def _require_kept(names: Collection[str]) -> None:
+def _require_updated(names: Collection[str]) -> None:
     """Fail if code reads an average that no step updates."""
     stale_names = [name for name in averages.list_read_averages() if name not in names]
     rule = "be of a variable that some loss depends on"
-    checks.require(not stale_names, "an average that is read", rule, stale_names[:3])
+    checks.require(not stale_names, "an average that code reads", rule, stale_names[:3])
 
 
 def _require_not_behind(tables: Collection[str]) -> None:
     """Fail if code reads the average of a table: its rows are brought up to date one by one."""
     behind = [name for name in averages.list_read_averages() if name in tables]
-    checks.require(not behind, "an average that is read", "not be of a table", behind[:3])
+    checks.require(not behind, "an average that code reads", "not be of a table", behind[:3])
 
 
 def rows_before(
@@ -117,14 +120,14 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """Return the rows of variables that are about to move, with their current values.
+    """Return the rows of variables that an optimizer will change, with their current values.
 
-    A variable with a dense gradient moves as a whole in every step, and needs no values.
+    A variable with a dense gradient changes as a whole in every step, and needs no values.
 
     Args:
       gradients: N gradients, which name the rows of a table.
       variables: N variables.
-      moves_all_rows: N flags, True if the optimizer also moves rows without a gradient.
+      moves_all_rows: N flags, True if the optimizer also changes rows without a gradient.
 
     Returns:
       N values: IndexedSlices for looked-up tables, and a scalar in place of a dense variable.
@@ -156,7 +159,7 @@ def is_total(variable: tf.Variable) -> bool:
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return the name of a variable's trained value in a checkpoint: its average's or its own.
+    """Return the name of a variable's trained value in a checkpoint: the average, if it has one.
 
     The averages of a checkpoint of step 0 do not count.
     """
@@ -178,7 +181,7 @@ def value_in(reader: Any, name: str) -> np.ndarray:
     """Return a checkpoint's value, with averages of tables up to date and with cut weights 0."""
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))
-    value = _caught_up(reader, name)
+    value = _bring_up_to_date(reader, name)
     if not reader.has_tensor(_mask_of(name)):
         return value
     return np.where(reader.get_tensor(_mask_of(name)) > 0, value, np.zeros_like(value))
@@ -188,7 +191,7 @@ def _mask_of(name: str) -> str:
     return pruned.mask_name(name.removesuffix(f"/{averages.AVERAGE}"))
 
 
-def _caught_up(reader: Any, name: str) -> np.ndarray:
+def _bring_up_to_date(reader: Any, name: str) -> np.ndarray:
     value = reader.get_tensor(name)
     if not (name.endswith(f"/{averages.AVERAGE}") and reader.has_tensor(_decay_of(name))):
         return value

@@ -24,7 +24,7 @@ from mtl.variables import patterns, sharding, stacks
 _log = logging.getLogger(__name__)
 
 Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
-"""(the current weights of a variable, its name) -> bool, True for an entry that moves."""
+"""(the current weights of a variable, its name) -> bool, True for an entry that trains."""
 
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
@@ -37,21 +37,22 @@ class Freezing:
     and no optimizer state, balancing and clipping do not see it, and weight decay and penalties
     skip it. A variable that is frozen up to a step has its optimizer state from the start. Before
     that step weight and state do not change: the optimizer's op is in a branch that is not taken,
-    and its gradient counts as zero for the norm and for clipping. But the gradient is computed, and
-    balancing sees it. Train a long stage as a separate run, which is cheaper.
+    and its gradient counts as zero for the norm and for clipping. But the step still computes the
+    gradient of the variable, and balancing uses it. Train a long stage as a separate run, which is
+    cheaper.
 
     Attributes:
-      frozen: patterns (see `mtl.variables.patterns`) of variables that never move.
-      until: {pattern: the global step from which its variables move}, above 0; if several patterns
+      frozen: patterns (see `mtl.variables.patterns`) of variables that never train.
+      until: {pattern: the global step from which its variables train}, above 0; if several patterns
         match, the last step counts.
       entries: {pattern: a part of `mtl.variables.masks`} that chooses the entries of a variable
-        that move; the first matching pattern counts. The other entries stay exactly the same under
-        any optimizer with state or decay. Their gradient counts as zero for the norm, clipping and
-        the optimizer state. A step costs two passes over the variable, also over all rows of a
-        looked-up table.
+        that train; the first matching pattern counts. The other entries stay exactly the same under
+        any optimizer with state or decay. The gradient of these other entries counts as zero for
+        the norm, clipping and the optimizer state. A step costs two passes over the variable, also
+        over all rows of a looked-up table.
       batch_norm: how a batch norm with frozen averages works in training. "inference" normalises by
-        the averages, which stay. "adapt" normalises by the batch and lets the averages move, as
-        published code often does while it calls its network frozen.
+        the averages, which stay. "adapt" normalises by the batch and updates the averages, as
+        published code often does although it calls its network frozen.
     """
 
     frozen: Annotated[Sequence[str], patterns.check_patterns] = ()
@@ -80,14 +81,14 @@ class Freezing:
         return bool(self.frozen or self.until or self.entries)
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable moves; infinite if it never does."""
+        """Return the step from which a variable trains; infinite if it never does."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with frozen variables; it also watches `frozen_weights`, if any."""
+        """Return `step_fn` with frozen variables; their number is the scalar `frozen_weights`."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _enter_freezing(self) as scope:
@@ -99,7 +100,7 @@ class Freezing:
 
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[object]:
-    """Freeze for good the variables that are created inside it, unless `trainable`."""
+    """Return a context that freezes new variables for good, unless `trainable` is True."""
     return contextlib.nullcontext() if trainable else _hold_variables()
 
 
@@ -112,7 +113,7 @@ def _hold_variables() -> Iterator[None]:
 
 
 def release_part() -> contextlib.AbstractContextManager[object]:
-    """Train the variables that are created inside it, even inside `hold_part`."""
+    """Return a context in which new variables train, even inside `hold_part`."""
     return _FREEZING.set(_FREEZING.get()._replace(is_held=False))
 
 
@@ -123,13 +124,13 @@ def holds_some() -> bool:
 
 
 def first_step(variable: tf.Variable) -> float:
-    """Return the step from which a variable moves, in the step that is being built."""
+    """Return the step from which a variable of the step that is being built trains."""
     scope = _FREEZING.get().scope
     return scope.first_step(variable) if scope else 0
 
 
 def find_mask(variable: tf.Variable) -> Mask | None:
-    """Return the mask of a variable's moving entries in the step being built; None for all."""
+    """Return the mask of a variable's trained entries in the step being built; None for all."""
     scope = _FREEZING.get().scope
     entries = scope.freezing.entries if scope else {}
     mask = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
@@ -138,7 +139,7 @@ def find_mask(variable: tf.Variable) -> Mask | None:
 
 
 def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Return a mask of the entries of a variable that move in this step; None if all may."""
+    """Return a mask of the entries of a variable that train in this step; None for all."""
     mask = find_mask(variable)
     if mask is None:
         return None
@@ -148,16 +149,16 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """Return the mask of a shard's moving entries; rows of other shards count as zeros."""
+    """Return the mask of a shard's trained entries; rows of other shards count as zeros."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
-    """Return True if training moves an average; a bool scalar if that depends on the step."""
+    """Return True if training updates an average; a bool scalar if that depends on the step."""
     scope = _FREEZING.get().scope
-    if scope is None or not (scope.held or scope.freezing.holds_some):
+    if scope is None or not (scope.part_names or scope.freezing.holds_some):
         return True
     if scope.freezing.batch_norm == "adapt":
         return True
@@ -184,10 +185,10 @@ def frozen_names() -> list[str]:
 
 @contextlib.contextmanager
 def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
-    """Freeze the variables that are created inside it.
+    """Freeze the variables that are created within the context.
 
     Raises:
-      UserError: on leaving, if a pattern has matched nothing.
+      UserError: at the end of the context, if a pattern has matched nothing.
     """
     scope = _Scope(freezing)
     chooses = bool(freezing.frozen)
@@ -197,18 +198,18 @@ def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
     if freezing.holds_some:
         scope.require_used()
     if scope.is_first and scope.frozen():
-        _log.info("%s", scope.in_words())
+        _log.info("%s", scope.describe())
 
 
 class _Scope:
-    """Knowledge about the step that is being built.
+    """The frozen variables of the step that is being built.
 
     Attributes:
       freezing: the settings.
       is_first: True for the step of the first replica, which creates all variables.
       frozen_sizes: {name: number of weights} of the variables that are frozen for good, and would
         be trainable otherwise.
-      held: the names of variables that parts created with `trainable = False`.
+      part_names: the names of variables of parts with `trainable = False`.
       averages: the names of the averages of its batch norms.
       step: the global step, read once: a second read could come after the update.
     """
@@ -217,14 +218,14 @@ class _Scope:
         self.freezing = freezing
         graph = tf1.get_default_graph()
         self.is_first = graph not in _CREATED
-        self.frozen_sizes, self.held = _CREATED.setdefault(graph, ({}, set()))
+        self.frozen_sizes, self.part_names = _CREATED.setdefault(graph, ({}, set()))
         self.averages: list[str] = []
         if freezing.until:
             self.step = tf1.train.get_or_create_global_step().read_value()
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable moves; infinite if it never does."""
-        is_held = patterns.variable_name(variable) in self.held
+        """Return the step from which a variable trains; infinite if it never does."""
+        is_held = patterns.variable_name(variable) in self.part_names
         return _NEVER if is_held else self.freezing.first_step(variable)
 
     def count_weights(self) -> dict[str, int]:
@@ -246,8 +247,8 @@ class _Scope:
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _FREEZING.get().is_held:
-            # Before the return below, because `averages_move` asks for averages as well.
-            self.held.add(name)
+            # Add averages, too, because `averages_move` looks for them.
+            self.part_names.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
         if self.first_step(name) != _NEVER:
@@ -265,16 +266,16 @@ class _Scope:
             for pattern in getattr(self.freezing, setting):
                 patterns.select_variables(f"Freezing.{setting}", pattern, names)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen, sizes = self.frozen(), self.count_weights()
         names = stacks.expand_names(list(sizes))
-        words = f"Frozen: {len(frozen)} of {len(names)} variables, "
-        words += f"{sum(sizes[name] for name in frozen):,} of {sum(sizes.values()):,} weights"
+        text = f"Frozen: {len(frozen)} of {len(names)} variables, "
+        text += f"{sum(sizes[name] for name in frozen):,} of {sum(sizes.values()):,} weights"
         for step in sorted(set(frozen.values()) - {_NEVER}):
             count = sum(value == step for value in frozen.values())
-            words += f"; {count} of them until step {step}"
-        return words
+            text += f"; {count} of them until step {step}"
+        return text
 
     def frozen_weights(self) -> tf.Tensor:
         """Return how many weights are frozen at this step, a float32 scalar."""
@@ -298,7 +299,7 @@ class _Ambient(NamedTuple):
 
 
 _NEVER = float("inf")
-# The freezing of the first replica, for the others: {graph: (frozen sizes, held)}.
+# The results of the first replica, for other replicas: {graph: (frozen sizes, part names)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -1,4 +1,4 @@
-"""Masks choose which entries of a variable move; see `freezing.Freezing.entries`.
+"""Masks choose the entries of a variable that train; see `freezing.Freezing.entries`.
 
 freezing.Freezing.entries = {"^head/digit/": @masks.Rows(), "^network/.*/kernel$": @masks.Nonzero()}
 masks.Rows.rows = [3, 7]
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zipfile
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -21,17 +22,17 @@ from mtl.files import storage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nonzero:
-    """Entries that are exactly 0 do not move: a pruned network trains on, equally sparse."""
+    """Trains all entries except those that are exactly 0: a pruned network stays as sparse."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs."""
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights."""
         del name
         return tf.not_equal(weights, 0)
 
 
 @checks.dataclass
 class Rows:
-    """Some rows move, or columns along another axis, such as the rows of new classes or tokens.
+    """Trains some rows, or columns along another axis, such as the rows of new classes or tokens.
 
     Attributes:
       rows: the numbers of the rows, from 0.
@@ -42,7 +43,7 @@ class Rows:
     axis: int = 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
           UserError: the variable lacks the axis or a row.
@@ -64,7 +65,7 @@ class FromFile:
     """A mask of zeros and ones from a file that `numpy.save` wrote.
 
     Attributes:
-      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 move.
+      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 train.
     """
 
     path: Annotated[
@@ -75,13 +76,18 @@ class FromFile:
     def _mask(self) -> np.ndarray:
         try:
             with tf.io.gfile.GFile(self.path, "rb") as file:
-                return np.load(file, allow_pickle=False) != 0
-        except (ValueError, tf.errors.OpError) as error:
+                array = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
             rule = f"FromFile.path must be a file of numpy.save, got {self.path!r}."
             raise checks.UserError(rule) from error
+        # `numpy.savez` writes several arrays, which `numpy.load` returns in another class.
+        is_array = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
+        rule = "hold one array of numbers, as numpy.save writes it"
+        checks.require(is_array, "FromFile.path", rule, self.path)
+        return array != 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
           UserError: the shapes do not fit.

@@ -3,10 +3,8 @@
 with moved.move([kernel, table], [change, rows]):        # IndexedSlices change rows of a table
     losses = build_pass()                                # which enters `read_moved`
 
-The variables themselves do not change.
-
-Nothing is assigned: a run that measures such passes trains exactly the same weights as another run.
-Only the rows of a table that the batch looks up are shifted.
+The variables themselves do not change. No op assigns a variable, so a run that measures such passes
+trains exactly the same weights. Only the rows of a table that the batch looks up are shifted.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ class _Moved(NamedTuple):
 def move(
     variables: Sequence[tf.Variable], changes: Sequence[tf.Tensor | tf.IndexedSlices]
 ) -> Iterator[None]:
-    """Have passes that are built inside it read N variables with N changes added to them.
+    """Add N changes to N variables for the passes that are built within the context.
 
     The rows of IndexedSlices must all be different.
 
     Raises:
-      UserError: a pass did not read one of them by `get_variable`, so its change was missed.
+      UserError: a pass did not read a variable by `get_variable`, so it missed the change.
     """
     names = map(patterns.variable_name, variables)
     changes_and_reads = _Moved(dict(zip(names, changes, strict=True)), set())
@@ -48,7 +46,7 @@ def move(
 
 
 class ReadMoved(types.StepExtension):
-    """Has the forward passes of a step read the variables that `move` shifts."""
+    """Makes the forward passes of a step read the variables that `move` shifts."""
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
         del model, features, labels
@@ -64,7 +62,7 @@ class ReadMoved(types.StepExtension):
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:
-    """Have a pass read the shifted variables; yields the variable scope to build it in."""
+    """Return a context in which a pass reads shifted variables; it yields the variable scope."""
     scope = tf1.get_variable_scope()
     if _MOVED.get() is None:
         return contextlib.nullcontext(scope)
@@ -89,7 +87,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     changes_and_reads.read.add(patterns.variable_name(table))
     order = tf.argsort(change.indices)
     changed_ids, flat_ids = tf.gather(change.indices, order), tf.reshape(ids, [-1])
-    # `searchsorted` puts an id without a change beside a known id, or behind the last one.
+    # For an id without a change, `searchsorted` returns the place of another id, or the end.
     places = tf.searchsorted(changed_ids, tf.cast(flat_ids, changed_ids.dtype))
     places = tf.minimum(places, tf.size(changed_ids) - 1)
     is_known = tf.equal(tf.gather(changed_ids, places), tf.cast(flat_ids, changed_ids.dtype))

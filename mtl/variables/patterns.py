@@ -3,8 +3,8 @@
     regularization.Regularization.l2 = {"^network/.*/kernel$": 1e-4}
 
 A pattern is a regular expression that is searched for (`re.search`) in the variable's whole name,
-scopes included and `:0` left out, such as `network/hidden_0/kernel`. So `hidden_0` also matches
-`hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, if that matters.
+scopes included and `:0` left out, such as `network/hidden_0/kernel`. So the pattern `hidden_0` also
+matches `hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, if that matters.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def variable_name(variable: Variable) -> str:
 
 
 def shard_name(variable: tf.Variable) -> str:
-    """Return the name that distinguishes a shard from others: the table's, with its number."""
+    """Return the name that distinguishes a shard from others: the table's name and a number."""
     return _COPY.sub("", variable.name)
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Return True if a pattern is found in the name of a variable.
+    """Return True if a pattern matches the name of a variable.
 
     Args:
       pattern: a regular expression; it may match any part of the name.

@@ -1,8 +1,9 @@
 """The masks of pruned variables in the step that is being built.
 
-pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None if all are kept
+pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None without a mask
 
-`mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, ask here.
+`mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, get the
+masks here.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ def mask_name(name: str) -> str:
 
 
 def saliency_name(name: str) -> str:
-    """Return the name of the values that a criterion gathers about a variable."""
+    """Return the name of the variable for the values that a criterion gathers."""
     return f"{name}/{_SALIENCY}"
 
 
 def owner_name(name: str, task: str) -> str:
-    """Return the name of the variable that marks which weights of another belong to a task."""
+    """Return the name of the variable that marks the weights of `name` that belong to a task."""
     return f"{name}{_OWNER}{task}"
 
 
 def is_owner(name: str, weights: str) -> bool:
-    """Return True if the variable `name` marks which weights of `weights` belong to a task."""
+    """Return True if the variable `name` marks the entries of `weights` that belong to a task."""
     return name.startswith(f"{weights}{_OWNER}")
 
 
 def is_shared_out(name: str, names: Collection[str]) -> bool:
-    """Return True if one of `names` marks which weights of a variable belong to a task."""
+    """Return True if one of `names` marks the weights of a variable that belong to a task."""
     return any(is_owner(owner, name) for owner in names)
 
 
@@ -54,7 +55,7 @@ def find_weights(name: str) -> str:
 
 
 def is_state(name: str) -> bool:
-    """Return True if a variable is the mask or the saliency of another one."""
+    """Return True if a variable is the mask or the saliency of another variable."""
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
 
 
@@ -66,17 +67,17 @@ def is_of_pruning(name: str) -> bool:
 def hold_masks(
     masks: Mapping[str, tf.Tensor | None],
 ) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor | None]]:
-    """Have pruned variables of these names use their masks inside it.
+    """Return a context in which code that asks for masks gets these.
 
     Args:
-      masks: {name: float32 zeros and ones that broadcast to the variable}, or None if cut weights
-        move behind the mask; entries may be added later.
+      masks: {variable: float32 zeros and ones that broadcast to it}, or None if its cut weights
+        train on under the mask; entries may be added later.
     """
     return _MASKS.set(masks)
 
 
 def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
-    """Return zeros and ones, 1 for the entries of a variable that move; None if all move."""
+    """Return zeros and ones, 0 for the cut entries of a variable; None if all entries train."""
     return _MASKS.get().get(patterns.variable_name(variable))
 
 
@@ -132,10 +133,8 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
         if count > 1:  # The checkpoint has the weights and their mask.
             mask = reader.get_tensor(mask_name(name)) > 0
             value = np.where(mask, reader.get_tensor(name), np.float32(0))
-            cut_count, total = (
-                cut_count + int((~np.broadcast_to(mask, value.shape)).sum()),
-                total + value.size,
-            )
+            cut_count += int((~np.broadcast_to(mask, value.shape)).sum())
+            total += value.size
             packed_bytes += len(zlib.compress(value.tobytes(), 1))
     return (cut_count, total, packed_bytes) if total else None
 

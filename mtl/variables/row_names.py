@@ -1,4 +1,4 @@
-"""Names of the rows of variables, tokens or classes: values follow them into other runs.
+"""Names of the rows of variables, tokens or classes: warm starts match rows by them.
 
 row_names.save({"head/digit/": types.RowNames(names=("0", "1"), axis=-1)}, model_dir)
 row_names.load(model_dir)                                # also of an exported SavedModel
@@ -22,7 +22,7 @@ _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a
 _FOLDERS = ("statistics", "assets")
 # The folder of FILE in a SavedModel.
 _EXTRA = "assets.extra"
-# Written only if they differ from the defaults.
+# Settings that are written only if they differ from the defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
@@ -46,8 +46,8 @@ def read_names(names: types.RowNames) -> list[str]:
 def split_lines(data: bytes) -> list[bytes]:
     r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
 
-    They end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
-    many more: it would cut a name, and shift all names behind it by one.
+    Lines end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
+    many more: it would cut a name in two, and shift all later names by one.
     """
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return lines if lines[-1] else lines[:-1]
@@ -56,16 +56,16 @@ def split_lines(data: bytes) -> list[bytes]:
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
-    """Return {scope: names} of both; if both name a table by a set, the sets are joined."""
+    """Join two maps {scope: names}; if they name a table by sets, the sets are joined."""
     names_by_scope = dict(named)
     for scope, new_names in more.items():
-        before = names_by_scope.get(scope, new_names)
-        together = (
-            tuple(sorted({*before.names, *new_names.names}))
+        old_names = names_by_scope.get(scope, new_names)
+        joint_names = (
+            tuple(sorted({*old_names.names, *new_names.names}))
             if new_names.are_a_set
             else new_names.names
         )
-        names_by_scope[scope] = new_names._replace(names=together)
+        names_by_scope[scope] = new_names._replace(names=joint_names)
     return names_by_scope
 
 
@@ -102,7 +102,9 @@ def load(directory: str) -> dict[str, types.RowNames]:
         names_by_scope = {
             scope: _find_names(directory, **entry) for scope, entry in entries.items()
         }
-    except TypeError as error:  # An old file has no checksum, so damage shows only here.
+    except (
+        TypeError
+    ) as error:  # An old file has no checksum, so its damage may show only in this error.
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in names_by_scope.items() if names}
 
@@ -120,7 +122,7 @@ def _find_names(
     # If two vocabularies have the same file name, the checksum chooses one.
     path = next((path for path in existing_paths if checksums.matches(path, checksum)), None)
     if path is None:
-        fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
+        fix = "Copy it back, or set WarmStart.row_names to the names of the saved rows."
         raise checksums.describe_damage(
             existing_paths[0], f"it has changed since {directory} was written", fix
         )
@@ -141,13 +143,13 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
     """Match rows by name.
 
-    Unknown rows are matched only if their number is the same, because a hash that depends on the
-    number spreads unknown values over them.
+    Rows for unknown values are matched only if their number stays the same, because the hash that
+    chooses among them depends on the number.
 
     Args:
       old: the names of the first old rows.
       new: the names of the first new rows.
-      old_size: the number of all old rows; rows behind the names are of unknown names.
+      old_size: the number of all old rows; rows after the named ones are for unknown values.
       new_size: the number of all new rows.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Cuts embedding tables that exceed a parameter server's share by rows into shards.
+"""Cuts large embedding tables into shards of rows, one for each parameter server.
 
 distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 
@@ -6,8 +6,8 @@ with sharding.Sharding(servers=4, min_bytes=1 << 26).cut_tables():
     table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
 A shard is a variable `<table>/part_<n>`; the shards lie on different servers in turn. Code that
-chooses variables by name sees the table's name. A checkpoint holds the table as one tensor: it can
-be restored with any number of shards, or without.
+chooses variables by name uses the table's name. A checkpoint holds the table as one tensor: a run
+with another number of shards can restore it, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sharding:
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager[object]:
-        """Cut the tables that are created inside it."""
+        """Return a context that cuts new tables."""
         return _change_tables(sharding=self)
 
 
@@ -53,12 +53,12 @@ def create_table(
 ) -> tf.Variable:
     """Create a table of the open scope.
 
-    It holds float32, unless `store_tables` sets another type.
+    The table holds float32, unless `store_tables` sets another type.
 
     Args:
       name: the name.
       shape: [rows, D].
-      initializer: the first values.
+      initializer: creates the initial values.
 
     Returns:
       A variable, or several shards that `tf.nn.embedding_lookup` reads as one.
@@ -84,7 +84,7 @@ def is_half(variable: tf.Variable) -> bool:
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
-    """Have tables that are created inside it hold numbers of this type."""
+    """Return a context in which new tables hold numbers of this type."""
     return _change_tables(dtype=dtype)
 
 
@@ -107,7 +107,7 @@ class _Tables(NamedTuple):
 
     Attributes:
       sharding: the rule that cuts them; None to leave them whole.
-      dtype: of their numbers; None for float32.
+      dtype: the type of their numbers; None for float32.
       is_created: True while a table is created.
       is_cut: True while a table is created in shards.
     """

@@ -1,4 +1,4 @@
-"""Variables that training keeps beside another one: its optimizer state and its average.
+"""Variables that belong to another variable: its optimizer state and its average.
 
 slots.list_slots(variable)               # variables named "<variable>/<slot>"
 slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad
@@ -13,16 +13,16 @@ from mtl.variables import patterns
 
 
 def list_slots(variable: tf.Variable) -> list[tf.Variable]:
-    """Return the variables of the graph that lie beside a variable, or beside a shard."""
+    """Return the variables of the graph that belong to a variable, or to a shard."""
     name = f"{patterns.shard_name(variable)}/"
     return [v for v in tf1.global_variables() if patterns.shard_name(v).startswith(name)]
 
 
 def find_first_value(variable: tf.Variable) -> float:
-    """Return the first value of all entries of a slot, such as 0.1 in Adagrad; otherwise 0."""
+    """Return the initial value of all entries of a slot, such as 0.1 in Adagrad; otherwise 0."""
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0
-    # Copies on replicas have equal first values.
+    # Copies on replicas have equal initial values.
     copy = tf.distribute.get_strategy().experimental_local_results(variable)[0]
     op = copy.initializer.inputs[1].op
     while op.type == "Identity":

@@ -5,10 +5,11 @@ with stacks.separate_tasks(when=True): ...        # networks build the parts of 
 stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
-A thousand tasks have thousands of small variables. Each of them has some forty ops to start, save,
-restore and move it. A stack has these ops once. Its name in the graph is its first member's, and it
-is saved as all members (`compat.stack_saver`). So checkpoints are the same, and a graph with stacks
-can continue from one without. Code that chooses variables by name sees only the first member:
+A thousand tasks have thousands of small variables. Each variable has some forty ops that
+initialise, save, restore and update it. A stack has these ops once for all tasks. In the graph it
+has the name of its first member, and a checkpoint holds all members (`compat.stack_saver`). So
+stacks do not change checkpoints, and a graph with stacks can continue the run of a graph without
+stacks. Code that chooses variables by name sees only the first member:
 `MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
 """
 
@@ -29,7 +30,7 @@ with deferred.imports():
     from mtl.tf_internals import stack_saver
 
 FROM = 64
-"""The number of equal tasks from which they are stacked; fewer build as fast one by one."""
+"""The least number of equal tasks to stack; fewer tasks build as fast one by one."""
 
 Seed = tuple[int | None, int | None]
 """The two seeds of a random op; None if the graph has no seed."""
@@ -50,7 +51,7 @@ class Stack(NamedTuple):
 
 
 def stack_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Let parts build equal tasks as stacks inside it."""
+    """Return a context in which parts may build equal tasks as stacks, if `when` is True."""
     return _TASKS.set(_TASKS.get()._replace(may_stack=when))
 
 
@@ -89,8 +90,8 @@ def create(
       axis: the axis along which the members lie.
       initializer: initialises the stack.
     """
-    around = tf1.get_variable_scope().name
-    names = tuple("/".join(filter(None, (around, scope, name))) for scope in scopes)
+    outer_scope = tf1.get_variable_scope().name
+    names = tuple("/".join(filter(None, (outer_scope, scope, name))) for scope in scopes)
     stacks_of_graph = _STACKS.setdefault(graphs.outermost_graph(), {})
     stacks_of_graph[names[0]] = Stack(names, axis)
     with tf1.variable_scope(scopes[0]):
@@ -102,7 +103,7 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
     `variable` is a variable of this graph, or its name.
     """
-    if not _STACKS:  # No graph of this process has any.
+    if not _STACKS:  # No graph of this process has stacks.
         return None
     name = variable if isinstance(variable, str) else patterns.shard_name(variable)
     stacks_of_graph = _STACKS.get(graphs.outermost_graph(), {})
@@ -121,8 +122,8 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
     """Return {name: shape} of the members of a stack; for other variables, of the variable."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
-    left_out = None if stack is None else stack.axis
-    member_shape = [size for axis, size in enumerate(shape) if axis != left_out]
+    stack_axis = None if stack is None else stack.axis
+    member_shape = [size for axis, size in enumerate(shape) if axis != stack_axis]
     return dict.fromkeys(name_members(variable), member_shape)
 
 
@@ -150,8 +151,8 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 
 def draw_seeds(count: int) -> list[Seed]:
-    """Draw the seeds that `count` random ops, created one by one, would have."""
-    with tf.init_scope():  # The graph that initialises variables.
+    """Draw the seeds of `count` random ops, as if these ops were created one by one."""
+    with tf.init_scope():  # Enter the graph that initialises variables.
         return [tf1.get_seed(None) for _ in range(count)]
 
 

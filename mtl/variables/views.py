@@ -1,10 +1,10 @@
-"""Views change the values that a network reads from its variables, in one fixed order.
+"""Views change the values that a network reads from its variables, in a fixed order.
 
 with views.enter(views.Stage.PRUNED, mask):      # `mask` is a custom getter of `get_variable`
     towers = network(inputs)                     # all variables that it reads are masked
 
-Several views of a variable apply in the order of their stages, whichever was entered first: a
-teacher that reads averages gets the masked average, and quantisation gets masked weights. A view
+Several views of a variable apply in the order of their stages, not in the order of their contexts:
+a teacher that reads averages gets the masked average, and quantisation gets masked weights. A view
 hides the variable itself, so views that need the variable come first.
 """
 
@@ -44,10 +44,10 @@ class Stage(enum.IntEnum):
 
 @contextlib.contextmanager
 def enter(stage: Stage, view: View) -> Iterator[Any]:
-    """Have `get_variable` inside it return the view of a variable.
+    """Make `get_variable` return the view of a variable, within the context.
 
     Yields:
-      The variable scope that is open inside it.
+      The open variable scope.
     """
     scope_outside = tf1.get_variable_scope()
     with (
@@ -64,17 +64,19 @@ def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
     """Return the views of a variable that was created outside of the open scope.
 
     Args:
-      variable: for example a weight of Keras.
-      name: the name that views see.
-      **settings: of `get_variable`, which views may read.
+      variable: a variable that exists already, such as a weight of a Keras layer.
+      name: the name of the variable for views.
+      **settings: settings of `get_variable`, which views may read.
     """
     getter = tf1.get_variable_scope().custom_getter
     if getter is None:
         return variable
 
-    def get(asked: str, **own: Any) -> Any:
-        # Variables that views create beside it, such as a mask, have other names.
-        return variable if asked == name else _create_variable(asked, **own)
+    def get(variable_name: str, **variable_settings: Any) -> Any:
+        if variable_name == name:
+            return variable
+        # A view creates another variable, such as a mask.
+        return _create_variable(variable_name, **variable_settings)
 
     return getter(get, name, **settings)
 
@@ -86,9 +88,9 @@ def _create_variable(name: str, **settings: Any) -> Any:
 
 
 def _read_views(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-    for _, view in sorted(_VIEWS.get(), key=lambda entered: entered[0]):
+    for _, view in sorted(_VIEWS.get(), key=lambda pair: pair[0]):
         getter = functools.partial(view, getter)
-    # Each `enter` wraps the getter in this function once more, but one call applies all views.
+    # Each context wraps the getter in this function once more, but one call applies all views.
     with _VIEWS.set(()):
         return getter(name, **settings)
 

@@ -30,7 +30,7 @@ def test_moments_leave_out_what_is_not_finite_in_any_batch():
 
 
 def test_moments_of_nothing_are_refused():
-    with pytest.raises(checks.UserError, match="must see a finite number"):
+    with pytest.raises(checks.UserError, match="must be fitted on a finite number"):
         _moments([np.full([3, 1], np.nan)])
 
 
@@ -148,7 +148,7 @@ def test_bins_of_many_elements_are_of_a_sample_of_fewer_rows(monkeypatch):
 def test_bins_of_nothing_are_refused():
     gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=2)
     gathered.update(np.array([[1, np.nan], [2, np.nan]]))
-    with pytest.raises(checks.UserError, match="must see a finite number"):
+    with pytest.raises(checks.UserError, match="must be fitted on a finite number"):
         gathered.save("", "x")
 
 

@@ -31,7 +31,9 @@ def test_min_count_one_keeps_what_occurs_once_and_max_size_cuts(encode):
 
 def test_a_field_without_a_frequent_category_is_refused(encode):
     column = features.Categorical(names=["job"])
-    with pytest.raises(checks.UserError, match=r"categorical_job must see a value 2 times"):
+    with pytest.raises(
+        checks.UserError, match=r"categorical_job must hold a value that occurs 2 times"
+    ):
         encode([column], {"job": np.array(["a", "b", "c"], object)})
 
 
@@ -167,6 +169,15 @@ def test_a_vocabulary_file_with_empty_or_equal_lines(encode, tmp_path, content):
         encode([column], {"x": np.array([1])})
 
 
+def test_a_vocabulary_file_with_a_byte_order_mark(encode, tmp_path):
+    """The first category would be unknown, without a word."""
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("cook\nking\n", encoding="utf-8-sig")
+    column = features.Categorical(names=["job"], vocabulary=str(path))
+    with pytest.raises(checks.UserError, match="vocabulary must be a file without a byte order"):
+        encode([column], {"job": np.array(["cook"])})
+
+
 def test_a_vocabulary_file_that_is_not_there(encode):
     column = features.Categorical(names=["x"], vocabulary="no/such/file")
     with pytest.raises(checks.UserError, match="Categorical.vocabulary must be an existing file"):
@@ -193,7 +204,7 @@ def test_a_vocabulary_file_that_is_not_there(encode):
         (lambda: features.Hashed(names=["x"], num_buckets=5, initial_stddev=0), "must be above 0"),
         (
             lambda: features.Identity(names=["x"], size=5, dimension=None, initial_stddev=0.1),
-            "Identity.initial_stddev must stay None, got 0.1. One-hot inputs have no embedding.",
+            "Identity.initial_stddev must be None if Identity.dimension is None, got 0.1",
         ),
         (lambda: features.Hashed(names=["x"], num_buckets=1), "num_buckets must be at least 2"),
         (lambda: features.Identity(names=["x"], size=0), "size must be at least 1"),

@@ -149,7 +149,9 @@ def test_fit_is_not_repeated_and_changed_settings_are_missing(directory):
 def test_a_fit_that_fails_leaves_nothing_behind(tmp_path):
     columns = [features.Categorical(names=["job"], min_count=1), features.Numeric(names=["age"])]
     batch = {"job": tf.constant(["a"]), "age": tf.constant([float("nan")])}
-    with pytest.raises(checks.UserError, match="features.numeric_age must see a finite number"):
+    with pytest.raises(
+        checks.UserError, match="features.numeric_age must be fitted on a finite number"
+    ):
         features.fit_columns(columns, [(batch, {})], str(tmp_path / "statistics"))
     assert os.listdir(tmp_path) == []
 

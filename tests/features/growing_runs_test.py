@@ -155,7 +155,7 @@ def test_a_run_goes_on_with_more_rows(tmp_path):
     for name in others:
         np.testing.assert_array_equal(grown[name], before[name], err_msg=name)
     assert _predict(larger, tmp_path, f"{tmp_path}/model.ckpt-20") == predicted
-    with pytest.raises(checks.UserError, match="Growing.capacity must be 48 at least"):
+    with pytest.raises(checks.UserError, match="Growing.capacity must be at least 48"):
         verbs.train(_make(averages=True, train_steps=30), str(tmp_path))
 
 

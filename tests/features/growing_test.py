@@ -240,7 +240,9 @@ def test_a_table_has_one_capacity():
         features.Growing(names=[field], capacity=capacity, table="items")
         for field, capacity in (("item", 8), ("last", 16))
     ]
-    with pytest.raises(checks.UserError, match="must have one Growing.capacity, got '8 and 16'"):
+    with pytest.raises(
+        checks.UserError, match="must have the same Growing.capacity in all columns, got '8 and 16'"
+    ):
         encoding.check_columns(columns, {"item": 0, "last": 0})
     with pytest.raises(checks.UserError, match="It holds float32"), tf.Graph().as_default():
         column = features.Growing(names=["x"], capacity=8)

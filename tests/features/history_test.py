@@ -138,12 +138,15 @@ def test_a_target_is_other_columns_and_may_share_their_table(fit):
         ({"events": features.Hashed}, "History.events must be a list"),
         ({"encoder": histories.Pooling}, "History.encoder must be"),
         ({"encoder": histories.TargetAttention()}, "name the columns that TargetAttention"),
-        ({"place_dimension": 4}, "History.last must be set where places are embedded"),
-        ({"times": "times"}, "History.now must come with times"),
-        ({"now": "now"}, "History.times must come with now"),
+        ({"place_dimension": 4}, "History.last must be set if History.place_dimension is set"),
+        ({"times": "times"}, "History.now must be set if times is set"),
+        ({"now": "now"}, "History.times must be set if now is set"),
         ({"last": 0}, "History.last must be"),
         ({"name": "a b"}, "History.name must"),
-        ({"shows_weights": True}, "shows_weights must stay False: Seen weighs no events"),
+        (
+            {"shows_weights": True},
+            "shows_weights must be False, because Seen does not weigh events",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(settings, says):
@@ -158,7 +161,7 @@ def test_columns_that_do_not_fit(fit):
     with pytest.raises(checks.UserError, match=r"clicks must read fields that are lists.*'item'"):
         _run(_history(events=[features.Hashed(names=["item"], num_buckets=9)]), fit)
     twice = _history(events=[features.Hashed(names=["item"], num_buckets=9)])
-    with pytest.raises(checks.UserError, match="must have a name each, got .'hashed_item'."):
+    with pytest.raises(checks.UserError, match="must have distinct names, got .'hashed_item'."):
         encoding.check_columns([twice, *twice.events], BATCH)
 
 

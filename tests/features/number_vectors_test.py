@@ -221,7 +221,7 @@ def test_what_is_no_number_is_refused(fit, column, values):
     [
         (
             lambda: features.PiecewiseLinear(names=["x"], boundaries=[1]),
-            "ascend, and be 2 at least",
+            "ascend, and hold at least 2 numbers",
         ),
         (lambda: features.PiecewiseLinear(names=["x"], boundaries=1), "must be at least 2"),
         (lambda: features.PiecewiseLinear(names=["x"], boundaries=[2, 1]), "must ascend"),

@@ -66,9 +66,12 @@ def test_variables_and_gradients_are_those_of_the_table():
 @pytest.mark.parametrize(
     ("others", "says"),
     [
-        ({"dimension": 16}, r"table 'items' must have one Hashed.dimension, got '8 and 16'"),
-        ({"num_buckets": 9}, r"one Hashed.num_buckets, got '50 and 9'"),
-        ({"trainable": False}, r"one Hashed.trainable, got 'True and False'"),
+        (
+            {"dimension": 16},
+            r"table 'items' must have the same Hashed.dimension in all columns, got '8 and 16'",
+        ),
+        ({"num_buckets": 9}, r"the same Hashed.num_buckets in all columns, got '50 and 9'"),
+        ({"trainable": False}, r"the same Hashed.trainable in all columns, got 'True and False'"),
     ],
 )
 def test_a_table_has_one_width(others, says):
@@ -84,11 +87,13 @@ def test_a_table_has_one_width(others, says):
 def test_a_table_has_columns_of_one_kind_and_a_name_of_its_own():
     hashed = features.Hashed(names=["item"], table="items", num_buckets=50)
     identity = features.Identity(names=["last"], table="items", size=50)
-    with pytest.raises(checks.UserError, match="must be of Hashed columns alone, got 'Identity'"):
+    with pytest.raises(
+        checks.UserError, match="must belong only to Hashed columns, got 'Identity'"
+    ):
         encoding.check_columns([hashed, identity], ITEMS)
     taken = features.Hashed(names=["last"], table="hashed_item", num_buckets=50)
     own = features.Hashed(names=["item"], num_buckets=50)
-    with pytest.raises(checks.UserError, match="must have a name each, got .'hashed_item'."):
+    with pytest.raises(checks.UserError, match="must have distinct names, got .'hashed_item'."):
         encoding.check_columns([own, taken], ITEMS)
-    with pytest.raises(checks.UserError, match="stay None where nothing is embedded"):
+    with pytest.raises(checks.UserError, match="be None if Hashed.dimension is None"):
         features.Hashed(names=["item"], num_buckets=9, dimension=None, table="items")

@@ -140,11 +140,14 @@ def test_a_tokenizer_of_ones_own(encode):
         ({"tokenizer": tokenizers.Bytes}, "Text.tokenizer must be a part such as @tokenizers"),
         ({"tokenizer": histories.Pooling()}, "Text.tokenizer must be a part"),
         ({"encoder": histories.Pooling}, "Text.encoder must be a part such as @histories"),
-        ({"encoder": histories.TargetAttention()}, "compares events with nothing, got 'TargetAtt"),
-        ({"place_dimension": 4}, "Text.max_tokens must be set where places are embedded"),
+        (
+            {"encoder": histories.TargetAttention()},
+            "be an encoder without a target, got 'TargetAtt",
+        ),
+        ({"place_dimension": 4}, "Text.max_tokens must be set if Text.place_dimension is set"),
         ({"max_tokens": 0}, "Text.max_tokens must be at least 1"),
         ({"dimension": None}, "Text.dimension must be a whole number"),
-        ({"word_vectors": "x"}, "Text.word_vectors must stay None where .* Bytes has none"),
+        ({"word_vectors": "x"}, "Text.word_vectors must be None if .* Bytes has none"),
         ({"word_vectors": 3}, "Text.word_vectors must be a text"),
     ],
 )

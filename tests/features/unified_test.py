@@ -111,7 +111,7 @@ def test_settings():
         _column("item", dimension=None)
     with pytest.raises(checks.UserError, match="Unified.num_lookups must be at least 1"):
         _column("item", num_lookups=0)
-    with pytest.raises(checks.UserError, match="'unified' must have one Unified.num_buckets"):
+    with pytest.raises(checks.UserError, match="'unified' must have the same Unified.num_buckets"):
         encoding.check_columns([_column("item"), _column("last", num_buckets=9)], ITEMS)
     own = _column("item", "last", table=None)
     _, tables, _ = _run([own])

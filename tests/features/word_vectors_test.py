@@ -89,7 +89,7 @@ def test_columns_of_one_table_share_its_vectors(fit, write):
     assert list(tables) == ["features/words/embedding"]
     np.testing.assert_array_equal(tables["features/words/embedding"][:2], [[3, 4], [7, 8]])
     other = _categorical(None, table="words", prefix="other")
-    with pytest.raises(checks.UserError, match="must have one Categorical.word_vectors"):
+    with pytest.raises(checks.UserError, match="must have the same Categorical.word_vectors"):
         features.check_columns([columns[1], other], {"x": ROWS})
 
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_not_there(fit, write, tmp_path):
 
 
 def test_one_hot_columns_have_no_vectors():
-    with pytest.raises(checks.UserError, match="stay None where nothing is embedded, got 'x'"):
+    with pytest.raises(checks.UserError, match="be None if the column has no embedding, got 'x'"):
         _categorical("x", dimension=None)
 
 

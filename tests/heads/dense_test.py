@@ -243,12 +243,12 @@ SAYS = {
     ),
     "vectors": (
         lambda: networks.UNet()({"a": tf.zeros([2, 4, 4, 1]), "b": tf.zeros([2, 3])}, True),
-        "UNet inputs must be images alone, got ['b']. A vector has no",
+        "UNet inputs must all be images, got ['b']. A vector has no",
     ),
     "experts": (
         lambda: build(make(networks.MMoE(expert=networks.UNet(filters=[2])))),
-        "an expert or a stage that is mixed with others must give vectors, [B, H], got (2, 4, 6, 2"
-        "). SharedBottom, SingleTask and MTAN take trunks that give maps.",
+        "an expert or a stage that is mixed with others must return vectors, [B, H], got (2, 4, 6, "
+        "2). SharedBottom, SingleTask and MTAN take trunks that return maps.",
     ),
     "counted classes": (
         lambda: heads.Segmentation(

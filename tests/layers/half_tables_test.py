@@ -207,7 +207,10 @@ def test_rows_that_are_frozen_stay_to_the_bit():
             {"optimizer": optimizers.SGD()},
             "the optimizer of 'embedding', which has 16 bits, must be one of LazyAdam, RowWiseAda",
         ),
-        ({"optimizer": optimizers.AdamW()}, "LazyAdam, RowWiseAdagrad, got 'AdamW'. Update.optim"),
+        (
+            {"optimizer": optimizers.AdamW()},
+            "LazyAdam, RowWiseAdagrad, got 'AdamW'. Choose one by pattern in Update.optim",
+        ),
         ({"optimizer": optimizers.Adagrad()}, "must be one of LazyAdam, RowWiseAdagrad"),
         (
             {"optimizer": lookahead.Lookahead(optimizer=optimizers.Adam())},
@@ -218,7 +221,7 @@ def test_rows_that_are_frozen_stay_to_the_bit():
                 "optimizer": optimizers.LazyAdam(),
                 "average": averaging.ExponentialAverage(decay=0.9),
             },
-            "Update.average must stay None where tables have 16 bits, as 'embedding', got Expon",
+            "Update.average must be None if tables have 16 bits, such as 'embedding', got Expon",
         ),
     ],
 )
@@ -246,7 +249,7 @@ def test_a_dense_gradient_is_refused():
         (table,) = tf1.trainable_variables()
         return update.Update()([tf.zeros([5, 3])], [table])
 
-    with pytest.raises(checks.UserError, match="must be one of looked-up rows, got 'a dense one'"):
+    with pytest.raises(checks.UserError, match="must be sparse, got 'dense'"):
         training.train(step_fn, 1, looped=False)
 
 
@@ -266,7 +269,7 @@ def test_it_is_a_setting_of_columns(make):
         (output,) = features.encode_columns([column], fed, features.load_statistics("")).values()
         assert output.dtype == tf.float32
         assert tf1.trainable_variables()[0].dtype.base_dtype == tf.bfloat16
-    with pytest.raises(checks.UserError, match="storage must stay 'float32' where nothing is"):
+    with pytest.raises(checks.UserError, match="storage must be 'float32' if .* is None"):
         make(names=["x"], storage="bfloat16", dimension=None)
     with pytest.raises(checks.UserError, match="storage must be one of float32, bfloat16, got"):
         make(names=["x"], storage="float16")

@@ -164,7 +164,7 @@ def test_settings_that_make_no_sense(settings, says):
     ("settings", "says"),
     [
         ({"added": ["sizes"]}, "Piggyback.added must be one of .* Did you mean 'size'"),
-        ({"added": list(tiny.LABELS)}, "leave a task that uses the weights as they are"),
+        ({"added": list(tiny.LABELS)}, "leave out a task, which uses the weights without a mask"),
         ({"kernels": ["^network/none"]}, "Piggyback.kernels must match a kernel of the network"),
         (
             {"network": networks.CrossStitch(stages=[networks.MLP(layers=[4])])},

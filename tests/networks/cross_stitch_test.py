@@ -130,7 +130,7 @@ def test_what_the_last_stitch_reads_is_shared():
             "CrossStitch.own must be in (0, 1]",
         ),
         (lambda: networks.Sluice(stages=networks.MLP()), "Sluice.stages must be a list of trunks"),
-        (lambda: _built(networks.Sluice(stages=_stages(4, 6))), "have as many units each"),
+        (lambda: _built(networks.Sluice(stages=_stages(4, 6))), "have equally many units"),
         (
             lambda: _built(networks.Sluice(stages=_stages(5), num_subspaces=2)),
             "Sluice.num_subspaces must divide 5 units",

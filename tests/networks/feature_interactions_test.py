@@ -241,7 +241,10 @@ def test_the_wide_part_has_an_optimizer_of_its_own(tmp_path):
         (lambda: networks.Cross(num_experts=2, rank=2, gated=True), "Cross.gated must be False"),
         (lambda: networks.MaskNet(reduction=0), "MaskNet.reduction must be"),
         (lambda: networks.FiBiNET(bilinear="eech"), "Did you mean 'each'?"),
-        (lambda: networks.FinalMLP(streams=[networks.MLP()]), "FinalMLP.streams must be two"),
+        (
+            lambda: networks.FinalMLP(streams=[networks.MLP()]),
+            "FinalMLP.streams must hold two trunks",
+        ),
         (
             lambda: build_trunk(
                 networks.FinalMLP(streams=[networks.MLP(layers=[3])] * 2, num_heads=2), INPUTS

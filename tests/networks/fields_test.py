@@ -45,8 +45,8 @@ def test_columns_of_one_width_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("inputs", "dimension", "says"),
     [
-        (INPUTS, None, "FM inputs must have one width, got {'age': 1, 'job': 4"),
-        ({"age": INPUTS["age"]}, 4, "FM inputs must hold two columns, got ['age']"),
+        (INPUTS, None, "FM inputs must have equal widths, got {'age': 1, 'job': 4"),
+        ({"age": INPUTS["age"]}, 4, "FM inputs must hold at least two columns, got ['age']"),
         ({**INPUTS, "photo": np.zeros([5, 2, 2, 1], np.float32)}, 4, "Column 'photo' has that"),
     ],
 )

@@ -127,7 +127,7 @@ def test_what_is_normalised_keeps_16_bits():
     [
         (
             {"batch_norm": True, "layer_norm": True},
-            "MLP.layer_norm must be False where MLP.batch_norm is True, got True.",
+            "MLP.layer_norm must be False if MLP.batch_norm is True, got True.",
         ),
         ({"activation": "swigly"}, "Did you mean 'swiglu'?"),
         ({"residual": 1}, "MLP.residual must be True or False"),

@@ -75,7 +75,7 @@ def _conv(inputs, kernel, stride):
         ({"depth": 18}, r"ResNet.depth must be 6 n \+ 2: 8, 14, 20, 26, 32, ..., got 18"),
         ({"depth": 2}, "ResNet.depth must be 6 n"),
         ({"filters": [16, 32]}, "ResNet.filters must hold 3 numbers"),
-        ({"filters": [16, 8, 32]}, "ResNet.filters must not fall"),
+        ({"filters": [16, 8, 32]}, "ResNet.filters must not decrease"),
         ({"shortcut": "none"}, "ResNet.shortcut must be one of pad, projection"),
     ],
 )

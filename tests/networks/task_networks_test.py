@@ -364,7 +364,7 @@ def test_a_domain_without_rows_keeps_its_averages():
         ),
         (
             lambda: Built(_stem(own={t: ["click_*"] for t in TASKS}), inputs=GROUPED),
-            "STEM.own['click_long'] must name columns of no other task, got ['click_job']",
+            "STEM.own['click_long'] must not name columns of another task, got ['click_job']",
         ),
         (
             lambda: Built(_stem(own={"click": ["clik_job"]}), inputs=GROUPED),

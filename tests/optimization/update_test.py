@@ -126,7 +126,9 @@ def test_nothing_that_is_not_frozen():
         weights = [training.variable(name, [1.0]) for name in ("a", "b", "c", "d")]
         return update.Update()([], [one for one in weights if one.trainable])
 
-    rule = "Freezing must leave a variable to train that a loss depends on, got 'a, b, c and 1 more"
+    rule = (
+        "Freezing must leave a variable to train on which a loss depends, got 'a, b, c and 1 more"
+    )
     held = freezing.Freezing(frozen=[".*"])
     with tf.Graph().as_default(), pytest.raises(checks.UserError, match=rule):
         tf.compat.v1.train.create_global_step()
@@ -237,11 +239,15 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
             "Cosine.value of Update.schedule must be 1, got 0.002. The optimizer has the learning",
         ),
         (
+            {"schedule": schedules.Piecewise(boundaries=[9], values=[0.01, 0.001])},
+            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. The optimizer",
+        ),
+        (
             {
                 "optimizer": optimizers.Adam(learning_rate=schedules.Cosine(value=1)),
                 "schedule": schedules.Cosine(value=1),
             },
-            "Adam.learning_rate must be another part than Update.schedule",
+            "Adam.learning_rate must not be Update.schedule",
         ),
         ({"schedule": 0.5}, r"Update.schedule must be a part such as @schedules.Cosine\(\)"),
         (

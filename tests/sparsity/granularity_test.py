@@ -140,9 +140,9 @@ def test_units_that_go_together_are_the_same_in_each_kernel():
 @pytest.mark.parametrize(
     ("together", "says"),
     [
-        (["stem"], "Units.together must match two kernels that are cut, or more, got 'stem'"),
-        (["kernel$"], "Units.together must match kernels of as many units each, got {"),
-        (["stem|conv_1", "stem|block_0"], "Units.together must match no kernel twice"),
+        (["stem"], "Units.together must match at least two kernels that are cut, got 'stem'"),
+        (["kernel$"], "Units.together must match kernels with equally many units, got {"),
+        (["stem|conv_1", "stem|block_0"], "Units.together must not match a kernel twice"),
         (["("], "Units.together must hold regular expressions"),
     ],
 )

@@ -684,7 +684,7 @@ def test_what_is_frozen_is_not_cut():
 
 def test_what_is_held_up_to_a_step_is_cut_from_then_on():
     frozen = freezing.Freezing(until={"^network/trunk/": 4})
-    with pytest.raises(checks.UserError, match="Pruning.schedule must cut first at step 4 or lat"):
+    with pytest.raises(checks.UserError, match="Pruning.schedule must begin at step 4 or lat"):
         _train(_model(frozen=frozen, part=SUM), 0, 0)
     late = pruning_schedules.Cubic(begin_step=4, end_step=9, every_steps=2)
     found = _train(_model(parts=[_part(schedule=late)], part=SUM, frozen=frozen, **BARE), 3, 4)
@@ -970,7 +970,7 @@ def test_a_warm_start_takes_no_mask_of_another_shape(finished):
     made = tiny.make()
     model_ = dataclasses.replace(made.model, pruning=[units])
     made = dataclasses.replace(made, model=model_, warm_start=warm)
-    says = r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as there"
+    says = r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as in the"
     with pytest.raises(checks.UserError, match=says):
         verbs.plan_warm_start(made)
 
@@ -1060,7 +1060,7 @@ def test_the_summary_tells_how_much_is_cut(finished):
         ({"granularity": granularity.NOfM(), "sparsity": None}, "NOfM.m must divide the inputs of"),
         (
             {"patterns": ["^network/"], "granularity": granularity.TableRows()},
-            "Pruning.patterns must choose tables alone where rows are cut, and 'network/trunk/hid",
+            "Pruning.patterns must choose only tables, whose rows are cut: 'network/trunk/hid",
         ),
         (
             {"patterns": ["^features/"], "gradient": "dense"},
@@ -1068,11 +1068,11 @@ def test_the_summary_tells_how_much_is_cut(finished):
         ),
         (
             {"patterns": ["^features/"], "criterion": criteria.TaskSaliency()},
-            "Pruning.patterns must choose kernels that a task's loss depends on, each of them, got",
+            "Pruning.patterns must choose only kernels that a task's loss depends on, got",
         ),
         (
             {"patterns": ["^features/"], "criterion": criteria.Snip()},
-            "Pruning.patterns must choose weights that a loss depends on, each of them, got 'feat",
+            "Pruning.patterns must choose only weights that a loss depends on, got 'feat",
         ),
     ],
 )
@@ -1100,31 +1100,31 @@ def test_patterns_that_choose_nothing_that_can_be_cut(settings, message):
         ({"granularity": granularity.NOfM()}, None),
         (
             {"granularity": granularity.NOfM(), "sparsity": 0.9},
-            "Pruning.sparsity must be 0.5, as NOfM has it, or None, got 0.9",
+            "Pruning.sparsity must be None or 0.5, the sparsity of NOfM, got 0.9",
         ),
         (
             {"granularity": granularity.TableRows(), "criterion": criteria.Snip()},
-            "Pruning.criterion must read weights alone where rows of tables are cut",
+            "Pruning.criterion must read only weights if rows of tables are cut",
         ),
         (
             {"granularity": granularity.TableRows(), "gradient": "dense"},
-            "Pruning.gradient must be 'stopped' where rows of tables are cut, got 'dense'",
+            "Pruning.gradient must be 'stopped' if rows of tables are cut, got 'dense'",
         ),
         (
             {"granularity": granularity.Units(), "gradient": "straight_through"},
-            "Pruning.gradient must be 'stopped' or 'dense' where whole units are cut, got 'straig",
+            "Pruning.gradient must be 'stopped' or 'dense' if whole units are cut, got 'straig",
         ),
         (
             {"density": densities.Uniform(per_unit=True), "granularity": granularity.Blocks()},
-            "Uniform.per_unit must be False where not single weights are cut, got True. Blocks.",
+            "Uniform.per_unit must be False unless single weights are cut, got True. Blocks cut",
         ),
         (
             {"regrowth": regrowth.Regrowth(until_step=9)},
-            "Pruning.gradient must be 'dense' where weights grow by their gradients, got 'stopped'",
+            "Pruning.gradient must be 'dense' if weights grow by their gradients, got 'stopped'",
         ),
         (
             {"regrowth": regrowth.Regrowth(until_step=9), "granularity": granularity.Blocks()},
-            "Pruning.granularity must be Entries where weights grow again",
+            "Pruning.granularity must be Entries if weights grow again",
         ),
     ],
 )

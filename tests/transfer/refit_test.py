@@ -194,7 +194,7 @@ def test_a_head_of_tf_estimator_is_refused(source, tmp_path):
     head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(n_classes=3))
     model = dataclasses.replace(made.model, heads=[head, *made.model.heads[1:]])
     with pytest.raises(
-        checks.UserError, match="task must name a head MultiClass, got 'EstimatorHead'"
+        checks.UserError, match="task must name a task with a MultiClass head, got 'EstimatorHead'"
     ):
         verbs.train(dataclasses.replace(made, model=model), str(tmp_path / "run"))
 
@@ -212,6 +212,23 @@ def test_a_classifier_that_predicts_nan_is_not_chosen():
     rows = [refit.Rows(towers, zeros, np.ones(3), zeros)]
     head = heads.MultiClass(name="y", classes=2)
     np.testing.assert_array_equal(chosen.fit(head, old, rows).kernel, np.eye(2))
+
+
+def test_taus_need_a_labelled_row():
+    old, zeros = refit.Classifier(np.eye(2), np.zeros(2)), np.zeros(3, np.int64)
+    part = refit.TauNormalized(task="y", source="x", taus=[1.0, 0.0], split="validation")
+    rows = [refit.Rows(np.ones([3, 2]), zeros, np.zeros(3), zeros)]
+    with pytest.raises(checks.UserError, match="split 'validation' must hold a row with a label"):
+        part.fit(heads.MultiClass(name="y", classes=2), old, rows)
+
+
+def test_a_class_whose_mean_is_zero_gets_no_nan():
+    """A tower with ReLU can be 0 for all rows of a class."""
+    old, classes = refit.Classifier(np.ones([2, 2]), np.zeros(2)), np.array([0, 1])
+    rows = [refit.Rows(np.array([[0.0, 0.0], [3.0, 4.0]]), classes, np.ones(2), np.zeros(2))]
+    part = refit.NearestMean(task="y", source="x")
+    result = part.fit(heads.MultiClass(name="y", classes=2), old, rows)
+    np.testing.assert_allclose(result.kernel, [[0, 0.6], [0, 0.8]])
 
 
 def test_a_class_without_weights_keeps_them():

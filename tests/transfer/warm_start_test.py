@@ -426,7 +426,7 @@ def built(tmp_path_factory):
         ),
         (
             {"include": ["^features/", "^head/new/"]},
-            r"include must find a variable of .*model.ckpt-20, got '\^head/new/'. It lacks 'h",
+            r"include must match a variable of .*model.ckpt-20, got '\^head/new/'. It lacks 'h",
         ),
     ],
 )
@@ -482,6 +482,15 @@ def test_a_damaged_source(source, tmp_path, built):
         ({"new_rows": "average"}, "WarmStart.new_rows must be one of own, mean, unknown, zeros"),
         ({"row_names": {"a": "/nowhere"}}, r"row_names\['a'\] must be a list of names or an exist"),
         ({"rename": ["a"]}, "WarmStart.rename must map patterns to replacements"),
+        ({"rename": {"^a/": r"b/\1"}}, r"rename\['\^a/'\] must be a replace.* invalid group ref"),
+        (
+            {"rename": {"^a/": r"b/\g<x>"}},
+            r"must be a replacement as in re.sub, .* mistake: unknown group",
+        ),
+        (
+            {"rename": {"^a/": r"b\d"}},
+            r"must be a replacement as in re.sub, .* mistake: bad escape",
+        ),
         ({"slots": 1}, "WarmStart.slots must be True or False"),
     ],
 )

@@ -424,7 +424,7 @@ def test_the_first_three_averages_that_no_step_updates_are_named():
         for name in "abcd":
             averages.list_read_averages()[name] = tf.zeros([])
         with pytest.raises(checks.UserError, match=r"some loss depends on, got \['a', 'b', 'c'\]"):
-            averaging._require_kept([])
+            averaging._require_updated([])
         with pytest.raises(checks.UserError, match=r"not be of a table, got \['b', 'c', 'd'\]"):
             averaging._require_not_behind(["b", "c", "d"])
-        averaging._require_kept("abcd")
+        averaging._require_updated("abcd")

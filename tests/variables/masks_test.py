@@ -235,10 +235,24 @@ def test_a_file_that_does_not_fit(tmp_path):
         checks.UserError, match=r"must broadcast to the shape of 'kernel', \(4, 3\)"
     ):
         training.train(_step_fn(optimizers.SGD(), entries), 1, looped=False)
-    path.write_text("none")
-    with pytest.raises(checks.UserError, match="FromFile.path must be a file of numpy.save"):
-        entries = {"kernel": masks.FromFile(path=str(path))}
-        training.train(_step_fn(optimizers.SGD(), entries), 1, looped=False)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: path.write_text("none"), "be a file of numpy.save"),
+        (lambda path: path.write_bytes(b""), "be a file of numpy.save"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 cut off"), "be a file of numpy.save"),
+        (lambda path: np.savez(path.open("wb"), mask=np.ones([4, 3])), "hold one array of numbers"),
+        (lambda path: np.save(path, np.full([4, 3], "0")), "hold one array of numbers"),
+    ],
+)
+def test_a_file_without_a_mask(write, message, tmp_path):
+    path = tmp_path / "mask.npy"
+    write(path)
+    part = masks.FromFile(path=str(path))
+    with pytest.raises(checks.UserError, match=f"FromFile.path must {message}"):
+        part(tf.zeros([4, 3]), "kernel")
 
 
 @pytest.mark.parametrize(

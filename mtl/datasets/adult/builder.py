@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of UCI Adult, from the network or from files fetched by hand.
+"""The tensorflow-datasets builder of UCI Adult, by download or from files in a folder.
 
 tfds.Tfds.name = "mtl.datasets.adult.builder.Adult"
 pipeline.Pipeline.train_split = "train"         # the official split: 32,561 and 16,281 people
@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 from mtl.data import files
 from mtl.files import storage
 
-# In the order of the files; the numbers are whole.
+# Columns of whole numbers, and all columns, in the order of the files.
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 class Adult(tfds.core.GeneratorBasedBuilder):
-    """One example per person; "?" is an unknown category, and income is ">50K" or "<=50K".
+    """One example for each person; "?" is an unknown category, and income is ">50K" or "<=50K".
 
     The official test file ends each income with a dot, which is dropped here.
     """
@@ -58,14 +58,14 @@ class Adult(tfds.core.GeneratorBasedBuilder):
     def _find_by_hand(self, dl_manager: tfds.download.DownloadManager) -> list[str] | None:
         try:
             folder = os.fspath(dl_manager.manual_dir)
-        except AssertionError:  # There is no such folder, or it is empty.
+        except AssertionError:  # The folder does not exist, or is empty.
             return None
-        found = [
+        candidates = [
             next(filter(os.path.exists, (stem, f"{stem}.gz")), None)
             for stem in (os.path.join(folder, name) for name in ("adult.data", "adult.test"))
         ]
-        paths = [path for path in found if path is not None]
-        return paths if len(paths) == len(found) else None
+        paths = [path for path in candidates if path is not None]
+        return paths if len(paths) == len(candidates) else None
 
     def _download_files(self, dl_manager: tfds.download.DownloadManager) -> list[str]:
         if not storage.reachable(self.URL):
@@ -75,7 +75,8 @@ class Adult(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         with files.open_binary(path) as lines:
-            # The official test file starts with a remark after "|"; both end in a blank line.
+            # The official test file starts with a remark after "|"; the two files end in a blank
+            # line.
             texts = (line.decode() for line in lines if line.strip() and not line.startswith(b"|"))
             for key, row in enumerate(csv.reader(texts, skipinitialspace=True)):
                 example = dict(zip(COLUMNS, row, strict=True))

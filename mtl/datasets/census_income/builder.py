@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of UCI Census-Income (KDD), from files fetched by hand.
+"""The tensorflow-datasets builder of UCI Census-Income (KDD), from files in a folder.
 
 tfds.Tfds.name = "mtl.datasets.census_income.builder.CensusIncome"
 tfds.Tfds.manual_dir = "data/census_income"     # census-income.data and .test, or one of the two
@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 
 from mtl.data import files
 
-# Rows of the official files. The test file, decompressed, has the MD5 sum
+# The number of rows of the official files. The test file, decompressed, has the MD5 sum
 # b82952d217858365c8e597827e3e5468.
 ROWS = {"census-income.data": 199_523, "census-income.test": 99_762}
 # In the order of the files.
@@ -32,13 +32,13 @@ COLUMNS = (
     *("own-business", "veteran-questionnaire", "veterans-benefits", "weeks-worked", "year"),
     "income",
 )
-# Whole numbers that count or measure; the codes of industry, occupation and others are texts.
+# Columns of whole numbers; codes such as the industry's are categories, so they are texts.
 NUMBERS = (
     *("age", "wage-per-hour", "capital-gains", "capital-losses", "dividends"),
     *("persons-worked-for-employer", "weeks-worked"),
 )
 WEIGHT = "instance-weight"
-# Where a file is cut: of five rows in their order, which split has which.
+# The rows of each split in every group of five rows.
 _CUT = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
 _CUT_TRAINING = {"train": (0, 1, 2, 3), "validation": (4,)}
 _CYCLE = 5
@@ -114,7 +114,7 @@ def _find_file(folder: str, name: str) -> str:
 
 
 def _read_rows(path: str) -> Iterator[list[str]]:
-    """Yield the values of each row; fail at the end unless there are as many as there should be."""
+    """Yield the values of each row; fail at the end if the number of rows is wrong."""
     expected = next(rows for name, rows in ROWS.items() if name in os.path.basename(path))
     count = itertools.count()
     try:
@@ -144,6 +144,6 @@ def _parse_row(path: str, number: int, row: list[str]) -> dict[str, Any]:
         try:
             example[name] = kind(example[name])
         except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{where} {name} must be {what}, got {example[name]!r}") from None
+            noun = "a whole number" if kind is int else "a number"
+            raise ValueError(f"{where} {name} must be {noun}, got {example[name]!r}") from None
     return example

@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of the digits; `README.md` beside it says where they are from.
+"""The tensorflow-datasets builder of the digits; `README.md` in this folder names their source.
 
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"
 pipeline.Pipeline.train_split = "train"
@@ -47,7 +47,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        del dl_manager  # The data is in the package.
+        del dl_manager  # The package contains the data.
         return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
     def _generate_examples(self, test: bool) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -66,7 +66,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 
 
 def _read_rows() -> Iterator[list[int]]:
-    """Return 64 pixels, row by row, and the digit."""
+    """Yield the rows of the file: 64 pixels, row by row, and the digit."""
     file = importlib.resources.files("mtl.datasets.digits") / "digits.csv.gz"
     with file.open("rb") as compressed, gzip.open(compressed, "rt") as lines:
         yield from (list(map(int, row)) for row in csv.reader(lines))

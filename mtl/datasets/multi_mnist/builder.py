@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of MultiMNIST, from files of MNIST fetched by hand.
+"""The tensorflow-datasets builder of MultiMNIST, from files of MNIST in a folder.
 
 tfds.Tfds.name = "mtl.datasets.multi_mnist.builder.MultiMnist"
 tfds.Tfds.manual_dir = "data/mnist"             # train-* and t10k-*, or one of the two
@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 
 from mtl.data import files
 
-# How many images each digit is the left one of.
+# The number of images in which each digit is on the left.
 PARTNERS = 4
 _SIZE, _CANVAS = 28, 36
 
@@ -26,9 +26,9 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
     the picture is scaled to 28 x 28 by averaging areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic
     Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun,
     "Multi-Task Learning as Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners
-    and two tasks. Each digit is the left one of four images, with partners drawn from its
-    split by a fixed seed: no digit is in both splits. The splits come from MNIST; with only
-    one of its two files, the last fifth of it is for testing.
+    and two tasks. Each digit is on the left in four images, with partners that a fixed seed draws
+    from its split: no digit is in both splits. The splits come from MNIST; if there is only one of
+    its two parts, the last fifth of this part is for testing.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -55,16 +55,16 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         folder = os.fspath(dl_manager.manual_dir)
-        found = [part for part in (_read_part(folder, "train"), _read_part(folder, "t10k")) if part]
-        if not found:
+        parts = [part for part in (_read_part(folder, "train"), _read_part(folder, "t10k")) if part]
+        if not parts:
             raise FileNotFoundError(f"{folder} holds no images and labels of MNIST")
-        if len(found) == 1:
-            images, labels = found[0]
+        if len(parts) == 1:
+            images, labels = parts[0]
             cut = len(labels) * 4 // 5
-            found = [(images[:cut], labels[:cut]), (images[cut:], labels[cut:])]
+            parts = [(images[:cut], labels[:cut]), (images[cut:], labels[cut:])]
         return {
             split: self._generate_examples(seed, *part)
-            for seed, (split, part) in enumerate(zip(("train", "test"), found, strict=True))
+            for seed, (split, part) in enumerate(zip(("train", "test"), parts, strict=True))
         }
 
     def _generate_examples(
@@ -82,7 +82,7 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
 
 def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Two digits [28, 28] -> [28, 28] uint8."""
+    """Return an image of two overlapping digits, [28, 28], [28, 28] -> uint8 [28, 28]."""
     canvas = np.zeros([_CANVAS, _CANVAS])
     canvas[:_SIZE, :_SIZE] = left
     corner = canvas[-_SIZE:, -_SIZE:]
@@ -92,7 +92,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _compute_shares() -> np.ndarray:
-    """Return [28, 36]: how much of each new row lies in each old one; rows sum to 1."""
+    """Return the share of each new row that lies in each old row, [28, 36]; rows sum to 1."""
     new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
     old = np.arange(_CANVAS)
     overlap = np.minimum(new + _CANVAS / _SIZE, old + 1) - np.maximum(new, old)
@@ -118,7 +118,7 @@ def _find_existing(stem: str) -> str | None:
 
 
 def _read_values(path: str) -> np.ndarray:
-    """Return the bytes of an IDX file behind its header: four bytes, and four for each axis."""
+    """Return the bytes of an IDX file after its header: four bytes, and four for each axis."""
     with files.open_binary(path) as file:
         content = file.read()
     # The fourth byte of the magic number is the number of axes.

@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of the scenes; `rendering.py` beside it draws them.
+"""The tensorflow-datasets builder of the scenes, which `rendering.py` draws.
 
 tfds.Tfds.name = "mtl.datasets.scenes.builder.Scenes"
 pipeline.Pipeline.train_split = "train"
@@ -15,7 +15,7 @@ from mtl.datasets.scenes import rendering
 
 
 class Scenes(tfds.core.GeneratorBasedBuilder):
-    """Rendered scenes with maps of classes, depth and normals, as `rendering.render_scene` says.
+    """Scenes with maps of classes, depth and normals, rendered by `rendering.render_scene`.
 
     A scene depends only on its split and its number. A subclass with another name may change the
     numbers.
@@ -43,7 +43,7 @@ class Scenes(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        del dl_manager  # Nothing is fetched.
+        del dl_manager  # The builder downloads no files.
         return {
             split: self._generate_examples(number, count)
             for number, (split, count) in enumerate(self.COUNTS.items())

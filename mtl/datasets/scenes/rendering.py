@@ -11,18 +11,18 @@ import numpy as np
 
 KINDS = ("sky", "floor", "wall", "sphere", "box")
 SKY, FLOOR, WALL, SPHERE, BOX = range(5)
-# Depths beyond this one are missing, as for a sensor.
+# Larger depths are missing, as for a sensor.
 FAR = 10.0
-_FOCAL = 0.8  # In widths of the image: 64 degrees are seen.
+_FOCAL = 0.8  # In widths of the image: the angle of view is 64 degrees.
 _AMBIENT = 0.35
 _NOISE = 0.02
 
 
 class Hits(NamedTuple):
-    """The points at which the rays of all pixels meet a surface, and the normals there.
+    """The points at which the rays of all pixels meet a surface, and the normals of the surface.
 
-    The distance is infinite for a ray that meets no surface. Rays are 1 deep, so a distance in
-    lengths of the ray is the depth.
+    The distance is infinite for a ray that meets no surface. Distances are in lengths of the ray.
+    The depth of every ray is 1, so the distance is the depth.
     """
 
     distances: np.ndarray
@@ -37,7 +37,7 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     it. All labels are exact at the middle of a pixel; only the image is rounded and has noise.
 
     Args:
-      random: what is drawn from.
+      random: the generator of random numbers.
       size: the height and width of the image in pixels.
 
     Returns:
@@ -54,14 +54,14 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     image = _draw_sky(random, size)
     kind = np.full([size, size], SKY, np.int64)
     depth, normal = np.full([size, size], np.inf), np.zeros([size, size, 3])
-    for what, hits in _draw_surfaces(random, in_world, height):
-        # In front of the camera, and nearer than all before.
-        is_seen = (hits.distances > 0) & (hits.distances < depth)
+    for surface, hits in _draw_surfaces(random, in_world, height):
+        # In front of the camera, and nearer than all earlier surfaces.
+        is_visible = (hits.distances > 0) & (hits.distances < depth)
         shade = _AMBIENT + (1 - _AMBIENT) * np.maximum(hits.normals @ light, 0)
         colour = random.uniform(0.2, 1.0, 3) * shade[..., np.newaxis]
-        for values, own in ((image, colour), (normal, hits.normals)):
-            values[is_seen] = own[is_seen]
-        kind[is_seen], depth[is_seen] = what, hits.distances[is_seen]
+        image[is_visible] = colour[is_visible]
+        normal[is_visible] = hits.normals[is_visible]
+        kind[is_visible], depth[is_visible] = surface, hits.distances[is_visible]
     image = np.clip(image + random.normal(0, _NOISE, image.shape), 0, 1)
     return {
         "image": np.rint(255 * image).astype(np.uint8),
@@ -79,7 +79,7 @@ def _cast_rays(size: int) -> np.ndarray:
 
 
 def _turn_down(angle: float) -> np.ndarray:
-    """Return the rotation from the camera's axes to those of the floor, [3, 3]."""
+    """Return the rotation from the axes of the camera to the axes of the floor, [3, 3]."""
     sine, cosine = np.sin(angle), np.cos(angle)
     return np.array([[1, 0, 0], [0, cosine, sine], [0, -sine, cosine]])
 
@@ -91,7 +91,7 @@ def _turn_round(angle: float) -> np.ndarray:
 
 
 def _draw_light(random: np.random.Generator) -> np.ndarray:
-    """Return where light comes from: from above, and from the side of the camera."""
+    """Return the direction to the light, [3]: it shines from above, and from behind the camera."""
     light = np.array([random.uniform(-1, 1), random.uniform(-1.5, -0.7), random.uniform(-1, -0.2)])
     return light / np.linalg.norm(light)
 
@@ -104,7 +104,7 @@ def _draw_sky(random: np.random.Generator, size: int) -> np.ndarray:
 def _draw_surfaces(
     random: np.random.Generator, rays: np.ndarray, height: float
 ) -> Iterator[tuple[int, Hits]]:
-    """Yield the kind of each surface, and where rays from the camera meet it."""
+    """Yield the kind of each surface, and the points at which rays from the camera meet it."""
     yield FLOOR, meet_plane(rays, np.array([0.0, -1.0, 0.0]), -height)
     if random.random() < 0.75:
         normal = _turn_round(random.uniform(-0.6, 0.6)) @ np.array([0.0, 0.0, -1.0])
@@ -122,7 +122,7 @@ def _draw_surfaces(
 
 
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
-    """Meet the plane of points p with `normal p = offset`, from the side that the normal faces."""
+    """Return where rays meet the front of a plane, the points p with `normal p = offset`."""
     along = rays @ normal
     with np.errstate(divide="ignore"):
         distances = np.where(along < 0, offset / along, np.inf)
@@ -130,7 +130,7 @@ def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
 
 
 def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
-    """Meet a sphere, from outside.
+    """Return where rays first meet a sphere that does not hold the camera.
 
     Args:
       rays: [H, W, 3], from the camera at the origin.
@@ -146,9 +146,9 @@ def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
 
 
 def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.ndarray) -> Hits:
-    """Meet a box of half `sides`, turned by [3, 3], from outside.
+    """Return where rays first meet a box that does not hold the camera.
 
-    A ray is within the box where it is within all three pairs of its planes.
+    A ray is inside the box while it is between the planes of all three pairs.
 
     Args:
       rays: [H, W, 3], from the camera at the origin.
@@ -156,7 +156,7 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
       sides: half the length of each side, [3].
       turn: the rotation of the box, [3, 3].
     """
-    # In the axes of the box, where its planes are upright.
+    # Turn the rays into the axes of the box.
     rays, start = rays @ turn, -centre @ turn
     with np.errstate(divide="ignore"):
         first, second = ((sign * sides - start) / rays for sign in (-1, 1))
@@ -164,6 +164,6 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
     enter, leave = np.minimum(first, second), np.maximum(first, second).min(-1)
     axis, distances = enter.argmax(-1), enter.max(-1)
     facing = -np.sign(np.take_along_axis(rays, axis[..., np.newaxis], -1))
-    # The plane of the last entry is the one that is seen.
+    # The plane of the last entry is visible.
     normals = np.eye(3)[axis] * facing @ turn.T
     return Hits(np.where(distances < leave, distances, np.inf), normals)

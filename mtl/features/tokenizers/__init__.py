@@ -3,8 +3,8 @@
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000
 
-Plain ops cut the text. So a server needs neither a library nor further kernels, and it cuts
-text exactly as training did. Only learning word pieces needs a library.
+Plain TensorFlow ops cut the text. So a server needs no further library or kernel, and it cuts text
+exactly as training did. Only learning word pieces needs a library.
 """
 
 from mtl.features.tokenizers.byte_values import Bytes

@@ -21,7 +21,7 @@ class Bytes(types.Tokenizer):
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the bytes, strings [B] -> int64 [B, (L)]."""
         del name, fitted
-        # `decode_raw` needs texts of equal length, so all texts become one.
+        # `decode_raw` needs texts of equal length, so join all texts into one text.
         text = tf.strings.reduce_join(texts, axis=0)
         values = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int64)
         lengths = tf.cast(tf.strings.length(texts), tf.int64)

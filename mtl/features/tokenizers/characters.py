@@ -1,4 +1,4 @@
-r"""Cleans texts before they are cut into words: each character by itself, from tables.
+r"""Cleans texts before they are cut into words, by tables of characters.
 
 tables = characters.read_tables(lowercase=True)
 characters.clean("Émile\u200b", lowercase=True)               # "emile"
@@ -6,8 +6,8 @@ characters.clean("Émile\u200b", lowercase=True)               # "emile"
 The rules equal BERT's tokenizer (J. Devlin et al., "BERT: Pre-training of Deep Bidirectional
 Transformers for Language Understanding", NAACL 2019, arXiv:1810.04805): control characters, U+FFFD
 and private characters are removed; spaces of all kinds and line breaks become a space. Lower-casing
-also removes accents: the marks (Mn) of the canonical decomposition. Because neighbours do not
-matter, a table holds all rules, and the served graph needs no library. The tables follow the
+also removes accents: the marks (Mn) of the canonical decomposition. The rules look at each
+character alone, so a table holds them, and the served graph needs no library. The tables follow the
 Unicode version of the Python that builds the graph; an export holds them.
 """
 
@@ -21,14 +21,14 @@ import numpy as np
 # The kinds of characters, for the cut into words.
 LETTER, SPACE, ALONE = 0, 1, 2
 
-# Behind the last code point of Unicode.
+# The number of code points of Unicode.
 _END = 0x110000
-# Tables over all code points are cut into pages, and equal pages are kept once.
+# Tables over all code points are cut into pages, and equal pages are stored once.
 _PAGE = 256
 # The ten planes between these ranges hold no characters in any version.
 _IN_USE = (range(0x40000), range(0xE0000, _END))
 _ALWAYS_SPACES = "\t\n\r"
-# Each ideograph is a word: BERT's ranges.
+# BERT makes a word of each ideograph in these ranges.
 _IDEOGRAPHS = (
     range(0x3400, 0x4DC0),
     range(0x4E00, 0xA000),
@@ -43,7 +43,7 @@ _IDEOGRAPHS = (
 
 @dataclasses.dataclass(frozen=True)
 class Paged:
-    """A number for each code point, in pages of 256; equal pages are kept once.
+    """A number for each code point, in pages of 256; equal pages are stored once.
 
     Attributes:
       pages: int32 [P, 256].
@@ -60,7 +60,7 @@ class Tables:
 
     Attributes:
       row_of: the row of `expansions` for each code point; 0 if it stays the same.
-      expansions: int32 [E, K], the code points that replace one, padded with -1.
+      expansions: int32 [E, K], the code points that replace one code point, padded with -1.
       kinds: LETTER, SPACE or ALONE, of each clean code point.
     """
 

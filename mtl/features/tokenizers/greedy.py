@@ -3,7 +3,7 @@
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
 One loop over lengths finds the longest piece that begins at each character. Another loop then
-follows the pieces of each word. Both handle all words at once.
+follows the pieces of each word. Both loops handle all words of a batch at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Pieces(NamedTuple):
 
     Attributes:
       size: the number of pieces.
-      longest: the most characters of a piece, without the mark `##`.
+      longest: the number of characters of the longest piece, without the mark `##`.
       unknown: the id of a word that cannot be cut.
     """
 
@@ -153,7 +153,7 @@ def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor
     The masks are bool [M] for characters, and bool [N] for words.
     """
     ends = row_splits[1:]
-    # A place behind the last word has length 0.
+    # After the last word, add a place of length 0.
     lengths_and_end = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
 
     def find_steps(places: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Parts of words by hash: a new spelling shares most of its parts with a known one.
+"""Parts of words by hash: a new spelling shares most of its parts with a known spelling.
 
 features.Text.tokenizer = @tokenizers.CharacterNgrams()
 tokenizers.CharacterNgrams.sizes = [3, 4, 5]
@@ -23,8 +23,8 @@ class CharacterNgrams(types.Tokenizer):
     P. Bojanowski et al., "Enriching Word Vectors with Subword Information" (fastText), TACL 2017,
     arXiv:1607.04606. A word stands between `<` and `>`: with the size 3, "where" is <wh, whe, her,
     ere, re> and <where>. Unlike in fastText, the whole word is hashed as well. `Words` says how a
-    text is cut into words. It needs no vocabulary. The n-grams of a word come by size, and then the
-    word, unless an n-gram equals it.
+    text is cut into words. This tokenizer needs no vocabulary. The n-grams of a word come by size,
+    and then the word, unless an n-gram equals it.
 
     Attributes:
       sizes: the lengths of n-grams in characters, counting the two marks.

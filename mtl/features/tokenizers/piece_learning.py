@@ -4,9 +4,9 @@ gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count
 gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
-It counts the words that the graph will cut. The library breaks ties by the order of the single
-characters, which comes from a hash map with a random seed. We give it a fixed order instead, and
-so equal counts give equal pieces.
+The accumulator counts words as the graph will cut them. The library breaks ties by the order of the
+single characters, which comes from a hash map with a random seed. We pass the characters in a fixed
+order, so equal counts give equal pieces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mtl import checks, types, versions
 from mtl.deferred import tf
 from mtl.features.tokenizers import greedy, splitting
 
-# How often each text for the library repeats a word.
+# Texts for the library repeat a word at most this often.
 _COPIES = 1000
 
 
@@ -33,8 +33,8 @@ class Pieces(types.Accumulator):
     Attributes:
       source: describes the texts.
       read: features -> strings [N].
-      size: the most pieces to learn.
-      min_count: how often a character or a pair must occur.
+      size: the largest number of pieces.
+      min_count: how often a character or a pair must occur to become a piece.
       lowercase: as in `splitting.split_words`.
     """
 
@@ -61,7 +61,7 @@ class Pieces(types.Accumulator):
         """Write the pieces, one a line, and return their file, number and greatest length."""
         counts = {word.decode(): count for word, count in self._counts.items()}
         pieces = learn_pieces(counts, self.size, self.min_count)
-        rule = f"see a character {self.min_count} times (min_count)"
+        rule = f"hold a character that occurs {self.min_count} times (min_count)"
         fix = "Lower min_count, or leave the field out."
         checks.require(len(pieces) > 0, f"features.{column}", rule, 0, fix)
         name = f"vocabulary_{column}.txt"
@@ -75,7 +75,7 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
 
     Args:
       counts: {word: how often it occurs}.
-      size: the most pieces.
+      size: the largest number of pieces.
       min_count: how often a character or a pair must occur to become a piece.
     """
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
@@ -101,7 +101,7 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
 
 
 def find_longest(pieces: Iterable[bytes]) -> int:
-    """Return the most characters of a piece, without the mark `##`."""
+    """Return the number of characters of the longest piece, without the mark `##`."""
     return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
 
 
@@ -131,6 +131,6 @@ def _import_library() -> Any:
     try:
         return importlib.import_module("tokenizers")
     except ImportError:
-        rule = "name a file where the library `tokenizers` is not installed"
+        rule = "name a file, because the library `tokenizers` is not installed"
         fix = f"{versions.how_to_get('text')} brings it."
         checks.fail("WordPiece.vocabulary", rule, None, fix)

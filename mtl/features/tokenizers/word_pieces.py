@@ -1,4 +1,4 @@
-"""Words and parts of words as tokens, by a vocabulary that is learned or given.
+"""Words and parts of words as tokens, by a vocabulary from the training split or from a file.
 
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000                         # learned; needs the extra `text`
@@ -25,7 +25,7 @@ class WordPiece(words.OfWords):
     M. Schuster, K. Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; the cut follows BERT
     (J. Devlin et al., NAACL 2019, arXiv:1810.04805). Pieces inside a word begin with `##`. A word
     that cannot be cut, or has more than 100 characters, becomes one unknown token: `[UNK]` if the
-    vocabulary has it, else an extra place behind all pieces. [CLS] and [SEP] are not added. `Words`
+    vocabulary has it, else an extra id after all pieces. [CLS] and [SEP] are not added. `Words`
     says how a text is cut into words.
 
     The library `tokenizers` (the extra `text`) learns a vocabulary from the word counts of the
@@ -33,7 +33,7 @@ class WordPiece(words.OfWords):
     neighbours. The order of the rows depends only on the counts.
 
     Attributes:
-      size: the most pieces to learn.
+      size: the largest number of pieces to learn.
       vocabulary: the path of a file with one piece a line, such as BERT's vocab.txt; None learns
         one. A run refuses a file that has changed since the run was started.
       min_count: how often a character or a pair must occur to become a piece.
@@ -59,7 +59,7 @@ class WordPiece(words.OfWords):
     def accumulator(
         self, field: str, read: Callable[[types.Tensors], tf.Tensor]
     ) -> types.Accumulator | None:
-        """Return an accumulator that learns the pieces of a field; None for a given vocabulary."""
+        """Return an accumulator that learns the pieces of a field; None if `vocabulary` is set."""
         if self.vocabulary is not None:
             return None
         return piece_learning.Pieces(
@@ -74,11 +74,11 @@ class WordPiece(words.OfWords):
         if self.vocabulary is None:
             entry = fitted.for_column(name)
             return greedy.Pieces(entry["size"], entry["longest"], entry["size"])
-        lines = self._read_given()
+        lines = self._read_vocabulary()
         has_insides = any(line.startswith(greedy.INSIDE) for line in lines)
         rule = "hold pieces that begin with ##, for the inside of words"
         fix = "Vocabularies of whole words are for Words."
         checks.require(has_insides, "WordPiece.vocabulary", rule, self.vocabulary, fix)
-        # Without `[UNK]` the unknown words get a place behind all pieces.
+        # Without `[UNK]`, unknown words get an id after all pieces.
         unknown = lines.index(_UNKNOWN) if _UNKNOWN in lines else len(lines)
         return greedy.Pieces(len(lines), piece_learning.find_longest(lines), unknown)

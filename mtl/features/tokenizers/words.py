@@ -15,7 +15,7 @@ from mtl.features import accumulators, vocabulary
 from mtl.features.tokenizers import characters, splitting
 
 # A small share of tokens that texts never contain does not hurt.
-_MOST_LOST = 0.01
+_MOST_UNREACHABLE = 0.01
 
 
 @checks.dataclass
@@ -35,13 +35,13 @@ class OfWords(types.Tokenizer):
 
     @property
     def file(self) -> str | None:
-        """The file of a given vocabulary, or None."""
+        """The file of the vocabulary from the settings, or None."""
         return self.vocabulary
 
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
         """Return the tokens."""
         if self.vocabulary is not None:
-            self._read_given()  # Check it here: readers of the names do not know the setting.
+            self._read_vocabulary()  # Check the file here, where an error can name the setting.
         return types.RowNames(names=self._find_entries(name, fitted), axis=0, and_unknown=True)
 
     def _find_entries(self, name: str, fitted: types.Statistics) -> str:
@@ -50,8 +50,8 @@ class OfWords(types.Tokenizer):
             return fitted.path(fitted.for_column(name)["file"])
         return self.vocabulary
 
-    def _read_given(self) -> list[bytes]:
-        """Return the tokens of the given file.
+    def _read_vocabulary(self) -> list[bytes]:
+        """Return the tokens of the file `vocabulary`.
 
         Raises:
           UserError: it is not a vocabulary, or many of its tokens cannot occur in texts.
@@ -59,17 +59,18 @@ class OfWords(types.Tokenizer):
         kind = type(self).__name__
         lines = vocabulary.read_file(f"{kind}.vocabulary", cast(str, self.vocabulary))
         if self.lowercase:
-            lost = [text for line in lines if _is_lost(text := line.decode(errors="replace"))]
-            rule = f"hold no capital letters and accents where {kind}.lowercase is True"
-            fix = f"{len(lost)} of {len(lines)} tokens have some. Set lowercase = False."
-            fits = len(lost) <= _MOST_LOST * len(lines)
-            checks.require(fits, f"{kind}.vocabulary", rule, lost[:1], fix)
+            tokens = [line.decode(errors="replace") for line in lines]
+            unreachable = [token for token in tokens if _is_unreachable(token)]
+            rule = f"hold no capital letters or accents if {kind}.lowercase is True"
+            fix = f"{len(unreachable)} of {len(lines)} tokens have some. Set lowercase = False."
+            fits = len(unreachable) <= _MOST_UNREACHABLE * len(lines)
+            checks.require(fits, f"{kind}.vocabulary", rule, unreachable[:1], fix)
         return lines
 
 
-def _is_lost(token: str) -> bool:
+def _is_unreachable(token: str) -> bool:
     """Return True if a token cannot occur in texts whose letters were made small."""
-    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which texts never contain.
+    is_special = token[0] == "[" and token[-1] == "]"  # Like [UNK], which no text contains.
     if token.isascii():
         return not is_special and token != token.lower()
     return token != characters.clean(token, lowercase=True)
@@ -77,18 +78,19 @@ def _is_lost(token: str) -> bool:
 
 @checks.dataclass
 class Words(OfWords):
-    """Makes a token of each word, by vocabulary; words are cut as BERT's basic tokenizer does.
+    """Makes a token of each word, by vocabulary, and finds words like BERT's basic tokenizer.
 
     Spaces separate words; each punctuation mark or ideograph is a word. Unknown words have extra
-    places behind the vocabulary. `characters` says how letters are cleaned first.
+    ids after the vocabulary. `characters` says how letters are cleaned first.
 
     Attributes:
       vocabulary: the path of a file with one word a line; None takes the words of the training
         split. A run refuses a file that has changed since the run was started.
       min_count: how often a word must occur in the training split to enter the vocabulary. The
-        default is 2: a word that occurs once says little, and trains the vector of the unknown.
-      max_size: the most words to keep, the frequent ones; None keeps all.
-      num_unknown: places for unknown words; a hash spreads the words over them.
+        default is 2: a word that occurs once says little, and its row can train the vector of
+        unknown words.
+      max_size: the largest number of words, the most frequent ones; None keeps all.
+      num_unknown: the number of ids for unknown words; a hash chooses among them.
       lowercase: True makes letters small and removes their accents first.
     """
 
@@ -102,15 +104,15 @@ class Words(OfWords):
         return words.with_flat_values(table.lookup(words.flat_values))
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
-        """Return the size of the vocabulary plus the number of places for unknown words."""
+        """Return the size of the vocabulary plus `num_unknown`."""
         has_vocabulary = self.vocabulary is not None
-        size = len(self._read_given()) if has_vocabulary else fitted.for_column(name)["size"]
+        size = len(self._read_vocabulary()) if has_vocabulary else fitted.for_column(name)["size"]
         return size + self.num_unknown
 
     def accumulator(
         self, field: str, read: Callable[[types.Tensors], tf.Tensor]
     ) -> types.Accumulator | None:
-        """Return an accumulator that counts the words of a field; None for a given vocabulary."""
+        """Return an accumulator that counts the words of a field; None if `vocabulary` is set."""
         if self.vocabulary is not None:
             return None
 

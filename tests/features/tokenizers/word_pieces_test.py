@@ -128,15 +128,13 @@ def test_learning_without_the_library_says_what_to_install(fit, monkeypatch):
     column = features.Text(
         names=["x"], tokenizer=tokenizers.WordPiece(), encoder=lambda events, target: events
     )
-    says = (
-        r"WordPiece.vocabulary must name a file where .* pip install 'multitask-estimator\[text\]'"
-    )
+    says = r"WordPiece.vocabulary must name a file, .* pip install 'multitask-estimator\[text\]'"
     with pytest.raises(checks.UserError, match=says):
         fit([column], {"x": np.array(["a", "b"], object)})
 
 
 def test_texts_without_a_frequent_character_are_refused(fit):
-    with pytest.raises(checks.UserError, match="text_x must see a character 2 times"):
+    with pytest.raises(checks.UserError, match="text_x must hold a character that occurs 2 times"):
         _learn(fit, ["a", "b", ""])
 
 

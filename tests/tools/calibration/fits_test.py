@@ -242,8 +242,16 @@ def test_a_calibrated_run_is_a_plain_one(kind, tasks, num_knots, source, tmp_pat
         (calibration.Platt, {"split": "train"}, "Platt.split must be another split than"),
         (calibration.Platt, {"tasks": []}, "Platt.tasks must name a task"),
         (calibration.Platt, {"tasks": ["sing"]}, "Platt.tasks must be one of .*mean 'sign'"),
-        (calibration.Platt, {"tasks": ["kind"]}, "name a head Binary or MultiLabel, got 'MultiCl"),
-        (calibration.Temperature, {"tasks": ["size"]}, "must name a head Binary or .*Regression"),
+        (
+            calibration.Platt,
+            {"tasks": ["kind"]},
+            "a task with a Binary or MultiLabel head, got 'MultiCl",
+        ),
+        (
+            calibration.Temperature,
+            {"tasks": ["size"]},
+            "must name a task with a Binary or .*Regression",
+        ),
         (calibration.Isotonic, {}, "knots of task 'sign' must be above 0 with Isotonic, got 0"),
         (calibration.Temperature, {"knots": 4}, "be 0 with Temperature, got 4. Isotonic computes"),
         (calibration.Platt, {"source": "no"}, "source must be a checkpoint, or a model_dir"),

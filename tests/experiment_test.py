@@ -340,7 +340,7 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
     exported = _newest(tmp_path / "export" / "best")
     with caplog.at_level(logging.INFO, "mtl"):
         assert run(patience=2)[1] == 0
-    assert "no better for long" in caplog.text
+    assert "Best.patience has ended the run" in caplog.text
     assert run(patience=3)[1] == 5
     assert tiny.checkpoint_steps(tmp_path) == [15, 20]
     assert _newest(tmp_path / "export" / "best") == exported

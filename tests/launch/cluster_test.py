@@ -293,7 +293,7 @@ def test_whoever_is_stopped_beside_parameter_servers_the_chief_saves(started, ru
     signals = ("worker-0", signal.SIGTERM), ("ps-0", signal.SIGTERM)
     said = run_in(started, *processes, "--", *arguments, signals=signals, code=STOPPED)
     for member, _ in signals:
-        assert f"{member} was stopped: so is the run." in said, said
+        assert f"{member} was stopped, so the whole run stops." in said, said
     for member in ("worker-0", "ps-0"):
         assert re.search(rf"{member} +\| Stopped by SIGTERM .* the chief", said), said
     saved = re.findall(r"chief-0 +\| Stopped by SIGTERM at step (\d+), which is saved", said)

@@ -51,8 +51,9 @@ def canonical_text(value: Any) -> str:
 def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
-        # A field at its earlier default leaves the text of older settings unchanged.
-        if values.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+        # A field with its earlier default is left out, because old records lack it. Other fields
+        # are not compared: an array has no truth value.
+        if "earlier" in field.metadata and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]
     parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
     return type(part).__qualname__ + _join_parts("()", parts)

@@ -135,9 +135,10 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
     parts = _find_parts(text, form)
     if parts is None:
         return None
-    year, month, day, hour = parts[:4]
-    is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1] and hour < 24
-    return parts if is_day else None
+    year, month, day, hour, minute, second = parts
+    is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1]
+    # A second 60 is a leap second.
+    return parts if is_day and hour < 24 and minute < 60 and second <= 60 else None
 
 
 def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:

@@ -522,7 +522,7 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path):
-    with pytest.raises(checks.UserError, match=r"got '20'. There is none yet"):
+    with pytest.raises(checks.UserError, match=r"got '20'. There is no checkpoint yet"):
         run_directory.checkpoint_path(str(tmp_path), "20")
     paths = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 10)]
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[-1], paths)

@@ -228,7 +228,7 @@ def test_packed_weights_take_less_room(kind, at_most, tmp_path):
 
 @pytest.mark.medium
 def test_too_tight_a_tolerance_refuses_the_export(make, tmp_path):
-    with pytest.raises(checks.UserError, match="is off by .* where 1e-09 is allowed"):
+    with pytest.raises(checks.UserError, match="is off by .* but at most 1e-09 is allowed"):
         make(optimized=serving.Optimized(tolerance=1e-9)).export(tmp_path)
     assert os.listdir(tmp_path) == []
 

@@ -77,8 +77,8 @@ def _read_flags(module: str) -> Iterator[str]:
         first = given if isinstance(given, str) else ""
         if called == "define_checkpoint":
             yield "--checkpoint"
-        # `define_checkpoint` itself calls DEFINE_string in `app`, which every verb imports.
-        elif called.startswith("DEFINE_") and first != "checkpoint":
+        # `define_checkpoint` calls DEFINE_string in `app`, which every verb imports.
+        elif called.startswith("DEFINE_") and (module, first) != ("app", "checkpoint"):
             yield f"--{first}"
         elif called in ("add", "add_argument") and first.startswith("--"):
             yield first

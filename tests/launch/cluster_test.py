@@ -228,7 +228,7 @@ def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(starte
     stops = [line.partition("Stopped")[2] for line in said.splitlines() if "Stopped by" in line]
     assert len(stops) == 2 and len(set(stops)) == 1, said
     assert "Error: worker-0 has given no sign of life for" in said
-    assert "Starting all again, 2 of 2" in said
+    assert "Starting all processes again, 2 of 2" in said
     _assert_close(started / "lost", in_step[0], rtol=0)
 
 

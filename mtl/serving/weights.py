@@ -35,7 +35,7 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
         # A weight above 65504 overflows in float16, so this constant stays in float32.
         if not np.isfinite(packed).all():
             continue
-        if all(_looks_up(node, name) for node in lookups):
+        if all(_looks_up(graph, node, name) for node in lookups):
             graph.set_constant(name, packed)
             for lookup in lookups:
                 _unpack_rows(graph, lookup, step)
@@ -61,8 +61,12 @@ def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray 
     return np.rint(value / step).astype(np.int8), step
 
 
-def _looks_up(node: tf.compat.v1.NodeDef, table: str) -> bool:
-    return node.op == "GatherV2" and node.input[0] == table and table not in node.input[1:]
+def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bool:
+    """Return whether a node reads rows of a table. A step fits rows, which keep the last axis."""
+    if node.op != "GatherV2" or node.input[0] != table or table in node.input[1:]:
+        return False
+    axis = graph.value(node.input[2])
+    return axis is not None and int(axis) == 0
 
 
 def _unpack_rows(

@@ -222,13 +222,14 @@ def _copy_file(path: str, version: Version) -> str:
         size = os.path.getsize(to)
         rule, fix = f"have {version.size} bytes", "It changed while it was read: start again."
         checks.require(size == version.size, path, rule, size, fix)
-    except FileNotFoundError as error:
-        raise checks.UserError(f"{path} is gone: it was there a moment ago.") from error
-    except OSError as error:
-        raise checks.UserError(f"{path} cannot be copied to {folder}: {error.strerror}.") from error
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(to)
+        if isinstance(error, FileNotFoundError):
+            raise checks.UserError(f"{path} is gone: it was there a moment ago.") from error
+        if isinstance(error, OSError):
+            problem = f"{path} cannot be copied to {folder}: {error.strerror}."
+            raise checks.UserError(problem) from error
         raise
     return to
 

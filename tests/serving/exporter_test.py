@@ -314,9 +314,9 @@ def test_training_goes_on_without_the_export(tmp_path, caplog):
 @pytest.mark.medium
 def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     exported = []
-    write = serving.Exporter._written
+    write = serving.Exporter._write_rewritten
     monkeypatch.setattr(
-        serving.Exporter, "_written", lambda *args: exported.append(args) or write(*args)
+        serving.Exporter, "_write_rewritten", lambda *args: exported.append(args) or write(*args)
     )
     verbs.train(tiny.make(check_rows=256, train_steps=1, checkpoint_steps=1), str(tmp_path))
     (latest,), (best,) = (

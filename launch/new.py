@@ -58,10 +58,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--comment", default="", help="lines that start with this text are ignored")
     add("--missing", action="append", default=[], help="a text for a missing value; repeatable")
     add(
-        "--value",
-        action="append",
-        default=[],
-        help="a text that is a value, though it looks missing, such as a class NA; repeatable",
+        "--value", action="append", default=[], help="a class that looks missing, as NA; repeatable"
     )
     add(
         "--number_form",

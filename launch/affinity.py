@@ -19,7 +19,8 @@ from mtl import checks, deferred
 from mtl.configs import config, gin_files
 
 with deferred.imports():
-    from mtl import experiment, model
+    from mtl import experiment as experiment_lib
+    from mtl import model
     from mtl.monitoring import event_files
     from mtl.tools import affinity
     from mtl.tools.drawing import affinity_picture, pictures
@@ -30,7 +31,7 @@ TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (defaul
 OVERLAP = flags.DEFINE_bool(
     "overlap",
     False,
-    "Let a model also train tasks that another model serves, if they help.",
+    "Let a model also train tasks of another model, if they improve its tasks.",
 )
 
 
@@ -38,19 +39,20 @@ def main() -> None:
     """Print the best groups for the run that the flags describe, and the next commands."""
     model_dir = app.MODEL_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
-    made, model_dir = app.load()
+    experiment, model_dir = app.load()
     # A head without a loss has no gradient, and so no affinity.
-    tasks = [head.name for head in made.model.heads_with_loss]
+    tasks = [head.name for head in experiment.model.heads_with_loss]
     for task in TASKS.value:
         checks.one_of("--tasks", task, tasks)
     checks.unique("--tasks", TASKS.value)
-    # In the order of the run, whatever the order of the flag.
-    chosen = [task for task in tasks if not TASKS.value or task in TASKS.value]
+    # In the order of the run, not of the flag.
+    tasks = [task for task in tasks if not TASKS.value or task in TASKS.value]
     curves = event_files.read_record(model_dir).curves
     pairs = affinity_picture.group(curves)
     fix = "Train with gin_configs/balancing/affinity.gin."
-    checks.require(bool(pairs), "--model_dir", "be a run that measured affinities", model_dir, fix)
-    measured = grouping.Measured.from_pairs(pairs, chosen)
+    rule = "be a run that has measured affinities"
+    checks.require(bool(pairs), "--model_dir", rule, model_dir, fix)
+    measured = grouping.Measured.from_pairs(pairs, tasks)
     proposals = grouping.propose(measured, MODELS.value, OVERLAP.value)
     picture, table = pictures.write(model_dir, curves, [affinity_picture])
     steps = measured.steps
@@ -59,45 +61,47 @@ def main() -> None:
     print(grouping.describe(measured, proposals))
     print("\nNext:")
     for number, group in enumerate(proposals[0].groups, 1):
-        own = grouping.name_tasks(measured, group.trained)
-        print(f"  {_suggest_training(made, model_dir, number, own)}")
+        names = grouping.name_tasks(measured, group.trained)
+        print(f"  {_suggest_training(experiment, model_dir, number, names)}")
     for task in measured.find_harmful_steps():
-        told = "TaskAffinity.learning_rate is too large to measure affinities"
-        print(f"Warning: steps of {task!r} raise its own loss: {told}.", file=sys.stderr)
+        reason = "TaskAffinity.learning_rate is too large to measure affinities"
+        print(f"Warning: steps of {task!r} raise its own loss: {reason}.", file=sys.stderr)
 
 
 def _suggest_training(
-    made: experiment.Experiment, model_dir: str, number: int, tasks: Sequence[str]
+    experiment: experiment_lib.Experiment, model_dir: str, number: int, tasks: Sequence[str]
 ) -> str:
-    """Return the command that trains only these tasks of a run."""
-    # A training by the printed command needs these bindings only: it reads the saved file.
+    """Return the command that trains only some tasks of a run."""
+    # The command reads the saved file, so it needs only the bindings that differ.
     saved = config.saved_in(model_dir)
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
     command = ["python", "-m", "launch.train", "--gin_file", saved, "--model_dir", folder]
-    for param in _list_params(made, bindings, tasks):
+    for param in _list_params(experiment, bindings, tasks):
         command += ["--gin_param", param]
     return " ".join(map(shlex.quote, command))
 
 
 def _list_params(
-    made: experiment.Experiment, bindings: Sequence[gin_files.Binding], tasks: Sequence[str]
+    experiment: experiment_lib.Experiment,
+    bindings: Sequence[gin_files.Binding],
+    tasks: Sequence[str],
 ) -> list[str]:
-    """Return the bindings that reduce a run to these tasks."""
+    """Return the bindings that reduce a run to some of its tasks."""
     params = []
     for binding in bindings:
         if binding.target is model.MultiTaskModel and binding.parameter == "heads":
-            pairs = zip(made.model.tasks, binding.value, strict=True)
+            pairs = zip(experiment.model.tasks, binding.value, strict=True)
             heads = ", ".join(repr(head) for task, head in pairs if task in tasks)
             params.append(f"{binding.name} = [{heads}]")
-        # The new run combines gradients as this one did, without measuring again.
+        # The new run combines gradients as this run, but does not measure affinities.
         if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
             params.append(f"MultiTaskModel.surgery = {binding.value!r}")
-    task, _, metric = made.best.metric.partition("/")
+    task, _, metric = experiment.best.metric.partition("/")
     if metric and task not in tasks:
         # The metric belongs to a task that this group does not train.
         params.append('Best.metric = "average_loss"')
-        params += ["Best.higher_is_better = None"] * (made.best.higher_is_better is not None)
+        params += ["Best.higher_is_better = None"] * (experiment.best.higher_is_better is not None)
     return params
 
 

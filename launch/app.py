@@ -1,4 +1,4 @@
-"""Shared code of all launchers: flags, help, quiet logs, mistakes as one line with exit code 2."""
+"""Shared code of all commands: flags, help, logs, and mistakes as one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with deferred.imports():
     from mtl import experiment
 
 GIN_FILE = flags.DEFINE_multi_string(
-    "gin_file", [], "A gin file that describes the run. Repeatable; later files win."
+    "gin_file", [], "A gin file that describes the run. Repeatable; later files override earlier."
 )
 GIN_PARAM = flags.DEFINE_multi_string(
     "gin_param", [], "A gin binding, such as 'Run.seed = 2', applied after all files. Repeatable."
@@ -54,8 +54,8 @@ TRUSTED_SETTINGS = flags.DEFINE_list(
 JSON_LOG = flags.DEFINE_string(
     "json_log",
     None,
-    "A file to which every line is also appended as JSON: time, level, message and the numbers "
-    "in it, such as the losses of a step.",
+    "A file to which every log line is also appended as JSON: time, level, message, and numbers "
+    "such as the losses of a step.",
 )
 
 # The smallest limit in bytes: a small training on two cores peaks at 3.08e9 (VmPeak), and a limit
@@ -66,19 +66,19 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a launcher's `main` once its flags are parsed."""
+    """Parse the flags of a command, and run its `main`."""
     _be_quiet()
-    # `endings.run` lies inside: absl would show an error of `main` as a traceback.
+    # `endings.run` is inside, because absl would show an error of `main` as a traceback.
     app.run(lambda _: endings.run(lambda: _run_logged(main)), flags_parser=_parse_flags)
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
-    """Run a launcher whose `main` gets the positional arguments: the folders of runs.
+    """Run a command whose `main` gets the folders of runs, which are its positional arguments.
 
-    It has the shared flags, without --gin_file, --gin_param and --model_dir.
+    The command has the shared flags, without --gin_file, --gin_param and --model_dir.
     """
     _be_quiet()
-    flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.
+    flags.FLAGS.set_gnu_getopt(True)  # Flags may come after folders.
     parse = functools.partial(_parse_flags, takes_folders=True)
     app.run(
         lambda argv: endings.run(lambda: _run_logged(lambda: main(argv[1:]))), flags_parser=parse
@@ -86,12 +86,12 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
 
 
 def run_on_files(main: Callable[[list[str]], None]) -> None:
-    """Run a launcher whose `main` gets the positional arguments, which may be files without a run.
+    """Run a command whose `main` gets files, which are its positional arguments.
 
-    It has all shared flags.
+    The command has all shared flags.
     """
     _be_quiet()
-    flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind files.
+    flags.FLAGS.set_gnu_getopt(True)  # Flags may come after files.
     parse = functools.partial(_parse_flags, takes_files=True)
     app.run(
         lambda argv: endings.run(lambda: _run_logged(lambda: main(argv[1:]))), flags_parser=parse
@@ -99,15 +99,19 @@ def run_on_files(main: Callable[[list[str]], None]) -> None:
 
 
 def load() -> tuple[experiment.Experiment, str]:
-    """Return the experiment and the model_dir that the flags describe."""
-    # Before the first import of TensorFlow.
+    """Return the experiment and the model_dir that the flags describe.
+
+    Raises:
+      UserError: a flag is missing, or a gin file has a mistake.
+    """
+    # Must come before the first import of TensorFlow.
     _require_addresses()
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:
-        raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
+        raise checks.UserError("--gin_file or --model_dir must be set. See --help.")
     model_dir = model_dir or config.name_model_dir(files)
     storage.require_plain("--model_dir", model_dir)
-    # A gin file on the command line takes the place of the saved configuration.
+    # A gin file on the command line replaces the saved configuration.
     files = files or [config.saved_in(model_dir)]
     return config.load(files, GIN_PARAM.value, trusted(), model_dir), model_dir
 
@@ -116,7 +120,7 @@ def _require_addresses() -> None:
     """Fail if `ulimit -v` is too small for TensorFlow, which would abort in C++."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     fits = most == resource.RLIM_INFINITY or most >= _ADDRESSES
-    fix = "It bounds addresses, not memory: bound memory by a control group, or raise it."
+    fix = "It limits addresses, not memory: raise it, or limit memory by a control group."
     rule = f"be unlimited, or at least {_ADDRESSES // 1024}, which TensorFlow reserves at its start"
     checks.require(fits, "ulimit -v", rule, most // 1024, fix)
 
@@ -127,7 +131,7 @@ def trusted() -> trust.Trusted:
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:
-    """Define --checkpoint, for the verbs that read a checkpoint."""
+    """Define --checkpoint, for commands that read a checkpoint."""
     return flags.DEFINE_string(
         "checkpoint", "latest", "latest, best, or a path such as DIR/model.ckpt-500."
     )
@@ -148,8 +152,8 @@ def _parse_flags(
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        known = [flag.name for flag in _list_flags(takes_folders)]
-        hint = unknown_flags.explain(error.flagname, known)
+        names = [flag.name for flag in _list_flags(takes_folders)]
+        hint = unknown_flags.explain(error.flagname, names)
         endings.fail(f"unknown flag '--{error.flagname}'. {hint}")
     except flags.Error as error:
         # A message of absl may have several lines.
@@ -166,12 +170,12 @@ def _parse_flags(
 def _refuse_flags_of_one_run() -> None:
     for flag in _OF_ONE_RUN:
         if flag.present:
-            endings.fail(f"this launcher has no flag --{flag.name}. See --help.")
+            endings.fail(f"this command has no flag --{flag.name}. See --help.")
 
 
 def _write_help(takes_folders: bool) -> str:
-    """Return the launcher's docstring, then its flags."""
-    docstring = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
+    """Return the docstring of the command's module, and its flags."""
+    docstring = cast(str, sys.modules["__main__"].__doc__)
     lines = [docstring.strip(), "", "Flags:"]
     for flag in _list_flags(takes_folders):
         lines.append(f"  --{flag.name}")
@@ -184,11 +188,11 @@ def _write_help(takes_folders: bool) -> str:
 
 
 def _list_flags(takes_folders: bool) -> list[flags.Flag]:
-    left_out = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
-    # absl files the flags of the main module under the name of the script.
-    own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    hidden = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
+    # absl lists the flags of the main module under the name of the script.
+    of_command = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
-    return [flag for flag in [*shared, *own] if flag.name not in left_out]
+    return [flag for flag in [*shared, *of_command] if flag.name not in hidden]
 
 
 def _explain_flag(flag: flags.Flag) -> str:
@@ -198,23 +202,23 @@ def _explain_flag(flag: flags.Flag) -> str:
 
 
 def _be_quiet() -> None:
-    """Write our own log lines to standard error as they are, and only errors of libraries."""
-    # Users of `mtl` cannot change anything that libraries warn about.
+    """Print the log lines of mtl to standard error, and only errors of libraries."""
+    # Users of `mtl` cannot change the code that libraries warn about.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
-    # Otherwise the handler of absl, on the root logger, would print each line once more.
+    # Otherwise absl's handler of the root logger would print each line again.
     logger.propagate = False
     lines = Lines()
-    # --json_log lowers the level of the logger; the terminal stays as it is.
+    # --json_log lowers the level of the logger, which must not change the terminal.
     lines.setLevel(logging.INFO)
     logger.addHandler(lines)
 
 
 class Lines(logging.Handler):
-    """Writes lines to standard error, above a progress bar if one is shown."""
+    """Writes log lines to standard error, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # `mask` hides passwords in paths and addresses.
+        # `mask` hides passwords in paths and URLs.
         tqdm.tqdm.write(checks.mask(self.format(record)), file=sys.stderr)

@@ -1,4 +1,4 @@
-r"""Audits a trained model on its training data: which samples have large or clipped gradients.
+r"""Audits the gradients of a trained model: which training samples have large or clipped ones.
 
 python -m launch.clip_audit --model_dir runs/digits
 python -m launch.clip_audit --model_dir runs/digits --key id \
@@ -21,7 +21,7 @@ CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."
 )
 KEY = flags.DEFINE_string(
-    "key", None, "The field that tells samples apart. (default: ClipAudit.key, or the row number)"
+    "key", None, "The field that identifies samples. (default: ClipAudit.key, or the row number)"
 )
 OUTPUT = flags.DEFINE_string(
     "output", None, "The report's folder. (default: clip_audit/checkpoints in --model_dir)"
@@ -29,13 +29,13 @@ OUTPUT = flags.DEFINE_string(
 COMPARE = flags.DEFINE_multi_string(
     "compare",
     [],
-    "The --output of an audit of another run on the same samples, such as another seed, to "
-    "compare. Repeatable.",
+    "The --output of an audit of another run on the same samples, such as with another seed, for "
+    "comparison. Repeatable.",
 )
 
 
 def main() -> None:
-    """Audit the run that the flags describe, and print the page."""
+    """Audit the run that the flags describe, and print the summary."""
     experiment, model_dir = app.load()
     path = verbs.audit_clipping(
         experiment, model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value

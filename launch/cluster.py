@@ -1,7 +1,8 @@
 r"""Trains in several processes of this machine, each with its TF_CONFIG, as on several machines.
 
-The first worker is the chief. With --ps, workers train by parameter servers, otherwise in step.
-Flags after -- go to launch.train. If one process fails, all end, with its exit code.
+The first worker is the chief. With --ps, workers train asynchronously with parameter servers,
+otherwise synchronously. Flags after -- go to launch.train. If a process fails, all end with its
+exit code.
 
     python -m launch.cluster --workers 2 --ps 1 --evaluator -- \
         --gin_file gin_configs/experiments/digits_shared_bottom.gin --model_dir runs/digits
@@ -29,11 +30,11 @@ from mtl import checks, deferred
 with deferred.imports():
     from mtl.checkpoints import lock
 
-WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers, with the chief.")
+WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers, including the chief.")
 SERVERS = flags.DEFINE_integer("ps", 0, "The number of parameter servers.")
 EVALUATOR = flags.DEFINE_boolean("evaluator", False, "Evaluate in a separate process.")
 RESTARTS = flags.DEFINE_integer(
-    "restarts", 0, "The most restarts of all after one process is lost or stopped."
+    "restarts", 0, "The most restarts of all processes, after a process is lost or stopped."
 )
 
 _log = logging.getLogger("mtl.distribution.tf_config")
@@ -41,28 +42,28 @@ _log = logging.getLogger("mtl.distribution.tf_config")
 # After a failure, the other processes have this long to save and end.
 _GRACE_SECS = 30.0
 
-# Exit codes above this one mean that a signal ended the process.
+# Larger exit codes mean that a signal ended the process.
 _BY_SIGNAL = 128
 
 
 class Members:
-    """The processes of a run. Standard output gets their lines, each with the process's name."""
+    """The processes of a run; their lines go to standard output, after the name of the process."""
 
     def __init__(self, arguments: Sequence[str], environments: Mapping[str, Mapping[str, str]]):
         self._processes = {
             name: subprocess.Popen(
                 [*here.make_command("train"), *arguments],
-                # Each member ends by itself if this process is killed.
+                # With this variable, each process ends by itself if this process is killed.
                 env={**os.environ, **environment, **launcher_watch.environment()},
                 stdout=subprocess.PIPE,
-                # One stream, so that lines keep their order.
+                # A single stream, so that lines keep their order.
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # A Ctrl-C reaches them through us, once.
+                start_new_session=True,  # Ctrl-C reaches them only through this process.
             )
             for name, environment in environments.items()
         }
-        # Names are filled up with spaces, so that the lines begin below each other.
+        # Names are padded with spaces, so that all lines begin in the same column.
         width = max(map(len, self._processes))
         self._readers = [
             threading.Thread(target=_pass_on, args=(process.stdout, name.ljust(width)))
@@ -72,22 +73,23 @@ class Members:
             reader.start()
 
     def wait(self) -> int:
-        """Return the exit code of the first process that failed, after ending the others.
+        """Wait until all processes have ended; end the others if a process fails.
 
-        Returns 0 if all processes succeed.
+        Returns:
+          The exit code of the first process that fails; 0 if all succeed.
         """
         code = self._find_code()
         if code:
             self._end_members()
         for reader in self._readers:
             reader.join()
-        # `Popen` returns -15 for SIGTERM, a shell 143.
+        # For SIGTERM, `Popen` returns -15, but a shell 143.
         return code if code >= 0 else _BY_SIGNAL - code
 
     def _find_code(self) -> int:
         """Wait until a process fails or all have ended; return the first code that is not 0."""
         while True:
-            # A loop in place of `wait`: any of the processes may be the first to fail.
+            # Poll all processes, because any of them may be the first to fail.
             codes = [process.poll() for process in self._processes.values()]
             failed = next(filter(None, codes), 0)
             if failed or None not in codes:
@@ -97,13 +99,13 @@ class Members:
     def signal(self, number: int) -> None:
         """Send a signal to all processes that still run."""
         for process in self._processes.values():
-            # It may end between two signals.
+            # A process may have ended just before.
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def _end_members(self) -> None:
-        """Wait for the others to end; then send SIGTERM, and at last SIGKILL."""
-        # Members notice a lost one themselves, and may save before they end.
+        """Wait until all processes end; then send SIGTERM, and at last SIGKILL."""
+        # The processes notice a loss by themselves, and may save before they end.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -115,15 +117,18 @@ class Members:
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:
-    """Return {name of a process: its TF_CONFIG}, with free ports of this machine.
+    """Return the environment variables of each process, with free ports of this machine.
 
     Args:
-      workers: the number of workers, with the chief, from 1 on.
-      servers: the number of parameter servers; 0 trains without them.
+      workers: the number of workers, including the chief, at least 1.
+      servers: the number of parameter servers; 0 trains without parameter servers.
       evaluator: True adds a process that evaluates.
+
+    Returns:
+      {name of a process: {"TF_CONFIG": its value}}.
     """
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
-    # All sockets stay open until each process has its port: so no port comes twice.
+    # All sockets stay open until each process has a port, so that no port is used twice.
     with contextlib.ExitStack() as stack:
         jobs = {
             job: [_free_address(stack) for _ in range(count)]
@@ -142,24 +147,24 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
 
 
 def arguments() -> list[str]:
-    """Return the flags of launch.train."""
+    """Return the flags for launch.train in each process."""
     params = [*app.GIN_PARAM.value]
     if EVALUATOR.value:
         params.append("Distribution.evaluator = True")
-    found = [f"--gin_file={path}" for path in app.GIN_FILE.value]
-    found += [f"--gin_param={param}" for param in params]
+    arguments_of_train = [f"--gin_file={path}" for path in app.GIN_FILE.value]
+    arguments_of_train += [f"--gin_param={param}" for param in params]
     if app.TRUSTED.value is not None:
-        found.append(f"--trusted_packages={','.join(app.TRUSTED.value)}")
+        arguments_of_train.append(f"--trusted_packages={','.join(app.TRUSTED.value)}")
     if app.TRUSTED_SETTINGS.value:
-        found.append(f"--trusted_settings={','.join(app.TRUSTED_SETTINGS.value)}")
+        arguments_of_train.append(f"--trusted_settings={','.join(app.TRUSTED_SETTINGS.value)}")
     for flag in (app.JSON_LOG, app.MODEL_DIR):
-        found += [f"--{flag.name}={flag.value}"] if flag.value else []
-    return found
+        arguments_of_train += [f"--{flag.name}={flag.value}"] if flag.value else []
+    return arguments_of_train
 
 
 def _free_address(stack: contextlib.ExitStack) -> str:
     listener = stack.enter_context(socket.socket())
-    # Port 0 lets the kernel choose a free one.
+    # Port 0 lets the kernel choose a free port.
     listener.bind(("localhost", 0))
     return f"localhost:{listener.getsockname()[1]}"
 
@@ -171,35 +176,35 @@ def _pass_on(lines: Sequence[str], name: str) -> None:
         sys.stdout.flush()
 
 
-def _make_handler(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
-    """Return a signal handler that notes a signal and sends it to all members."""
+def _make_handler(members: Members, signals: list[int]) -> Callable[[int, Any], None]:
+    """Return a signal handler that records a signal and sends it to all processes."""
 
     def stop(number: int, _: Any) -> None:
-        asked.append(number)
+        signals.append(number)
         members.signal(number)
 
     return stop
 
 
 def main() -> None:
-    """Start the processes that the flags describe, and exit with their common code."""
+    """Start the processes that the flags describe, and exit with the code of the run."""
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--restarts", RESTARTS.value, 0)
     checks.at_least("--ps", SERVERS.value, 0)
-    _, model_dir = app.load()  # A mistake shows once, before anything is started.
-    # Otherwise all processes would start, and each would fail at the lock.
+    _, model_dir = app.load()  # Reports a mistake once, before any process starts.
+    # Without this check, all processes would start, and the chief would fail at the lock.
     lock.require_free(model_dir)
-    asked: list[int] = []
+    signals: list[int] = []
     for attempt in range(RESTARTS.value + 1):
         if attempt:
-            _log.info("Starting all again, %d of %d", attempt, RESTARTS.value)
+            _log.info("Starting all processes again, %d of %d", attempt, RESTARTS.value)
         members = Members(arguments(), environments(WORKERS.value, SERVERS.value, EVALUATOR.value))
-        # Anew for each attempt, as a handler holds its members.
+        # A new handler for each attempt, because it sends signals to the new processes.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _make_handler(members, asked))
+            signal.signal(number, _make_handler(members, signals))
         code = members.wait()
-        # A mistake would fail again, and a stop that somebody asked for is final.
-        if code < _BY_SIGNAL or asked:
+        # A mistake would fail again, and a user's signal must end the run.
+        if code < _BY_SIGNAL or signals:
             break
     sys.exit(code)
 

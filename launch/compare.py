@@ -24,10 +24,10 @@ with deferred.imports():
     from mtl.tools.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
-    "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
+    "model_dirs", [], "The folders of the runs, with commas between them, instead of arguments."
 )
 RUNS = flags.DEFINE_string(
-    "runs", None, "A folder of runs, which are sorted by --metric, in place of single folders."
+    "runs", None, "A folder of runs, which are sorted by --metric, instead of single folders."
 )
 METRIC = flags.DEFINE_string("metric", None, "The metric to sort by, such as income/auc.")
 CSV = flags.DEFINE_string("csv", None, "A file for the comparison as CSV, a line for each run.")
@@ -35,7 +35,7 @@ HTML = flags.DEFINE_string("html", None, "A file for the comparison as a page, w
 
 _FILE = "config.gin"
 _WIDTH = 100
-# An error lists at most this many metrics.
+# The most metrics that an error lists.
 _MOST_NAMES = 20
 
 
@@ -54,29 +54,29 @@ def main(arguments: list[str]) -> None:
         checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
     else:
         checks.require(METRIC.value is None, "--metric", "come with --runs", METRIC.value)
-    # All are read first: a wrong folder must not show after tables of the others.
+    # Read all runs first, so that an error in a folder comes before any table.
     runs = dict(zip(comparison_text.iterate_names(folders), map(_read_run, folders), strict=True))
     _protect_runs(runs)
     runs = _with_metric(runs) if RUNS.value else runs
-    # Runs with different tasks can be ordered by a metric of one task, but not by a sum over tasks.
+    # Runs with different tasks can be sorted by a metric of one task, but not by a sum over tasks.
     if not RUNS.value or HTML.value or "/" not in METRIC.value:
         comparison.require_same_tasks(runs)
-    found = comparison.compare(runs)
+    result = comparison.compare(runs)
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     if RUNS.value:
-        print(comparison_text.rank(found, METRIC.value, width))
-        order = comparison.sort_by(found, METRIC.value)
+        print(comparison_text.rank(result, METRIC.value, width))
+        order = comparison.sort_by(result, METRIC.value)
     else:
-        print(comparison_text.describe(found, width))
+        print(comparison_text.describe(result, width))
         order = list(runs)
     if CSV.value:
-        comparison_text.write_csv(CSV.value, found)
+        comparison_text.write_csv(CSV.value, result)
         print(f"CSV: {CSV.value}", file=sys.stderr)
     if HTML.value:
-        # Pages need the templates of jinja2, and tables do not.
+        # Imported here, because only pages need jinja2.
         from mtl.tools.reports import comparison_page, report
 
-        report.write(HTML.value, comparison_page.describe(found, order))
+        report.write(HTML.value, comparison_page.describe(result, order))
         print(f"Page: {HTML.value}", file=sys.stderr)
 
 
@@ -84,21 +84,22 @@ def _find_folders(folders: Sequence[str]) -> list[str]:
     """Return the folders of the runs.
 
     Raises:
-      UserError: --runs holds no run, fewer than two folders are given, or a folder is given twice.
+      UserError: --runs holds no run, there are fewer than two folders, or a folder comes twice.
     """
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
         paths = [os.path.join(RUNS.value, name) for name in _list_names(RUNS.value)]
-        # A folder of runs may hold other things, too.
-        found = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
-        checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
-        return found
+        # The folder may hold other folders besides runs.
+        run_paths = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
+        checks.require(bool(run_paths), "--runs", f"hold folders with a {_FILE}", RUNS.value)
+        return run_paths
     # "runs/a" and "runs/a/" are the same run.
-    known = [os.path.realpath(folder) for folder in folders]
-    twice = [f for f, path in zip(folders, known, strict=True) if known.count(path) > 1]
-    checks.require(not twice, "the folders", "be named once each", twice)
-    fix = "Or give --runs FOLDER and --metric TASK/METRIC."
+    real_paths = [os.path.realpath(folder) for folder in folders]
+    pairs = zip(folders, real_paths, strict=True)
+    repeated = [folder for folder, path in pairs if real_paths.count(path) > 1]
+    checks.require(not repeated, "the folders", "be named once each", repeated)
+    fix = "Or set --runs FOLDER and --metric TASK/METRIC."
     checks.require(len(folders) > 1, "the folders", "be two runs or more", list(folders), fix)
     return list(folders)
 
@@ -111,8 +112,8 @@ def _read_run(folder: str) -> record.Run:
     storage.require_path("the folder", folder)
     if not storage.exists(os.path.join(folder, _FILE)):
         parent, name = os.path.split(folder.rstrip("/"))
-        near = checks.nearest(name, _list_names(parent or "."))
-        checks.fail("the folder", f"hold the {_FILE} of a run", folder, near)
+        hint = checks.nearest(name, _list_names(parent or "."))
+        checks.fail("the folder", f"hold the {_FILE} of a run", folder, hint)
     return record.read_run(config.load([config.saved_in(folder)], (), app.trusted()), folder)
 
 
@@ -122,17 +123,18 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
-    """Leave out runs without the metric that orders the table, and say so.
+    """Leave out runs without the metric of --metric, and print their names.
 
     Raises:
       UserError: no run has this metric.
     """
-    metrics = {name: run.metrics for name, run in runs.items()}
-    known = sorted(set[str]().union(*metrics.values()))
-    if METRIC.value not in known:
-        fix = checks.nearest(METRIC.value, known) or f"There are: {_list_some(known)}."
-        checks.fail("--metric", f"be one that a run in {RUNS.value} has", METRIC.value, fix)
-    absent = [name for name, found in metrics.items() if METRIC.value not in found]
+    metrics_by_run = {name: run.metrics for name, run in runs.items()}
+    names = sorted(set[str]().union(*metrics_by_run.values()))
+    if METRIC.value not in names:
+        fix = checks.nearest(METRIC.value, names) or f"There are: {_list_some(names)}."
+        rule = f"be a metric of a run in {RUNS.value}"
+        checks.fail("--metric", rule, METRIC.value, fix)
+    absent = [run for run, metrics in metrics_by_run.items() if METRIC.value not in metrics]
     if absent:
         print(f"Without {METRIC.value}: {', '.join(absent)}.", file=sys.stderr)
     return {name: run for name, run in runs.items() if name not in absent}
@@ -147,7 +149,7 @@ def _protect_runs(runs: dict[str, record.Run]) -> None:
                     files=run.experiment.files_read,
                     model_dir=run.model_dir,
                     where=f"--{flag.name}",
-                    # In the folder of a run, only files of this ending may be replaced.
+                    # In the folder of a run, only files with this ending may be replaced.
                     endings=(flag.name,),
                 ).check(flag.value)
 

@@ -2,7 +2,7 @@
 
 mtl completion bash > ~/.mtl_completion      # once for each version of mtl
 source ~/.mtl_completion                     # in ~/.bashrc or ~/.zshrc
-python -m launch.completion bash                # the same, of a checkout
+python -m launch.completion bash             # the same, in a clone of the repository
 """
 
 import ast
@@ -15,10 +15,10 @@ from launch import console
 from launch.processes import endings
 from mtl import checks
 
-# zsh runs the completions of bash by `bashcompinit`.
+# zsh runs completions of bash after `bashcompinit`.
 _SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
 _FOLDER = pathlib.Path(__file__).parent
-# Without a word that fits, the shell completes files.
+# If no word fits, the shell completes names of files.
 _SCRIPT = """\
 _mtl() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
@@ -36,9 +36,9 @@ complete -o default -F _mtl mtl"""
 
 
 def list_flags(verb: str) -> list[str]:
-    """Return the flags in the source code of a verb: importing it would take seconds."""
-    found = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
-    return ["--help", *found]
+    """Return the flags of a verb, from its source code, because an import would take seconds."""
+    names = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
+    return ["--help", *names]
 
 
 def write_script(shell: str) -> str:
@@ -48,22 +48,22 @@ def write_script(shell: str) -> str:
       UserError: the shell is neither bash nor zsh.
     """
     checks.one_of("The shell", shell, _SHELLS)
-    # The flags are written into the script: asking Python at each key would take too long.
+    # The script holds all flags, because a call of Python at each key would take too long.
     cases = "\n".join(f'      {v}) words="{" ".join(list_flags(v))}" ;;' for v in console.VERBS)
     return _SHELLS[shell] + _SCRIPT.format(verbs=" ".join(console.VERBS), cases=cases)
 
 
 def _list_modules(verb: str) -> list[str]:
-    """Return a launcher and the modules beside it that it imports."""
-    found, waiting = dict[str, None](), [verb]
-    while waiting:
-        module = waiting.pop()
-        if module not in found and (_FOLDER / f"{module}.py").exists():
-            found[module] = None
+    """Return the module of a verb, and all modules of this package that it imports."""
+    modules, pending = dict[str, None](), [verb]
+    while pending:
+        module = pending.pop()
+        if module not in modules and (_FOLDER / f"{module}.py").exists():
+            modules[module] = None
             for node in ast.walk(_parse_module(module)):
                 if isinstance(node, ast.ImportFrom) and node.module == "launch":
-                    waiting += [alias.name for alias in node.names]
-    return list(found)
+                    pending += [alias.name for alias in node.names]
+    return list(modules)
 
 
 def _read_flags(module: str) -> Iterator[str]:
@@ -71,16 +71,16 @@ def _read_flags(module: str) -> Iterator[str]:
     for node in ast.walk(_parse_module(module)):
         if not isinstance(node, ast.Call):
             continue
-        # `flags.DEFINE_string`, `add`: an attribute, or a name alone.
-        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        given = getattr(node.args[0], "value", None) if node.args else None
-        first = given if isinstance(given, str) else ""
-        if called == "define_checkpoint":
+        # The function is an attribute, as in `flags.DEFINE_string`, or a name, as in `add`.
+        function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        value = getattr(node.args[0], "value", None) if node.args else None
+        first = value if isinstance(value, str) else ""
+        if function == "define_checkpoint":
             yield "--checkpoint"
-        # `define_checkpoint` itself calls DEFINE_string in `app`, which every verb imports.
-        elif called.startswith("DEFINE_") and first != "checkpoint":
+        # `define_checkpoint` calls DEFINE_string in `app`, which every verb imports.
+        elif function.startswith("DEFINE_") and (module, first) != ("app", "checkpoint"):
             yield f"--{first}"
-        elif called in ("add", "add_argument") and first.startswith("--"):
+        elif function in ("add", "add_argument") and first.startswith("--"):
             yield first
 
 
@@ -90,11 +90,11 @@ def _parse_module(module: str) -> ast.Module:
 
 
 def main() -> None:
-    """Print the script of the shell that the argument names."""
+    """Print the completion script for the shell that the argument names."""
     if {"--help", "-h"} & set(sys.argv):
         print(__doc__)
         return
-    rule = "be one, bash or zsh"
+    rule = "be bash or zsh"
     checks.require(len(sys.argv) == 2, "The shell", rule, " ".join(sys.argv[1:]) or None)
     print(write_script(sys.argv[1]))
 

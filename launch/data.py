@@ -30,46 +30,47 @@ AGAINST = flags.DEFINE_multi_string(
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "Files or globs of new rows to compare with the training split of a run, read as by "
-    "launch.evaluate; labels may be absent. Repeatable.",
+    "Files or globs of new rows to compare with the training split of a run. They are read as in "
+    "launch.evaluate, but labels may be missing. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
     "auto",
-    "csv, jsonl, parquet or tfrecord, if the names of the files of --input do not say it.",
+    "The format of --input, if the names of the files do not show it: csv, jsonl, parquet or "
+    "tfrecord.",
 )
 SPLITS = flags.DEFINE_list(
-    "splits", [], "The splits of a run. (default: the training split and the evaluated one)"
+    "splits", [], "The splits of a run. (default: the training and the evaluation split)"
 )
 FAIL_ABOVE = flags.DEFINE_float(
     "fail_above",
     None,
-    "Exit with 1 and one line if a field drifts: if it is lost, has another type, or differs by "
-    "more than this and by more than chance brings.",
+    "Exit with code 1 and a line if a field drifts: it is missing, has another type, or differs "
+    "by more than this value and by more than chance explains.",
 )
 OUTPUT = flags.DEFINE_string(
-    "output", None, "A page with a picture of each column, which ends in .html."
+    "output", None, "A page, which ends in .html, with a picture of each column."
 )
 SCHEMA = flags.DEFINE_string(
-    "schema", None, "A file for tensorflow-metadata's Schema: .pb is binary, .pbtxt is text."
+    "schema", None, "A file for tensorflow-metadata's Schema, .pb (binary) or .pbtxt (text)."
 )
 STATISTICS = flags.DEFINE_string(
     "statistics",
     None,
-    "A file for tensorflow-metadata's DatasetFeatureStatisticsList: .pb is binary, .pbtxt is text.",
+    "A file for tensorflow-metadata's DatasetFeatureStatisticsList, .pb (binary) or .pbtxt (text).",
 )
 MOST = flags.DEFINE_integer("most", 50, "The most columns in the tables, or 0 for all.")
 MISSING = flags.DEFINE_multi_string(
     "missing", [], "A text that marks a missing value in the files. Repeatable."
 )
-LEAVE_OUT = flags.DEFINE_list("leave_out", [], "Columns that are left out, such as an id.")
+LEAVE_OUT = flags.DEFINE_list("leave_out", [], "Columns to leave out, such as an id.")
 DELIMITER = flags.DEFINE_string(
-    "delimiter", None, "The separator of values of CSV; detected if it is , ; tab or |."
+    "delimiter", None, "The separator of values in CSV; detected if it is , ; tab or |."
 )
 COLUMNS = flags.DEFINE_list("columns", [], "The names of the columns of CSV without a header.")
-COMMENT = flags.DEFINE_string("comment", "", "Lines of CSV that start with this are left out.")
+COMMENT = flags.DEFINE_string("comment", "", "Lines of CSV that start with this text are ignored.")
 
-# Larger differences are marked as drift.
+# Larger differences count as drift.
 _THRESHOLD = 0.1
 _WIDTH = 120
 _PAGE, _TEXT, _BINARY = ".html", ".pbtxt", ".pb"
@@ -83,22 +84,22 @@ def main(arguments: list[str]) -> None:
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files
     datasets = read(arguments)
-    # The given size holds if standard output is not a terminal.
+    # If standard output is not a terminal, it has this width.
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     threshold = _THRESHOLD if FAIL_ABOVE.value is None else FAIL_ABOVE.value
-    compared = drift.compare(*datasets) if is_compared else None
-    if compared is not None:
-        print(tell.compare(compared, MOST.value, width, threshold))
+    comparison = drift.compare(*datasets) if is_compared else None
+    if comparison is not None:
+        print(tell.compare(comparison, MOST.value, width, threshold))
     else:
-        print("\n\n".join(tell.describe(one, MOST.value, width) for one in datasets))
-    # Before the exit code of a drift, so that its page shows what has changed.
-    _write_outputs(datasets, compared, threshold)
-    if compared is not None and FAIL_ABOVE.value is not None:
-        _end_on_drift(compared.list_failures(threshold), threshold)
+        print("\n\n".join(tell.describe(dataset, MOST.value, width) for dataset in datasets))
+    # Must come before the exit for a drift, so that the page shows the drift.
+    _write_outputs(datasets, comparison, threshold)
+    if comparison is not None and FAIL_ABOVE.value is not None:
+        _end_on_drift(comparison.list_failures(threshold), threshold)
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Fail for flags that exclude each other, and before any row is read."""
+    """Fail if flags exclude each other or have wrong values, before any row is read."""
     is_run = bool(app.GIN_FILE.value or app.MODEL_DIR.value)
     rule = "name files, or come with --gin_file or --model_dir"
     checks.require(bool(arguments) != is_run, "the arguments", rule, list(arguments))
@@ -131,22 +132,22 @@ def _find_outputs() -> dict[str, str]:
 
 def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
     delimiter = _read_delimiter()
-    given = {"the files": arguments, "--against": AGAINST.value}
-    opened = [
+    sources = {"the files": arguments, "--against": AGAINST.value}
+    open_tables = [
         tables.open_table(where, patterns, delimiter, COLUMNS.value, COMMENT.value)
-        for where, patterns in given.items()
+        for where, patterns in sources.items()
         if patterns
     ]
-    # By identity, as two paths may name the same file.
-    inputs = {atomic.identity(path) for table in opened for path in table.paths}
+    # Compare identities, because two paths may name the same file.
+    inputs = {atomic.identity(path) for table in open_tables for path in table.paths}
     for where, path in _find_outputs().items():
         is_free = atomic.identity(path) not in inputs
         checks.require(is_free, where, "not be an input", path, "Name another file.")
     datasets: list[facts.Dataset] = []
-    for table in opened:
-        # New rows are read with the types that the first files have.
-        like = datasets[0] if datasets else None
-        datasets.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, like))
+    for table in open_tables:
+        # New rows are read with the types of the first files.
+        first = datasets[0] if datasets else None
+        datasets.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, first))
     return datasets
 
 
@@ -177,10 +178,10 @@ def _read_run(arguments: Sequence[str]) -> list[facts.Dataset]:
 
 
 def _write_outputs(
-    datasets: Sequence[facts.Dataset], compared: drift.Compared | None, threshold: float
+    datasets: Sequence[facts.Dataset], comparison: drift.Compared | None, threshold: float
 ) -> None:
     if OUTPUT.value:
-        page.write(OUTPUT.value, datasets, compared, threshold)
+        page.write(OUTPUT.value, datasets, comparison, threshold)
         print(f"Page: {OUTPUT.value}", file=sys.stderr)
     if STATISTICS.value:
         content = metadata.write_statistics(datasets, STATISTICS.value.endswith(_TEXT))
@@ -197,7 +198,7 @@ def _write_file(where: str, path: str, content: bytes) -> None:
 
 
 def _end_on_drift(failures: Sequence[str], threshold: float) -> None:
-    """End with 1 and a line if there are failures."""
+    """End the process with exit code 1 and a line if there are failures."""
     if failures:
         line = f"Drift above {threshold:g} in {len(failures)} fields: {'. '.join(failures)}."
         print(checks.UserError(line), file=sys.stderr)

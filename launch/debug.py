@@ -1,6 +1,6 @@
-"""Replays a step of a run under TensorFlow's debugger, and tells which op, line and rows broke it.
+"""Replays a step of a run under TensorFlow's debugger, and shows the op, code and rows that failed.
 
-Without --step it replays the step at which the run failed. It writes a page to debug/step_<n>.
+Without --step, it replays the step at which the run failed. It writes a page to debug/step_<n>.
 
     python -m launch.debug --model_dir runs/digits
     python -m launch.debug --model_dir runs/digits --step 1234 --cli
@@ -17,11 +17,11 @@ with deferred.imports():
 STEP = flags.DEFINE_integer(
     "step",
     None,
-    "The step to look at: the global step when it begins, as in the message of a failure. "
-    "(default: the step that failed)",
+    "The step to replay: the global step before it, as in the message of a failure. (default: the "
+    "step that failed)",
 )
 CLI = flags.DEFINE_boolean(
-    "cli", False, "Open tfdbg in the terminal at the step, in place of a page."
+    "cli", False, "Open tfdbg in the terminal at this step, instead of writing a page."
 )
 
 
@@ -30,10 +30,10 @@ def main() -> None:
     rule = "name the folder of a run"
     checks.require(bool(app.MODEL_DIR.value), "--model_dir", rule, app.MODEL_DIR.value)
     experiment, model_dir = app.load()
-    found = verbs.debug(experiment, model_dir, STEP.value, CLI.value)
-    # With --cli, the debugger has already shown everything.
-    if found:
-        print(found)
+    findings = verbs.debug(experiment, model_dir, STEP.value, CLI.value)
+    # With --cli, the debugger has already shown the findings.
+    if findings:
+        print(findings)
 
 
 if __name__ == "__main__":

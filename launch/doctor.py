@@ -1,7 +1,7 @@
-"""Says what is installed, what works here, and how to fix problems.
+"""Checks the installation, shows which features work, and says how to fix problems.
 
 python -m launch.doctor
-# Exit code 0: ready. Exit code 2: something must be fixed; the line below it says how.
+# Exit code 0: ready. Exit code 2: a line marked "wrong" must be fixed; the next line says how.
 """
 
 import argparse
@@ -25,15 +25,15 @@ _CHECKED_PACKAGES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)  # runs on Pythons too old for kw_only, to say so
+@dataclasses.dataclass(frozen=True)  # Without kw_only, to run on Pythons that are too old for mtl.
 class Finding:
-    """One line of the report.
+    """A line of the report.
 
     Attributes:
-        name: the package or device that was checked.
-        found: the version or the devices, or the problem.
-        state: ok, note (works in part), or wrong (does not work).
-        fix: a command or advice, if the state is not ok.
+      name: the package or device that was checked.
+      found: the version, the devices or the problem.
+      state: "ok", "note" (works in part) or "wrong" (does not work).
+      fix: a command or advice, if the state is not "ok".
     """
 
     name: str
@@ -50,7 +50,7 @@ def python() -> Finding:
     """Check that this project and the installed TensorFlow support this Python."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    # Without TensorFlow, the Pythons of the newest known version are the answer.
+    # Without TensorFlow, check for the newest supported version.
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
     if version in supported:
         return Finding(name="Python", found=found)
@@ -59,7 +59,7 @@ def python() -> Finding:
 
 
 def tensorflow() -> Finding:
-    """Return TensorFlow's version, and check that it can be imported."""
+    """Check that TensorFlow can be imported, and that its version is supported."""
     version = _version("tensorflow")
     if not version:
         fix = f"pip install '{versions.REQUIREMENT}'"
@@ -80,68 +80,69 @@ def estimator() -> Finding:
         fix = f"pip install {versions.ESTIMATOR_REQUIREMENT}"
         return Finding(name="Estimator", found="not installed", state=WRONG, fix=fix)
     if error := _import_error("mtl.compat"):
-        fix = "Once the lines above are ok, report this with the TensorFlow version."
+        fix = "If the lines above are ok, report this with the version of TensorFlow."
         return Finding(name="Estimator", found=error, state=WRONG, fix=fix)
-    own = versions.minor(_version("tensorflow")) == "2.15"
-    source = "TensorFlow's own" if own else "brought back by mtl.compat"
+    is_in_tensorflow = versions.minor(_version("tensorflow")) == "2.15"
+    source = "part of TensorFlow" if is_in_tensorflow else "restored by mtl.compat"
     return Finding(name="Estimator", found=f"tensorflow-estimator {version}, {source}")
 
 
 def keras() -> Finding:
-    """Check the version of Keras behind tf.keras: heads and canned estimators need Keras 2."""
+    """Check that tf.keras is Keras 2, which heads and canned estimators of tf.estimator need."""
     from mtl.compat import keras
 
     version = keras.in_use()
     if version.startswith("2."):
-        return Finding(name="Keras", found=f"{version} behind tf.keras")
-    fix = f"Only tf.estimator's own heads and canned estimators need Keras 2. {keras.how_to_get()}"
-    return Finding(name="Keras", found=f"{version} behind tf.keras", state=NOTE, fix=fix)
+        return Finding(name="Keras", found=f"{version} as tf.keras")
+    fix = f"Only heads and canned estimators of tf.estimator need Keras 2. {keras.how_to_get()}"
+    return Finding(name="Keras", found=f"{version} as tf.keras", state=NOTE, fix=fix)
 
 
 def datasets() -> Finding:
     """Check that tensorflow-datasets can be imported."""
     version = _version("tensorflow-datasets")
     if error := _import_error("tensorflow_datasets"):
-        # Newer versions declare that an old protobuf is enough, but need 6.31 when imported.
+        # Newer versions accept an old protobuf when they are installed, but need 6.31.
         fix = "pip install tensorflow-datasets 'tensorflow-metadata>=1.17.3,<1.18'"
         return Finding(name="Datasets", found=error, state=WRONG, fix=fix)
     return Finding(name="Datasets", found=f"tensorflow-datasets {version}")
 
 
 def launchers() -> Finding:
-    """Check that every package that a launcher imports is installed."""
+    """Check that all packages that commands import are installed."""
     if error := _import_error("launch.app") or _import_error("mtl.verbs"):
-        fix = "Install the package that it names again: pip install --force-reinstall <name>"
+        fix = "Install the package in this error again: pip install --force-reinstall <name>"
         return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
-    return Finding(name="Launchers", found="what they import is there")
+    return Finding(name="Launchers", found="all packages that they import are installed")
 
 
 def packages() -> Finding:
-    """Check that the packages have the versions that they require of each other."""
+    """Check that packages have the versions that other packages require."""
     conflicts = list(_find_conflicts())
     if not conflicts:
-        return Finding(name="Packages", found="their requirements of each other are met")
-    fix = "pip install " + " ".join(f"'{wanted}'" for _, wanted in conflicts)
+        return Finding(name="Packages", found="all have the versions that others require")
+    fix = "pip install " + " ".join(f"'{requirement}'" for _, requirement in conflicts)
     found = "; ".join(reason for reason, _ in conflicts)
     return Finding(name="Packages", found=found, state=WRONG, fix=fix)
 
 
 def cuda() -> Finding:
-    """Return TensorFlow's CUDA build and the driver, and check that they find a GPU together."""
+    """Check that TensorFlow finds a GPU if it was built for CUDA and there is a driver."""
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
-    # The kernel's module writes this file, so it shows a driver even if no library finds it.
+    # A module of the kernel writes this file, so it shows a driver that no library finds.
     driver = pathlib.Path("/proc/driver/nvidia/version").exists()
     if not build.get("is_cuda_build"):
         state, fix = (NOTE, "pip install 'tensorflow[and-cuda]'") if driver else (OK, "")
-        return Finding(name="CUDA", found="TensorFlow was built without", state=state, fix=fix)
+        found = "TensorFlow was built without CUDA"
+        return Finding(name="CUDA", found=found, state=state, fix=fix)
     found = f"TensorFlow was built for CUDA {build['cuda_version']}, cuDNN {build['cudnn_version']}"
     if not driver:
         return Finding(name="CUDA", found=f"{found}; no NVIDIA driver here")
     if not tf.config.list_physical_devices("GPU"):
         fix = (
-            "The driver is there, but TensorFlow finds no GPU: "
+            "There is a driver, but TensorFlow finds no GPU: "
             f"pip install 'tensorflow[and-cuda]=={tf.__version__}' (the extra 'gpu'), and check "
             "CUDA_VISIBLE_DEVICES."
         )
@@ -153,7 +154,7 @@ def devices() -> Finding:
     """Return the devices that TensorFlow finds."""
     import tensorflow as tf
 
-    # Those that this process may use, not all of the machine.
+    # The cores that this process may use, which need not be all cores of the machine.
     names = [f"{len(os.sched_getaffinity(0))} CPU cores"]
     for device in tf.config.list_physical_devices():
         if device.device_type != "CPU":
@@ -167,13 +168,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.parse_args()
-    # Before the import of TensorFlow, whose notices would stand between the lines.
+    # Must come before the import of TensorFlow, which would print notices between the lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    print("mtl: what is installed here\n")
+    print("mtl: the installation\n")
     findings = _print_findings([python(), tensorflow()])
     if _version("tensorflow"):
         findings += _print_findings([packages()])
-    # Without TensorFlow nothing else can be checked.
+    # The other checks need TensorFlow.
     if findings[1].state != WRONG:
         findings += _print_findings([estimator()])
         if findings[-1].state != WRONG:
@@ -195,7 +196,7 @@ def _print_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _print_supported(findings: list[Finding]) -> None:
-    """Print the features of this project that work with the packages found."""
+    """Print which features of this project work with the installed packages."""
     import tensorflow as tf
 
     from mtl.compat import keras
@@ -211,13 +212,13 @@ def _print_supported(findings: list[Finding]) -> None:
         "GPUs": f"{gpus} found" + (", MirroredStrategy uses all" if gpus > 1 else ""),
         "several processes, parameter servers": "yes",
     }
-    print("\nWhat works here\n")
+    print("\nFeatures\n")
     for name, value in rows.items():
         print(f"  {name:<40} {value}")
 
 
 def _version(package: str) -> str:
-    """Return the installed version, or ''."""
+    """Return the version of a package; '' if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -225,18 +226,18 @@ def _version(package: str) -> str:
 
 
 def _import_error(module: str) -> str:
-    """Return one line that says why `module` cannot be imported, or ''."""
+    """Return a line that says why a module cannot be imported; '' if it can."""
     try:
         importlib.import_module(module)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever a broken installation raises is what we report
+    except BaseException as error:  # A broken installation may raise any error.
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 
 
 def _find_conflicts() -> Iterator[tuple[str, str]]:
-    """Yield (problem, package to install) for every unmet requirement of the checked packages."""
+    """Yield (problem, requirement) for each requirement of the packages that is not met."""
     try:
         from packaging import requirements
     except ImportError:
@@ -244,18 +245,15 @@ def _find_conflicts() -> Iterator[tuple[str, str]]:
         return
     for package in filter(_version, _CHECKED_PACKAGES):
         for line in importlib.metadata.requires(package) or []:
-            wanted = requirements.Requirement(line)
-            # A requirement of an extra, or of another system or Python.
-            if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
+            requirement = requirements.Requirement(line)
+            # Skip requirements of extras, of other systems and of other Pythons.
+            if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
                 continue
-            version = _version(wanted.name)
-            # "0" fits hardly any requirement, so that a missing package is a conflict.
-            if not wanted.specifier.contains(version or "0", prereleases=True):
-                found = version or "nothing"
-                yield (
-                    f"{package} needs {wanted.name}{wanted.specifier}, got {found}",
-                    (f"{wanted.name}{wanted.specifier}"),
-                )
+            version = _version(requirement.name)
+            # A missing package counts as version 0, which meets almost no requirement.
+            if not requirement.specifier.contains(version or "0", prereleases=True):
+                text = f"{requirement.name}{requirement.specifier}"
+                yield f"{package} needs {text}, got {version or 'nothing'}", text
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@ r"""Evaluates a trained model on a whole split, and prints every task's metrics.
 
     python -m launch.evaluate --model_dir runs/digits --checkpoint best
 
-With --attacked, Experiment.attack changes the inputs such that the loss becomes large:
+With --attacked, Experiment.attack changes the inputs to increase the loss:
 
     python -m launch.evaluate --model_dir runs/digits --attacked \
         --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin
 
-With --input it evaluates files with labels, such as last week's rows, in place of a split:
+With --input, it evaluates files with labels, such as last week's rows, instead of a split:
 
     python -m launch.evaluate --model_dir runs/adult --input 'new/*.csv'
 
-With --curves, it writes ROC, precision and recall, reliability, histograms and confusion of every
-task with classes as SVG and CSV to <model_dir>/curves.
+With --curves, it also writes ROC, precision and recall, reliability, histograms and confusion
+matrices of tasks with classes as SVG and CSV to <model_dir>/curves.
 """
 
 import dataclasses
@@ -29,36 +29,37 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(
-    "attacked", False, "Let Experiment.attack move the inputs to raise the loss."
+    "attacked", False, "Let Experiment.attack change the inputs to increase the loss."
 )
 CURVES = flags.DEFINE_bool("curves", False, "Write curves of each task to <model_dir>/curves.")
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "In place of a split: files or globs with labels, all CSV, JSON lines, Parquet, ORC, Feather "
-    "or TFRecords. Repeatable.",
+    "Files or globs to evaluate instead of a split. They hold labels, and are all CSV, JSON lines, "
+    "Parquet, ORC, Feather or TFRecords. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
     "auto",
-    "csv, jsonl, parquet or tfrecord, if the names of the files do not say it.",
+    "The format of --input, if the names of the files do not show it: csv, jsonl, parquet or "
+    "tfrecord.",
 )
 
 
 def main() -> None:
     """Evaluate the run that the flags describe, and print a table."""
-    given = INPUT.value
+    patterns = INPUT.value
     rule = "be left out with --input"
-    checks.require(not given or SPLIT.value is None, "--split", rule, SPLIT.value)
+    checks.require(not patterns or SPLIT.value is None, "--split", rule, SPLIT.value)
     experiment, model_dir = app.load()
     split = SPLIT.value
-    if given:
-        data, split = scoring.open_files(experiment.data, given, INPUT_FORMAT.value)
-        # The files are a further split of the run's data: everything else stays.
+    if patterns:
+        data, split = scoring.open_files(experiment.data, patterns, INPUT_FORMAT.value)
+        # The files are another split of the run's data; all other settings stay.
         experiment = dataclasses.replace(experiment, data=data)
-    chosen = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
-    metrics = verbs.evaluate(experiment, model_dir, *chosen)
+    settings = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
+    metrics = verbs.evaluate(experiment, model_dir, *settings)
     print(summary.metrics_table(metrics))
 
 

@@ -36,7 +36,7 @@ _SECONDS = 3.0
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
-LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "The number of rows drawn from the split.")
+LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "The number of random rows of the split.")
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
@@ -44,37 +44,41 @@ OUTPUT = flags.DEFINE_string(
     "folder explained in --model_dir)",
 )
 TASKS = flags.DEFINE_list("tasks", [], "The tasks, with commas between them. (default: all)")
-FIELDS = flags.DEFINE_list("fields", [], "The fields that are permuted. (default: all)")
+FIELDS = flags.DEFINE_list("fields", [], "The fields to permute. (default: all)")
 GROUP = flags.DEFINE_multi_string(
-    "group", [], "Fields, with commas between them, that are also permuted together. Repeatable."
+    "group", [], "Fields, with commas between them, to permute together as well. Repeatable."
 )
-REPEATS = flags.DEFINE_integer("repeats", _DEFAULTS.repeats, "The permutations of each field.")
+REPEATS = flags.DEFINE_integer(
+    "repeats", _DEFAULTS.repeats, "The number of permutations of each field."
+)
 ROWS = flags.DEFINE_list(
     "rows",
     [str(row) for row in _DEFAULTS.rows],
-    "The rows to explain, by their places in the split, from 0 on.",
+    "The numbers of the rows to explain, from 0 on.",
 )
 CLASS = flags.DEFINE_multi_string(
     "class",
     [],
-    "TASK=CLASS: the class to explain, in place of the class with the largest logit. Repeatable.",
+    "TASK=CLASS: the class to explain, instead of the class with the largest logit. Repeatable.",
 )
-STEPS = flags.DEFINE_integer("steps", _DEFAULTS.steps, "The points of integrated gradients.")
+STEPS = flags.DEFINE_integer(
+    "steps", _DEFAULTS.steps, "The number of points of integrated gradients."
+)
 BASELINE = flags.DEFINE_string(
     "baseline", _DEFAULTS.baseline, "The baseline: mean (of the encoded rows) or zeros."
 )
 DEPENDENCE = flags.DEFINE_list(
-    "dependence", [], "The fields of partial dependence. (default: the most important ones)"
+    "dependence", [], "The fields for partial dependence. (default: the most important fields)"
 )
 BATCHES = flags.DEFINE_integer(
-    "batches", _DEFAULTS.batches, "The number of batches to compare gradients on, or 0."
+    "batches", _DEFAULTS.batches, "The number of batches for a comparison of gradients, or 0."
 )
 
 
 def main() -> None:
     """Write the page, and the tables, that the flags describe."""
     checks.require(bool(app.MODEL_DIR.value), "--model_dir", "name the folder of a run", None)
-    asked = _read_settings()
+    explanation_settings = _read_settings()
     experiment, model_dir = app.load()
     output = OUTPUT.value or os.path.join(model_dir, "explained")
     is_page = output.endswith(".html")
@@ -86,20 +90,20 @@ def main() -> None:
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
         guard.check(path)
-    # A mistake must show before the long computation.
+    # Check this before the long computation.
     run_directory.require_writable("--output", folder or ".")
-    found = explanation.explain_run(experiment, model_dir, asked, _tell_progress())
-    report.write(paths[0], describe.describe(found))
+    results = explanation.explain_run(experiment, model_dir, explanation_settings, _tell_progress())
+    report.write(paths[0], describe.describe(results))
     print(f"Explained: {paths[0]}")
-    for path in () if is_page else tables.write_tables(folder, found):
+    for path in () if is_page else tables.write_tables(folder, results):
         print(f"  {path}", file=sys.stderr)
-    for line in found.left_out:
+    for line in results.left_out:
         print(f"  Left out: {line}", file=sys.stderr)
 
 
 def _check_output(output: str, folder: str, is_page: bool) -> None:
     is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
-    # "why.htm" is rather a misspelt page than the name of a folder.
+    # A name with an ending, such as "why.htm", is probably a misspelt page, not a folder.
     is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
     fits = is_free and (is_named or tf.io.gfile.isdir(output))
     checks.require(fits, "--output", "end in .html or be a folder", output)
@@ -109,12 +113,12 @@ def _check_output(output: str, folder: str, is_page: bool) -> None:
 
 def _read_settings() -> settings.Settings:
     classes = {}
-    for given in CLASS.value:
-        task, sign, name = given.partition("=")
-        checks.require(bool(sign and task), "--class", "be TASK=CLASS", given)
+    for text in CLASS.value:
+        task, sign, name = text.partition("=")
+        checks.require(bool(sign and task), "--class", "be TASK=CLASS", text)
         classes[task] = name
     for row in ROWS.value:
-        checks.require(row.strip().isdecimal(), "--rows", "hold places from 0 on", row)
+        checks.require(row.strip().isdecimal(), "--rows", "hold numbers of rows, from 0 on", row)
     return settings.Settings(
         checkpoint=CHECKPOINT.value,
         split=SPLIT.value,
@@ -123,7 +127,7 @@ def _read_settings() -> settings.Settings:
         fields=FIELDS.value,
         groups=[[name.strip() for name in group.split(",")] for group in GROUP.value],
         repeats=REPEATS.value,
-        # Without repetitions, in the order of the flag.
+        # Remove repetitions, and keep the order of the flag.
         rows=list(dict.fromkeys(map(int, ROWS.value))),
         classes=classes,
         steps=STEPS.value,
@@ -134,8 +138,8 @@ def _read_settings() -> settings.Settings:
 
 
 def _tell_progress() -> Callable[[str], None]:
-    """Return a function that logs progress, at most one line in `_SECONDS`."""
-    # The first line comes after some seconds: a quick explanation needs none.
+    """Return a function that logs progress, at most a line in `_SECONDS`."""
+    # A short computation logs nothing, because the first line comes after some seconds.
     last = time.monotonic()
 
     def tell(line: str) -> None:

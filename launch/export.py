@@ -1,4 +1,4 @@
-"""Exports a trained model as a SavedModel that TF Serving serves unchanged.
+"""Exports a trained model as a SavedModel for TensorFlow Serving.
 
 python -m launch.export --model_dir runs/digits --checkpoint best --export_dir models/digits
 python -m launch.export --model_dir runs/digits --compare
@@ -26,30 +26,31 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(
-    "export_dir", None, "The folder of the numbered version. (default: MODEL_DIR/export/manual)"
+    "export_dir", None, "The folder for numbered versions. (default: MODEL_DIR/export/manual)"
 )
 ONNX = flags.DEFINE_string(
     "onnx",
     None,
-    "A file for the same model in ONNX, with features as tensors. Needs the extra onnx.",
+    "A file for the model in ONNX, with features as tensors. Needs the extra onnx.",
 )
 TFLITE = flags.DEFINE_string(
-    "tflite", None, "A file for the same model in TensorFlow Lite, with features as tensors."
+    "tflite", None, "A file for the model in TensorFlow Lite, with features as tensors."
 )
 TFLITE_WEIGHTS = flags.DEFINE_string(
     "tflite_weights",
     "float32",
-    "float32, int8, or sparse, which neither stores nor multiplies zeros of dense layers.",
+    "The weights of --tflite: float32, int8, or sparse, which neither stores nor multiplies zeros "
+    "of dense layers.",
 )
 COMPARE = flags.DEFINE_boolean(
     "compare",
     False,
-    "Publish nothing: print bytes, latency and deviation of the model in each format.",
+    "Export nothing, but print bytes, latency and deviation of the model in each format.",
 )
 
 
 def _check_flags(others: Mapping[str, str | None]) -> None:
-    """Fail if flags have wrong values or do not go together; `others` are {format: path}."""
+    """Fail if flags have wrong values or exclude each other; `others` are {format: path}."""
     for ending, path in others.items():
         if path is not None:
             checks.require(path.endswith(f".{ending}"), f"--{ending}", f"end in .{ending}", path)
@@ -58,7 +59,7 @@ def _check_flags(others: Mapping[str, str | None]) -> None:
     rule = "come with --tflite"
     checks.require(bool(is_used), "--tflite_weights", rule, TFLITE_WEIGHTS.value)
     for flag in (EXPORT_DIR, ONNX, TFLITE):
-        rule = "be absent, as --compare writes nothing"
+        rule = "be left out, as --compare writes nothing"
         checks.require(not (COMPARE.value and flag.value), f"--{flag.name}", rule, flag.value)
 
 
@@ -77,19 +78,19 @@ def main() -> None:
                 files=files, model_dir=model_dir, where=f"--{ending}", endings=(ending,)
             ).check(path)
     if ONNX.value:
-        # A missing package must not show after the export is written.
+        # Check the packages before the export is written.
         onnx.require()
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = {}
 
     def convert(written: str, held_out: rows.HeldOut | None) -> None:
-        """Convert an export before it is published: if this fails, no export is left behind."""
+        """Convert an export before it is published; if this fails, no export is published."""
         if ONNX.value:
             differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value, held_out)
         if TFLITE.value:
             weights = TFLITE_WEIGHTS.value
-            found = tflite.write_tflite(written, TFLITE.value, weights, held_out)
-            differences["TFLite", TFLITE.value] = found
+            difference = tflite.write_tflite(written, TFLITE.value, weights, held_out)
+            differences["TFLite", TFLITE.value] = difference
 
     is_converted = bool(ONNX.value or TFLITE.value)
     path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert, is_converted)
@@ -99,7 +100,12 @@ def main() -> None:
 
 
 def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> None:
-    """Print how an export and {(format, file): difference} were checked."""
+    """Print the path of an export, and the results of its checks.
+
+    Args:
+      path: the path of the export.
+      differences: {(format, file): the largest difference from the checkpoint's predictions}.
+    """
     print("Exported", path)
     facts = metadata.read_metadata(path)
     if "difference" in facts:
@@ -118,7 +124,7 @@ def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> No
 
 
 def _compare_formats(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Print a line for each format, once it is measured."""
+    """Print a line for each format."""
     with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
         _print_formats(experiment, model_dir, path)
 
@@ -126,17 +132,17 @@ def _compare_formats(experiment: experiment_lib.Experiment, model_dir: str) -> N
 def _print_formats(experiment: experiment_lib.Experiment, model_dir: str, path: str) -> None:
     titles = ("format", "bytes", "gzipped", "ms a request", "deviation")
     print("{:<26}  {:>11}  {:>11}  {:>24}  {:>9}".format(*titles))
-    for found in export_comparison.compare_formats(experiment, model_dir, path):
-        if found.problem:
-            print(f"{found.name:<26}  {found.problem}")
+    for result in export_comparison.compare_formats(experiment, model_dir, path):
+        if result.problem:
+            print(f"{result.name:<26}  {result.problem}")
             continue
-        times = ", ".join(f"{ms:.3g} ({rows})" for rows, ms in sorted(found.milliseconds.items()))
+        times = ", ".join(f"{ms:.3g} ({rows})" for rows, ms in sorted(result.milliseconds.items()))
         print(
-            f"{found.name:<26}  {found.size:>11,}  {found.gzipped:>11,}  {times:>24}  "
-            f"{found.difference:>9.1g}",
+            f"{result.name:<26}  {result.size:>11,}  {result.gzipped:>11,}  {times:>24}  "
+            f"{result.difference:>9.1g}",
             flush=True,
         )
-    print("\nBrackets hold the rows of a request, which runs in one thread.")
+    print("\nThe number of rows of a request is in brackets. A request runs in one thread.")
 
 
 if __name__ == "__main__":

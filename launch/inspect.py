@@ -1,4 +1,4 @@
-"""Shows the layers of a model, the values of a tensor in it, or runs its code eagerly on rows.
+"""Shows the layers of a model or the values of a tensor, or runs the model's code eagerly.
 
 python -m launch.inspect --gin_file gin_configs/experiments/digits_shared_bottom.gin --summary
 python -m launch.inspect --model_dir runs/digits --tensor network/trunk --split test --limit 4
@@ -32,28 +32,28 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 SUMMARY = flags.DEFINE_boolean(
-    "summary", False, "Show layers, parameters, FLOPs and tasks; needs no training."
+    "summary", False, "Show layers, parameters, FLOPs and tasks; the model need not be trained."
 )
 TENSOR = flags.DEFINE_string(
     "tensor",
     None,
-    "A tensor of the graph, an operation, a variable, or a scope, whose last output is taken. A "
-    "pattern with * lists the names that match.",
+    "The name of a tensor, an op or a variable, or a scope, for its last output. A pattern with * "
+    "lists the names that match.",
 )
 EAGER = flags.DEFINE_boolean(
     "eager",
     False,
     "Run the Python code of the model eagerly, so that breakpoint() and print() see values, and "
-    "compare it with the graph.",
+    "compare the result with the graph.",
 )
 BREAKPOINT = flags.DEFINE_boolean(
-    "breakpoint", False, "Stop --eager in pdb at the first line of the network."
+    "breakpoint", False, "With --eager, stop in pdb at the first line of the network."
 )
 MODE = flags.DEFINE_string("mode", "eval", "The graph: eval, predict (as served) or train.")
 ROWS = flags.DEFINE_string(
     "rows",
     None,
-    "A file of CSV, JSON lines, Parquet or TFRecords with the rows, in place of a split.",
+    "A file with the rows, instead of a split: CSV, JSON lines, Parquet or TFRecords.",
 )
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
 LIMIT = flags.DEFINE_integer("limit", 4, "The number of rows, from row 0 on.")
@@ -63,17 +63,17 @@ OUTPUT = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Print the layers, the tensors or the eager run that the flags choose."""
+    """Print the layers, a tensor, or the result of an eager run, as the flags choose."""
     _check_flags()
     experiment, model_dir = app.load()
     if OUTPUT.value:
-        read = [*app.GIN_FILE.value, *experiment.files_read]
-        # Before the graph is built.
-        scoring.Protection(files=read, model_dir=model_dir).check(OUTPUT.value)
+        files = [*app.GIN_FILE.value, *experiment.files_read]
+        # Check the output before the graph is built.
+        scoring.Protection(files=files, model_dir=model_dir).check(OUTPUT.value)
     if SUMMARY.value:
         _show_layers(experiment, model_dir)
         return
-    # Served rows have no labels.
+    # Rows for a served model have no labels.
     with_labels = MODE.value != "predict"
     if ROWS.value:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
@@ -84,10 +84,10 @@ def main() -> None:
 
 
 def _check_flags() -> None:
-    """Fail unless the flags choose exactly one thing to show, and go together."""
-    asked = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
+    """Fail unless exactly one of --summary, --tensor and --eager is set, and other flags fit."""
+    modes = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
     rule = "have one of --summary, --tensor and --eager"
-    checks.require(len(asked) == 1, "launch.inspect", rule, ", ".join(asked) or None)
+    checks.require(len(modes) == 1, "launch.inspect", rule, ", ".join(modes) or None)
     _refuse_ignored()
     checks.one_of("--mode", MODE.value, inspection.MODES)
     checks.at_least("--limit", LIMIT.value, 1)
@@ -108,12 +108,12 @@ def _show_layers(experiment: experiment_lib.Experiment, model_dir: str) -> None:
 def _show_tensor(
     experiment: experiment_lib.Experiment, model_dir: str, batch: inspection.Batch
 ) -> None:
-    opened = inspection.open_graph(experiment, model_dir, batch, MODE.value, CHECKPOINT.value)
-    with opened as graph:
+    context = inspection.open_graph(experiment, model_dir, batch, MODE.value, CHECKPOINT.value)
+    with context as graph:
         if "*" in TENSOR.value:
-            found = graph.list_tensors(TENSOR.value)
-            checks.require(bool(found), "--tensor", "match a name", TENSOR.value)
-            print("\n".join(" ".join(line) for line in found))
+            lines = graph.list_tensors(TENSOR.value)
+            checks.require(bool(lines), "--tensor", "match a name", TENSOR.value)
+            print("\n".join(" ".join(line) for line in lines))
             return
         name, value = graph.read(TENSOR.value)
     if OUTPUT.value:
@@ -129,29 +129,28 @@ def _show_code(
 ) -> None:
     call = _call_under_pdb(experiment) if BREAKPOINT.value else eager_pass.CALL
     try:
-        passed = eager_pass.run_eagerly(
+        result = eager_pass.run_eagerly(
             experiment, model_dir, batch, MODE.value, CHECKPOINT.value, call
         )
-    # The user has left the debugger: this is not an error.
-    except bdb.BdbQuit:
+    except bdb.BdbQuit:  # The user has quit the debugger, which is not an error.
         print("Stopped.", file=sys.stderr)
         return
     if OUTPUT.value:
-        values.save(OUTPUT.value, passed.values)
-        print(f"Wrote {len(passed.values)} arrays: {OUTPUT.value}", file=sys.stderr)
+        values.save(OUTPUT.value, result.values)
+        print(f"Wrote {len(result.values)} arrays: {OUTPUT.value}", file=sys.stderr)
     else:
-        print(values.draw_fields(passed.values, batch.size))
-    print(f"Furthest from the graph: {passed.deviation:.2g} at {passed.furthest}", file=sys.stderr)
+        print(values.draw_fields(result.values, batch.size))
+    print(f"Furthest from the graph: {result.deviation:.2g} at {result.furthest}", file=sys.stderr)
 
 
 def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
-    # pdb needs a `__code__`, which the function of the class has, but not the instance.
+    # pdb needs the attribute `__code__`, which only the function of the class has.
     network = type(experiment.model.network).__call__
     return functools.partial(breakpoints.call_under_pdb, stop_in=network)
 
 
 def _refuse_ignored() -> None:
-    """Refuse flags that have no effect with the chosen way to show."""
+    """Fail for flags that have no effect together with the other flags."""
     ignored = []
     if SUMMARY.value:
         ignored = [(flag, "--summary") for flag in (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)]

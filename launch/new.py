@@ -4,9 +4,9 @@ r"""Writes a gin file for a table: looks at all rows, decides how each column is
     python -m launch.train --gin_file train.gin
     python -m launch.predict --model_dir runs/train --checkpoint best --input new.csv
 
-A tenth of the rows is held out to test. --holdout changes the share, --key keeps the rows of a user
-together, --time holds out the last rows, and --test names a separate file. --validation holds out
-rows that choose the best checkpoint, so that the test rows only measure it.
+A tenth of the rows is held out to test. --holdout changes this share, --key keeps the rows of a
+user together, --time holds out the last rows, and --test names a separate file. --validation holds
+out rows that choose the best checkpoint; the test rows then only measure it.
 """
 
 import argparse
@@ -36,48 +36,50 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
     add("--force", action="store_true", help="overwrite the gin file")
-    add("--holdout", type=float, help="the share of rows, or of time, held out (default: 0.1)")
+    add("--holdout", type=float, help="the share of rows to hold out (default: 0.1)")
     add(
         "--validation",
         type=float,
-        help="the share that chooses the best checkpoint, beside the test rows",
+        help="the share of rows that choose the best checkpoint, besides the test rows",
     )
     add(
         "--calibration",
         type=float,
-        help="the share that calibrates the finished run and chooses thresholds",
+        help="the share of rows that calibrate the finished run and choose thresholds",
     )
-    add("--folds", type=int, help="deal the rows to so many folds, each the test rows of one run")
+    add("--folds", type=int, help="the number of folds; each fold is the test rows of a run")
     add("--time", help="hold out the rows with the greatest values of this column")
     add("--key", help="keep rows with the same value of this column in one split")
-    add("--test", help="a separate table to test on, in place of a share")
+    add("--test", help="a separate table to test on, instead of a share of the rows")
     add("--delimiter", help="the separator of values; detected if it is , ; tab or |")
-    add("--list_delimiter", default="", help="between the values of lists; detected if | ; ^ or ~")
+    add("--list_delimiter", default="", help="the separator in lists; detected if | ; ^ or ~")
     add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
     add("--sheet", default="", help="the sheet of a spreadsheet (default: the first)")
-    add("--comment", default="", help="lines that start with this are left out")
-    add("--missing", action="append", default=[], help="marks a missing value; repeatable")
-    add("--value", action="append", default=[], help="is a value, such as a class NA; repeatable")
+    add("--comment", default="", help="lines that start with this text are ignored")
+    add("--missing", action="append", default=[], help="a text for a missing value; repeatable")
+    add(
+        "--value", action="append", default=[], help="a class that looks missing, as NA; repeatable"
+    )
     add(
         "--number_form",
         action="append",
         default=[],
-        help="how a column writes 1.5 or 1234.5, such as price=$1.234,5; repeatable",
+        help="the number 1.5 or 1234.5 as a column writes it, such as price=$1.234,5; repeatable",
     )
     add(
         "--time_form",
         action="append",
         default=[],
-        help="how a column writes times, such as day=%%d/%%m/%%Y or at=seconds; repeatable",
+        help="the form of times in a column, such as day=%%d/%%m/%%Y or at=seconds; repeatable",
     )
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
     add(
         "--keep",
         action="append",
         default=[],
-        help="an input even if it reveals a task, or looks like an id or a date",
+        help="a column to use even if it reveals a task, or looks like an id or a date; repeatable",
     )
-    # argparse would only say that --data is missing.
+    # For this mistake, argparse would only say that --data is missing.
     has_data = any(arg.partition("=")[0] == "--data" for arg in argv)
     if argv and not argv[0].startswith("-") and not has_data:
         raise checks.UserError(f"unexpected argument {argv[0]!r}. Write --data {argv[0]}")
@@ -97,7 +99,7 @@ def draft(arguments: argparse.Namespace) -> str:
     """
     holdout = _read_holdout(arguments)
     paths = lines.find_files("--data", arguments.data)
-    # The table "train.csv.gz" gives train.gin.
+    # For the table "train.csv.gz", the name is train.gin.
     out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
     checks.require(out.suffix == ".gin", "--out", "end in .gin", str(out))
     is_free = arguments.force or not out.exists()
@@ -117,15 +119,15 @@ def draft(arguments: argparse.Namespace) -> str:
     )
     _require_texts(arguments, dialect)
     _require_columns(arguments, dialect)
-    chosen = (arguments.missing, arguments.leave_out, arguments.keep)
+    settings = (arguments.missing, arguments.leave_out, arguments.keep)
     number_forms = _read_forms(arguments.number_form, dialect)
     plan = plans.plan_table(
-        dialect, arguments.task, holdout, *chosen, number_forms, arguments.value
+        dialect, arguments.task, holdout, *settings, number_forms, arguments.value
     )
-    # The gin file notes how it was made.
+    # The gin file holds the command that wrote it.
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
-    # All columns are decided by now: a mistake above leaves no file.
+    # Write the file last, so that a mistake above leaves no file.
     with storage.writing("--out", "a file", str(out)):
         atomic.write(str(out), text)
     return _describe(plan, out)
@@ -134,7 +136,7 @@ def draft(arguments: argparse.Namespace) -> str:
 def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
     _check_splits(arguments)
     folds = arguments.folds or 0
-    # A fold is the test split of one run.
+    # Each fold is the test split of a run.
     share = 1 / folds if folds else 0.1 if arguments.holdout is None else arguments.holdout
     others = {name: getattr(arguments, name) or 0.0 for name in ("validation", "calibration")}
     # With --test, the test rows come from another table.
@@ -153,13 +155,11 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
 
 
 def _check_splits(arguments: argparse.Namespace) -> None:
-    """Fail if the flags of splits do not suit each other, or are not shares."""
+    """Fail if flags of splits exclude each other, or have wrong values."""
     for names in (("time", "key", "test"), ("holdout", "test", "folds"), ("time", "folds")):
         used = [name for name in names if getattr(arguments, name)]
         for name in used[1:]:
-            rule = f"come without --{used[0]}"
-            # Each flag of a group after the first one is refused.
-            checks.require(False, f"--{name}", rule, getattr(arguments, name))
+            checks.fail(f"--{name}", f"come without --{used[0]}", getattr(arguments, name))
     for name in ("holdout", "validation", "calibration"):
         share = getattr(arguments, name)
         is_share = share is None or 0 < share < 1
@@ -169,7 +169,7 @@ def _check_splits(arguments: argparse.Namespace) -> None:
 
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
-    """Return the character of --list_delimiter."""
+    """Return the value of --list_delimiter; fail unless it is one character."""
     delimiter = arguments.list_delimiter
     is_one = not delimiter or (len(delimiter) == 1 and delimiter not in '"\r\n')
     checks.require(is_one, "--list_delimiter", "be one character, not a quote", delimiter)
@@ -179,10 +179,10 @@ def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
 
 
 def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
-    """Return {column: the number 1.5 or 1234.5 as it writes it} of --number_form."""
+    """Return the values of --number_form, {column: the number 1.5 or 1234.5 in its form}."""
     forms = {}
     for setting in settings:
-        # From the right: a name of a column may hold "=", a number does not.
+        # From the right, because the name of a column may hold "=", but a number does not.
         column, equals, example = setting.rpartition("=")
         rule = "name a column and the number 1.5, such as 'price=$1.234,5'"
         checks.require(bool(equals), "--number_form", rule, setting)
@@ -193,7 +193,7 @@ def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, st
 
 
 def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
-    """Return {column: the form of its times} of --time_form."""
+    """Return the values of --time_form, {column: the form of its times}."""
     forms = {}
     for setting in settings:
         column, _, form = setting.rpartition("=")
@@ -217,18 +217,16 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
 
 
 def _find_ending(dialect: lines.Dialect) -> str:
-    """Return the ending of the name of a file with new rows."""
-    # New rows come in the format of the table, which `launch.predict` reads by its ending.
+    """Return the ending of a file with new rows, in the format of the table."""
     if dialect.is_json:
         return ".jsonl"
     return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
 
 
 def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
-    """Fail if a flag about texts comes with JSON lines: their values have types already."""
+    """Fail if a flag about texts comes with JSON lines, whose values have types."""
     flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
     flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
-    # Texts of CSV have no types, so only there flags give texts a meaning.
     for flag, setting in flags.items() if dialect.is_json else ():
         rule = f"be left out: {dialect.paths[0]} has types. null is a missing value"
         checks.require(not setting, flag, rule, setting)
@@ -244,7 +242,8 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
     if not table.is_whole:
-        page += ["", f"  Columns were rated alone on {len(table.places):,} random rows."]
+        rows = f"{len(table.places):,} random rows"
+        page += ["", f"  The value of each column alone was measured on {rows}."]
     if plan.doubts:
         page += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
     page += [
@@ -258,15 +257,15 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
 
 
 def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
-    """Return the commands that train, calibrate, measure and use the model."""
+    """Return the commands that train, calibrate, test and use the model."""
     file, run = shlex.quote(str(out)), shlex.quote(f"runs/{out.stem}")
     train = f"python -m launch.train --gin_file {file}"
     # The commands train a run for each fold, and compare them.
     if plan.holdout.folds:
         runs = [f"{run}-{fold}" for fold in range(plan.holdout.folds)]
         commands = [
-            f"{train} --model_dir {one} --gin_param 'fold = {fold}'"
-            for fold, one in enumerate(runs)
+            f"{train} --model_dir {folder} --gin_param 'fold = {fold}'"
+            for fold, folder in enumerate(runs)
         ]
         return [*commands, f"python -m launch.compare {' '.join(runs)}"]
     commands = [train]
@@ -281,7 +280,7 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
         ]
         # The later commands use the calibrated run.
         run = f"{run}_calibrated"
-        # A table of thresholds with recall and precision.
+        # This command writes a table of thresholds with recall and precision.
         commands += [
             f"python -m launch.evaluate --model_dir {run} --checkpoint best --split calibration "
             "--curves"

@@ -1,11 +1,11 @@
-"""Lists the parts that a gin file can build, with their settings, or those that a run builds.
+"""Lists the parts that a gin file can build, or the settings of the parts of a run.
 
 python -m launch.parts                       # a line for each part, with its paper
-python -m launch.parts MMoE Softmax          # their settings, types, defaults and meanings
-python -m launch.parts --package ours        # a line for each part of a package of your own
-python -m launch.parts ours.towers.Deep      # its settings
-python -m launch.parts --gin_file train.gin --gin_param 'Run.seed = 2'    # what holds in a run, why
-python -m launch.parts --gin_file train.gin Run LazyAdam                  # of these parts alone
+python -m launch.parts MMoE Softmax          # the settings, types, defaults and meanings of parts
+python -m launch.parts --package ours        # a line for each part of your package
+python -m launch.parts ours.towers.Deep      # the settings of a part of your package
+python -m launch.parts --gin_file train.gin --gin_param 'Run.seed = 2'    # all settings of a run
+python -m launch.parts --gin_file train.gin Run LazyAdam                  # of two parts of the run
 python -m launch.parts --markdown networks   # a page of all parts of a package, as in docs/
 python -m launch.parts --markdown all        # a line for each part of mtl, as in docs/parts.md
 """
@@ -28,9 +28,9 @@ from mtl import checks
 from mtl.configs import gin_names, run_settings, trust
 
 _OWN = "mtl"
-# Not "t_1 < ... < t_T".
+# The end of a sentence, but not "..." in "t_1 < ... < t_T".
 _SENTENCE_END = re.compile(r"(?<!\.)\. ")
-# Code makes these classes; gin files cannot.
+# Modules whose dataclasses are for code, not for gin files.
 _NO_PARTS = (
     "mtl.configs",
     "mtl.data.coded_rows",
@@ -65,7 +65,7 @@ _NO_PARTS = (
 )
 
 
-# The decorator of a class that may be a part.
+# The decorator of a dataclass that may be a part.
 _PART = re.compile(r"kw_only=True|@checks\.dataclass")
 # The reference of a paper in a docstring.
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
@@ -93,19 +93,19 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
     for module_name in [package, *_list_modules(getattr(root, "__path__", []), package)]:
         module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
-            # Imported classes are parts of the module that defines them.
+            # A class belongs to the module that defines it, not to modules that import it.
             is_own = isinstance(value, type) and value.__module__ == module_name
             if is_own and not name.startswith("_") and _is_part(value):
                 yield value
 
 
 def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
-    """Yield the modules that may have parts, by name; pkgutil.walk_packages would import all."""
+    """Yield the names of modules that may define parts, without importing them."""
     for info in pkgutil.iter_modules(folders, f"{package}."):
         name = info.name.rpartition(".")[2]
         if name == "__main__" or info.name in _NO_PARTS:
             continue
-        # A spec tells the file without importing the module.
+        # A spec names the file of a module without importing it.
         spec = info.module_finder.find_spec(info.name, None)
         if spec is not None and _may_define_parts(info.name, str(spec.origin)):
             yield info.name
@@ -114,7 +114,7 @@ def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
 
 
 def _may_define_parts(module_name: str, path: str) -> bool:
-    """Return False for a module of mtl without a part; its import may need TensorFlow."""
+    """Return False for a module of mtl without a part, whose import may need TensorFlow."""
     is_own = f"{module_name}.".startswith(f"{_OWN}.")
     return not is_own or _PART.search(pathlib.Path(path).read_text()) is not None
 
@@ -122,7 +122,7 @@ def _may_define_parts(module_name: str, path: str) -> bool:
 def _is_part(kind: type) -> bool:
     if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
         return False
-    # With dots at the ends: a package "mtl_extra" is not ours.
+    # With a dot at the end, because a package "mtl_extra" is not part of mtl.
     if not f"{kind.__module__}.".startswith(f"{_OWN}."):
         return True
     is_frozen = vars(kind)["__dataclass_params__"].frozen
@@ -130,40 +130,40 @@ def _is_part(kind: type) -> bool:
 
 
 def list_settings(kind: Any) -> list[Setting]:
-    """Return the settings of a part, or the parameters of a function, in their order."""
+    """Return the settings of a part, or the parameters of a function, in order."""
     meanings: dict[str, str] = {}
-    # Base classes first, so that a class overrides the meaning of an inherited setting.
+    # Base classes first, because a class may describe an inherited setting again.
     for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
-    told = checks.describe_settings(kind) if isinstance(kind, type) else {}
-    return [
-        Setting(name, told.get(name) or _write_type(parameter), default, meanings.get(name, ""))
-        for name, parameter in inspect.signature(kind).parameters.items()
-        # A loop over one value names it within a comprehension.
-        for default in [run_settings.write_default(kind, parameter)]
-    ]
+    types = checks.describe_settings(kind) if isinstance(kind, type) else {}
+    settings = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        type_text = types.get(name) or _write_type(parameter)
+        default = run_settings.write_default(kind, parameter)
+        settings.append(Setting(name, type_text, default, meanings.get(name, "")))
+    return settings
 
 
 def _write_type(parameter: inspect.Parameter) -> str:
-    """Return the type of a parameter without modules; "" if it has no annotation."""
+    """Return the type of a parameter without names of modules; "" without an annotation."""
     if parameter.annotation is inspect.Parameter.empty:
         return ""
-    told = inspect.formatannotation(parameter.annotation).strip("'\"")
-    # "collections.abc.Sequence" -> "Sequence"
-    return re.sub(r"(?:\w+\.)+(?=\w)", "", told)
+    text = inspect.formatannotation(parameter.annotation).strip("'\"")
+    # "collections.abc.Sequence" becomes "Sequence".
+    return re.sub(r"(?:\w+\.)+(?=\w)", "", text)
 
 
 def _read_attributes(docstring: str) -> dict[str, str]:
     """Return {name: text} of the section "Attributes:" of a docstring."""
     _, _, section = inspect.cleandoc(docstring).partition("\nAttributes:\n")
-    found = re.findall(r"^ +(\w+(?:, \w+)*): (.*(?:\n {3,}\S.*)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
+    entries = re.findall(r"^ +(\w+(?:, \w+)*): (.*(?:\n {3,}\S.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def describe_part(kind: Any) -> str:
-    """Return a part's name, its docstring without settings, and a line for each setting."""
-    told = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0].strip()
-    lines = [run_settings.gin_name(kind), "", told, ""]
+    """Return the name of a part, its docstring without settings, and a line for each setting."""
+    docstring = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0].strip()
+    lines = [run_settings.gin_name(kind), "", docstring, ""]
     for setting in list_settings(kind):
         name = f"{setting.name}: {setting.kind}" if setting.kind else setting.name
         lines.append(f"  {name} = {setting.default}")
@@ -180,8 +180,8 @@ def write_page(package: str) -> str:
     prefix = f"{_OWN}.{package}."
     kinds = [kind for kind in find_parts() if f"{kind.__module__}.".startswith(prefix)]
     if not kinds:
-        known = {_find_package(kind) for kind in find_parts()}
-        checks.one_of("--markdown", package, sorted(known))
+        packages = {_find_package(kind) for kind in find_parts()}
+        checks.one_of("--markdown", package, sorted(packages))
     lines = [f"# The parts of `mtl.{package}`", ""]
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
@@ -196,8 +196,8 @@ def _write_section(kind: type) -> list[str]:
     lines = [f"## {run_settings.gin_name(kind)}", "", _escape_markdown(first), ""]
     directions = getattr(kind, "directions", None)
     if isinstance(directions, Mapping) and directions:
-        told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
-        lines += [f"Metrics and better direction: {', '.join(told)}.", ""]
+        texts = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
+        lines += [f"Metrics and better direction: {', '.join(texts)}.", ""]
     settings = list_settings(kind)
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
@@ -207,7 +207,7 @@ def _write_section(kind: type) -> list[str]:
 
 
 def write_index() -> str:
-    """Return a page with a line for each part of `mtl`, by package: its meaning and its paper."""
+    """Return a Markdown page with the meaning and the paper of each part of `mtl`, by package."""
     lines = ["# All parts", "", "`python -m launch.parts --markdown all` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     by_package = sorted(
@@ -216,10 +216,10 @@ def write_index() -> str:
     for package, kinds in itertools.groupby(by_package, _find_package):
         lines += [f"## mtl.{package}", "", "| part | what it is | paper |", "| -- | -- | -- |"]
         for kind in kinds:
-            told = kind.__doc__ or ""
-            first = _escape_markdown(next(iter(told.strip().splitlines()), ""))
-            first = re.sub(r"(?<!\\)\|", r"\|", first)  # A plain | of a norm would end a cell.
-            paper = _PAPER.search(" ".join(told.split()))
+            docstring = kind.__doc__ or ""
+            first = _escape_markdown(next(iter(docstring.strip().splitlines()), ""))
+            first = re.sub(r"(?<!\\)\|", r"\|", first)  # The | of a norm would end a cell.
+            paper = _PAPER.search(" ".join(docstring.split()))
             cells = [f"`{run_settings.gin_name(kind)}`", first, paper.group() if paper else ""]
             lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
         lines.append("")
@@ -231,11 +231,11 @@ def _find_package(kind: type) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Escape the signs of Markdown outside of code."""
-    # A formula is code as a whole: it is full of signs that Markdown reads.
+    """Escape special characters of Markdown outside of code."""
+    # Write a formula as code, because it has many special characters.
     if " = " in text and "`" not in text:
         return f"`{text}`"
-    # Only before an even number of backquotes: between two of them is code.
+    # A character is outside of code if an even number of backquotes follows.
     return re.sub(r"([|*_<])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
 
 
@@ -243,9 +243,9 @@ def list_parts(package: str) -> str:
     """Return a line for each part of a package: its name, its meaning and its paper."""
     lines = []
     for kind in sorted(find_parts(package), key=run_settings.gin_name):
-        told = kind.__doc__ or ""
-        first = next(iter(told.strip().splitlines()), "")
-        paper = _PAPER.search(" ".join(told.split()))
+        docstring = kind.__doc__ or ""
+        first = next(iter(docstring.strip().splitlines()), "")
+        paper = _PAPER.search(" ".join(docstring.split()))
         cells = [f"{run_settings.gin_name(kind):<36}", first, f"[{paper.group()}]" if paper else ""]
         lines.append(" ".join(cells).rstrip())
     return "\n".join(lines)
@@ -256,67 +256,67 @@ def choose_parts(
     packages: Sequence[str] = (),
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Any]:
-    """Return the parts of mtl or of other packages that have these names.
-
-    A name may include its module. With a whole path, such as `ours.towers.Deep`, a part is found
-    without its package in `packages`.
+    """Return the parts of mtl or of other packages that have certain names.
 
     Args:
-      names: names of classes, such as `MMoE`, `gates.Softmax` or a whole path.
-      packages: further packages or modules to search, beside mtl.
+      names: names of classes, such as `MMoE` or `gates.Softmax`. A full path, such as
+        `ours.towers.Deep`, need not belong to `packages`.
+      packages: packages or modules to search, besides mtl.
       trusted: the packages whose code may be imported.
 
     Raises:
       UserError: a name is unknown.
     """
-    known: dict[str, list[Any]] = {}
+    by_name: dict[str, list[Any]] = {}
     for kind in (kind for package in (_OWN, *packages) for kind in find_parts(package)):
         for name in (kind.__name__, run_settings.gin_name(kind)):
-            known.setdefault(name, []).append(kind)
-    chosen = []
+            by_name.setdefault(name, []).append(kind)
+    kinds = []
     for name in names:
-        found = known.get(name) or _find_elsewhere(name, trusted)
-        fix = checks.nearest(name, known)
-        checks.require(bool(found), "The name", "belong to a part", name, fix)
-        chosen += found
-    return chosen
+        matches = by_name.get(name) or _find_elsewhere(name, trusted)
+        fix = checks.nearest(name, by_name)
+        checks.require(bool(matches), "The name", "belong to a part", name, fix)
+        kinds += matches
+    return kinds
 
 
 def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
-    """Return the class or function that has this whole path; empty if its module is missing."""
+    """Return the class or function with a full path; [] if its module does not exist."""
     module, _, last = name.rpartition(".")
-    # `find_spec` of a dotted name imports its parents, of a plain name nothing.
+    # Only the first word, because `find_spec` of a dotted name imports the parents.
     top = module.partition(".")[0]
     if not top.isidentifier() or importlib.util.find_spec(top) is None:
         return []
-    # Before the import, which runs the code of the module.
+    # Must come before the import, which runs the code of the module.
     trusted.check_module(module)
-    inside = vars(gin_names.import_module(module))
-    found = inside.get(last)
-    own = [key for key, value in inside.items() if callable(value) and not key.startswith("_")]
-    fix = checks.nearest(last, own) or f"It has: {', '.join(sorted(own)) or 'none'}."
-    checks.require(callable(found), "The name", f"be a class or function of {module}", last, fix)
-    return [found]
+    members = vars(gin_names.import_module(module))
+    target = members.get(last)
+    names = [key for key, value in members.items() if callable(value) and not key.startswith("_")]
+    fix = checks.nearest(last, names) or f"It has: {', '.join(sorted(names)) or 'none'}."
+    checks.require(callable(target), "The name", f"be a class or function of {module}", last, fix)
+    return [target]
 
 
 def main() -> None:
-    """Print the parts, the pages or the configuration that the arguments choose."""
+    """Print the parts, the page or the settings that the arguments choose."""
     parser = endings.Parser("launch.parts", __doc__)
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
-    told = "your package; its parts are listed and known by name"
-    parser.add_argument("--package", default="", help=told)
-    told = "a gin file of a run; shows the settings that hold, and where each is set"
-    parser.add_argument("--gin_file", action="append", default=[], help=f"{told}; repeatable")
-    told = "a binding that comes after all files; repeatable"
-    parser.add_argument("--gin_param", action="append", default=[], help=told)
-    told = "the folder of a run; its config.gin is read if no file is given"
-    parser.add_argument("--model_dir", default="", help=told)
-    told = "packages whose code may run beside that of mtl, with commas between them"
-    parser.add_argument("--trusted_packages", help=told)
-    told = "settings that may still run code, write or connect, with commas between them"
-    parser.add_argument("--trusted_settings", default="", help=told)
+    text = "your package, whose parts are listed or found by name"
+    parser.add_argument("--package", default="", help=text)
+    text = "a gin file of a run; shows the value of each setting, and where it is set"
+    parser.add_argument("--gin_file", action="append", default=[], help=f"{text}; repeatable")
+    text = "a binding that comes after all files; repeatable"
+    parser.add_argument("--gin_param", action="append", default=[], help=text)
+    text = "the folder of a run; without --gin_file, its config.gin is read"
+    parser.add_argument("--model_dir", default="", help=text)
+    text = "packages besides mtl whose code may run, with commas between them"
+    parser.add_argument("--trusted_packages", help=text)
+    text = "settings that may run code, write or connect, with commas between them"
+    parser.add_argument("--trusted_settings", default="", help=text)
     parser.add_argument(
-        "--markdown", metavar="PACKAGE", help="write a page of its parts; all: of all parts"
+        "--markdown",
+        metavar="PACKAGE",
+        help="write a Markdown page of the parts of a package, such as networks, or of all",
     )
     print(_answer_arguments(parser.read(sys.argv[1:])))
 
@@ -341,11 +341,11 @@ def _check_package(package: str, trusted: trust.Trusted) -> None:
 
 
 def _answer_arguments(arguments: argparse.Namespace) -> str:
-    allowed = arguments.trusted_packages
+    text = arguments.trusted_packages
     settings = arguments.trusted_settings.split(",")
-    named = None if allowed is None else allowed.split(",")
-    trusted = trust.Trusted(named, settings)
-    here.open_to(named)
+    trusted_packages = None if text is None else text.split(",")
+    trusted = trust.Trusted(trusted_packages, settings)
+    here.open_to(trusted_packages)
     is_of_run = bool(arguments.gin_file or arguments.model_dir)
     _check_flags(arguments, is_of_run)
     if is_of_run:
@@ -360,11 +360,11 @@ def _answer_arguments(arguments: argparse.Namespace) -> str:
     for package in packages:
         _check_package(package, trusted)
     if arguments.names:
-        chosen = choose_parts(arguments.names, packages, trusted)
-        return "\n\n".join(map(describe_part, chosen))
-    listed = list_parts(*packages or [_OWN])
-    checks.require(bool(listed), "--package", "hold a public dataclass", arguments.package)
-    return listed
+        parts = choose_parts(arguments.names, packages, trusted)
+        return "\n\n".join(map(describe_part, parts))
+    lines = list_parts(*packages or [_OWN])
+    checks.require(bool(lines), "--package", "hold a public dataclass", arguments.package)
+    return lines
 
 
 if __name__ == "__main__":

@@ -29,26 +29,27 @@ SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipe
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "In place of a split: files or globs of CSV, JSON lines, Parquet, ORC, Feather, spreadsheets "
-    "or TFRecords of tf.Examples, with or without labels, here or in other places, such as "
-    "s3://bucket; text and TFRecords may be .gz. Repeatable.",
+    "Files or globs to predict instead of a split: CSV, JSON lines, Parquet, ORC, Feather, "
+    "spreadsheets or TFRecords of tf.Examples, with or without labels. They may be remote, such as "
+    "s3://bucket/a.csv. Text and TFRecords may be .gz. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
     "auto",
-    "csv, jsonl, parquet or tfrecord, if the names of the files do not say it.",
+    "The format of --input, if the names of the files do not show it: csv, jsonl, parquet or "
+    "tfrecord.",
 )
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
-    "The file to write. A folder, or a name that ends in /, gets a file for each input; an "
-    "interrupted run continues there. (default: standard output)",
+    "The file to write. A folder, or a name that ends in /, gets a file for each input; after an "
+    "interruption, the same command continues there. (default: standard output)",
 )
 OUTPUT_FORMAT = flags.DEFINE_string(
     "output_format",
     "auto",
-    "csv, jsonl, parquet or tfrecord. By default, the name of the output decides; a folder gets "
-    "the format of the input, and standard output gets jsonl.",
+    "The format of the output: csv, jsonl, parquet or tfrecord. By default, the name of the output "
+    "decides; a folder gets the format of the input, and standard output gets jsonl.",
 )
 ESCAPE_FORMULAS = flags.DEFINE_boolean(
     "escape_formulas",
@@ -58,17 +59,17 @@ ESCAPE_FORMULAS = flags.DEFINE_boolean(
 KEEP = flags.DEFINE_multi_string(
     "keep",
     [],
-    "A field of the input or of the split, such as an id, that comes back with the predictions. "
+    "A field of the input or of the split, such as an id, to write beside the predictions. "
     "Repeatable.",
 )
 SAVED_MODEL = flags.DEFINE_string(
-    "saved_model", None, "The SavedModel to predict with, in place of a checkpoint."
+    "saved_model", None, "The SavedModel to predict with, instead of a checkpoint."
 )
 SERVER = flags.DEFINE_string(
     "server",
     None,
-    "The server to ask, in place of a checkpoint: HOST:PORT (gRPC), http://HOST:PORT (REST), or "
-    "http://HOST:PORT/v2 (KServe's protocol, such as Triton).",
+    "The server to predict with, instead of a checkpoint: HOST:PORT (gRPC), http://HOST:PORT "
+    "(REST), or http://HOST:PORT/v2 (KServe's protocol, such as Triton).",
 )
 MODEL_NAME = flags.DEFINE_string("model_name", "mtl", "The model's name on the server.")
 MODEL_VERSION = flags.DEFINE_string(
@@ -81,7 +82,7 @@ BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "The number of rows in a ba
 CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "The number of batches at the same time.")
 DEADLINE = flags.DEFINE_float("deadline_secs", 10.0, "The time limit of each attempt of a request.")
 RETRIES = flags.DEFINE_integer(
-    "retries", 4, "The most retries of a batch, with growing waits, when the server is busy."
+    "retries", 4, "The most retries of a batch, with growing pauses, if the server is busy."
 )
 TLS = flags.DEFINE_boolean("tls", False, "Use TLS with gRPC; REST uses it with https://.")
 CA_FILE = flags.DEFINE_string(
@@ -93,17 +94,17 @@ TOKEN_FILE = flags.DEFINE_string(
     "token_file", None, "A file with the bearer token for the server, read for every request."
 )
 TOKEN_ENV = flags.DEFINE_string(
-    "token_env", None, "Or the name of the environment variable that holds the token."
+    "token_env", None, "The environment variable with the token, instead of --token_file."
 )
 
 
 def main() -> None:
-    """Write the predictions of a split, or of files, as the flags say."""
+    """Write the predictions of a split or of files."""
     if INPUT.value:
         _predict_files()
         return
     for flag in (SERVER, SAVED_MODEL):
-        rule = "come with --input, as a split is predicted from a checkpoint"
+        rule = "come with --input, because a split is predicted with a checkpoint"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
     checks.unique("--keep", KEEP.value)
     checks.at_least("--batch_size", BATCH_SIZE.value, 1)
@@ -113,40 +114,40 @@ def main() -> None:
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
     with scoring.open_writer(plan.output, plan.format_name) as write:
-        # Blocks of rows, as the formats of columns need, and never all rows at once.
-        while some := list(itertools.islice(rows, BATCH_SIZE.value)):
+        # Write blocks of rows: columnar formats need them, and all rows may not fit into memory.
+        while block := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {
-                name: kept_fields.stack_column([row[name] for row in some]) for name in some[0]
+                name: kept_fields.stack_column([row[name] for row in block]) for name in block[0]
             }
             write(make_block(columns))
 
 
 def _predict_files() -> None:
     checks.at_least("--concurrency", CONCURRENCY.value, 1)
-    twice = SERVER.value and SAVED_MODEL.value
-    checks.require(not twice, "--server", "come without --saved_model", SERVER.value)
+    has_two_models = SERVER.value and SAVED_MODEL.value
+    checks.require(not has_two_models, "--server", "come without --saved_model", SERVER.value)
     rule = "be left out with --input"
     checks.require(SPLIT.value is None, "--split", rule, SPLIT.value)
     needs_run = not (SERVER.value or SAVED_MODEL.value)
-    is_known = app.GIN_FILE.value or app.MODEL_DIR.value
-    # A server or a SavedModel works without the run; with it, rows are read as in training.
-    experiment, model_dir = app.load() if is_known or needs_run else (None, None)
+    has_run = app.GIN_FILE.value or app.MODEL_DIR.value
+    # A server or a SavedModel works without a run; with a run, rows are read as in training.
+    experiment, model_dir = app.load() if has_run or needs_run else (None, None)
     reader = _make_reader(experiment)
     plan = _plan_outputs(reader.find(INPUT.value), experiment, model_dir)
-    with contextlib.ExitStack() as opened:
-        model = opened.enter_context(_open_model(experiment, model_dir))
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(_open_model(experiment, model_dir))
         if experiment is not None and model_dir is not None:
-            # Only a run knows the values that it has seen.
-            model = opened.enter_context(verbs.count_unknown(experiment, model_dir, model))
+            # Only a run has the known values of its training split.
+            model = stack.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
-    # Standard output holds the predictions themselves.
+    # Without an output, standard output holds the predictions.
     if plan.output is not None:
-        before = f", {skipped} files were there already" if skipped else ""
-        print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
+        note = f", {skipped} files existed already" if skipped else ""
+        print(f"Predicted {rows} rows{note}: {plan.output}", file=sys.stderr)
 
 
 def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
-    """Return the plan of the output files, which never replace files that the run needs."""
+    """Return the plan of the output files; fail if one would replace a file that the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir, anywhere=True)
     return scoring.plan_shards(
@@ -157,7 +158,7 @@ def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None)
 def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
-        # An export describes the fields that it takes.
+        # An export describes the features that it takes.
         spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
     return scoring.Reader(
         spec=spec,
@@ -176,7 +177,7 @@ def _open_model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:
-        # An experiment comes with the folder of its run.
+        # `app.load` has returned both the experiment and the folder.
         folder = cast(str, model_dir)
         with verbs.open_scorer(experiment, folder, CHECKPOINT.value) as model:
             yield model

@@ -1,6 +1,6 @@
-r"""Prunes a finished run: at once, or in rounds that train again from the run's first steps.
+r"""Prunes a finished run in one step, or in rounds that train again from the run's first steps.
 
-The run stays unchanged. --output_dir gets the pruned run and its masks; launch.train continues it.
+The run does not change. --output_dir gets the pruned run and its masks; launch.train continues it.
 Bindings of --gin_file and --gin_param override the configuration of the run.
 
     python -m launch.prune --model_dir runs/digits --output_dir runs/digits_half \
@@ -33,7 +33,7 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", None, "The folder of the pruned run; with --rounds, of all rounds."
+    "output_dir", None, "The folder of the pruned run; with --rounds, of the runs of all rounds."
 )
 ROWS = flags.DEFINE_integer(
     "rows",
@@ -43,74 +43,74 @@ ROWS = flags.DEFINE_integer(
 ROUNDS = flags.DEFINE_integer(
     "rounds",
     0,
-    "Lottery tickets: the number of rounds. Each cuts an equal share of the remaining weights and "
-    "trains again. 0 cuts once and trains nothing.",
+    "The number of rounds, for lottery tickets. Each round cuts an equal share of the remaining "
+    "weights, and trains again. 0 cuts once, and trains nothing.",
 )
 REWIND_TO = flags.DEFINE_integer(
-    "rewind_to", 0, "With --rounds, the step of the run to which weights go back."
+    "rewind_to", 0, "With --rounds, the step of the run from which each round starts again."
 )
 CONTROLS = flags.DEFINE_list(
     "controls",
     [],
-    "With --rounds, what each round trains beside its own: shuffled (masks), reinitialised "
-    "(weights), or both with a comma.",
+    "With --rounds, additional runs of each round for comparison: with shuffled masks (shuffled), "
+    "with new first weights (reinitialised), or both, with a comma.",
 )
 
 
 def main() -> None:
-    """Prune the run that the flags describe, and print how good it is before and after."""
+    """Prune the run that the flags describe, and print its metrics before and after."""
     model_dir, output_dir = app.MODEL_DIR.value, OUTPUT_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     checks.require(bool(output_dir), "--output_dir", "name a folder for the result", output_dir)
-    # The run stays unchanged.
-    inside = os.path.realpath(output_dir) == os.path.realpath(model_dir)
-    checks.require(not inside, "--output_dir", "be another folder than --model_dir", output_dir)
+    # The run must not change.
+    is_same = os.path.realpath(output_dir) == os.path.realpath(model_dir)
+    checks.require(not is_same, "--output_dir", "be another folder than --model_dir", output_dir)
     cluster = os.environ.get("TF_CONFIG")
-    checks.require(not cluster, "TF_CONFIG", "be absent, as one process prunes a run", cluster)
+    checks.require(not cluster, "TF_CONFIG", "be unset, as a single process prunes a run", cluster)
     checks.at_least("--rows", ROWS.value, 1)
     checks.at_least("--rounds", ROUNDS.value, 0)
     checks.at_least("--rewind_to", REWIND_TO.value, 0)
     for control in CONTROLS.value:
         checks.one_of("--controls", control, tickets.CONTROLS)
-    own = config.saved_in(model_dir)
-    # Without the bindings of the flags: the run as it was trained.
-    source = config.load([own], (), app.trusted())
-    load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
+    file = config.saved_in(model_dir)
+    # The run as it was trained, without the bindings of the flags.
+    source = config.load([file], (), app.trusted())
+    load = functools.partial(config.load, [file, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
         rule = "be latest with --rounds"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
-        # Fails if the run has no checkpoint, before anything is trained.
+        # Fails if the run has no checkpoint, before any round trains.
         run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
         for flag in (REWIND_TO, CONTROLS):
             fits = not flag.value
             checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
-        # A training that still runs must not delete it meanwhile.
+        # Protect the checkpoint, which a training at the same time could delete.
         with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
-            # The pruned run is finished: launch.train would go on only with more steps.
+            # The pruned run ends at this step: launch.train continues it only with more steps.
             last = f"Run.train_steps = {run_directory.step_saved(path)}"
-            made = load([*app.GIN_PARAM.value, last])
-            # Scheduled task weights get the values that they had at the checkpoint's step.
-            filled = made.model.fill_schedules(source.run.train_steps)
-            made = dataclasses.replace(made, model=filled)
-            _prune_at_once(source, made, model_dir, output_dir, path)
+            target = load([*app.GIN_PARAM.value, last])
+            # Schedules keep the length of the trained run, and so their values at this step.
+            model = target.model.fill_schedules(source.run.train_steps)
+            target = dataclasses.replace(target, model=model)
+            _prune_at_once(source, target, model_dir, output_dir, path)
 
 
 def _prune_at_once(
     source: experiment.Experiment,
-    made: experiment.Experiment,
+    target: experiment.Experiment,
     model_dir: str,
     output_dir: str,
     path: str,
 ) -> None:
     save = functools.partial(config.save, output_dir)
-    metrics, sparsity = verbs.prune(made, model_dir, output_dir, path, ROWS.value, save)
+    metrics, sparsity = verbs.prune(target, model_dir, output_dir, path, ROWS.value, save)
     before = verbs.evaluate(source, model_dir, checkpoint=path)
-    print(f"Cut {100 * sparsity:.1f}% of the chosen weights. Held-out metrics:\n")
-    print(_make_table(made, {path: before, output_dir: metrics}))
+    print(f"Cut {100 * sparsity:.1f}% of the prunable weights. Held-out metrics:\n")
+    print(_make_table(target, {path: before, output_dir: metrics}))
     print("\nNext:")
-    step = made.run.train_steps
+    step = target.run.train_steps
     print(
         f"  python -m launch.train --model_dir {shlex.quote(output_dir)} "
         f"--gin_param 'Run.train_steps = {step + max(1, step // 4)}'"
@@ -119,12 +119,12 @@ def _prune_at_once(
 
 
 def _find_tickets(
-    source: experiment.Experiment, made: experiment.Experiment, model_dir: str, output_dir: str
+    source: experiment.Experiment, target: experiment.Experiment, model_dir: str, output_dir: str
 ) -> None:
-    found: dict[str, Mapping[str, Any]] = {"all weights": verbs.evaluate(source, model_dir)}
+    rows: dict[str, Mapping[str, Any]] = {"all weights": verbs.evaluate(source, model_dir)}
     for ticket in tickets.train_tickets(
         source,
-        made,
+        target,
         model_dir,
         output_dir,
         ROUNDS.value,
@@ -133,16 +133,16 @@ def _find_tickets(
         ROWS.value,
         config.save,
     ):
-        found[f"{ticket.name}, {100 * ticket.sparsity:.1f}% cut"] = ticket.metrics
+        rows[f"{ticket.name}, {100 * ticket.sparsity:.1f}% cut"] = ticket.metrics
     print(f"Held-out metrics of the runs in {output_dir}:\n")
-    print(_make_table(made, found))
+    print(_make_table(target, rows))
 
 
-def _make_table(made: experiment.Experiment, found: Mapping[str, Mapping[str, Any]]) -> str:
+def _make_table(target: experiment.Experiment, rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table of the main metrics and the metric of `Best`, with a row for each run."""
-    metrics: Sequence[str] = made.model.find_main_metrics(next(iter(found.values())))
-    shown = list(dict.fromkeys([*metrics, made.best.metric]))
-    return summary.compare_metrics(found, shown)
+    metrics: Sequence[str] = target.model.find_main_metrics(next(iter(rows.values())))
+    names = list(dict.fromkeys([*metrics, target.best.metric]))
+    return summary.compare_metrics(rows, names)
 
 
 if __name__ == "__main__":

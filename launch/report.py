@@ -1,4 +1,4 @@
-"""Writes the results of a run to one HTML file, which can be mailed.
+"""Writes the results of a run to a single HTML file.
 
 python -m launch.report --model_dir runs/digits
 python -m launch.report --model_dir runs/digits --output digits.html --rows 0
@@ -23,8 +23,8 @@ OUTPUT = flags.DEFINE_string(
 ROWS = flags.DEFINE_integer(
     "rows",
     100_000,
-    "The number of rows to read of the training split and of the evaluated split, for the data, "
-    "confusion, reliability, ROC and slices. 0 reads none and saves seconds.",
+    "The most rows to read of the training and of the evaluation split, for statistics of the "
+    "data, confusion matrices, reliability, ROC and slices. 0 reads no rows, and saves seconds.",
 )
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
-    # The page joins the tracked run, whose training has long ended.
+    # Add the page to the tracked run.
     trackers = attached.list_trackers(experiment)
     if trackers:
         with reporting.go_on(trackers, model_dir) as reporters:

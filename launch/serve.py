@@ -1,4 +1,4 @@
-r"""Serves the exports of a run on this machine, to try them and for small loads.
+r"""Serves the exports of a run on this machine, for trials and small loads.
 
 python -m launch.serve --model_dir runs/adult
 python -m launch.serve --export models/adult --version 1795231775 --rest_port 0
@@ -31,33 +31,36 @@ MODEL_NAME = flags.DEFINE_string(
     "model_name", None, "The model's name for clients. (default: Serving.model_name)"
 )
 VERSION = flags.DEFINE_integer(
-    "version", None, "The only version to serve. (default: the newest, also of later exports)"
+    "version", None, "The only version to serve. (default: the newest, including later exports)"
 )
 HOST = flags.DEFINE_string(
     "host",
     _DEFAULTS.host,
-    "The address to listen on. An address that other machines reach needs --token_file or "
-    "--allow_anyone.",
+    "The address to listen on. If other machines can reach it, set --token_file or --allow_anyone.",
 )
 REST_PORT = flags.DEFINE_integer(
-    "rest_port", _DEFAULTS.rest_port, "The port of REST and of KServe's protocol; 0 takes any."
+    "rest_port", _DEFAULTS.rest_port, "The port of REST and KServe's protocol; 0 for a free port."
 )
-GRPC_PORT = flags.DEFINE_integer("grpc_port", _DEFAULTS.grpc_port, "The port of gRPC; 0 takes any.")
+GRPC_PORT = flags.DEFINE_integer(
+    "grpc_port", _DEFAULTS.grpc_port, "The port of gRPC; 0 for a free port."
+)
 TOKEN_FILE = flags.DEFINE_string(
-    "token_file", None, "A file with the bearer token that requests need; replace it at any time."
+    "token_file", None, "A file with the bearer token of clients; you may replace it at any time."
 )
 ALLOW_ANYONE = flags.DEFINE_boolean("allow_anyone", False, "Serve other machines without a token.")
 TLS_CERT = flags.DEFINE_string("tls_cert", None, "A PEM file of the server's certificate.")
-TLS_KEY = flags.DEFINE_string("tls_key", None, "The PEM file of its key, without a password.")
+TLS_KEY = flags.DEFINE_string(
+    "tls_key", None, "A PEM file of the certificate's key, without a password."
+)
 POLL_SECS = flags.DEFINE_float(
-    "poll_secs", _DEFAULTS.poll_secs, "Seconds between two looks for new versions."
+    "poll_secs", _DEFAULTS.poll_secs, "The time between two searches for new versions, in seconds."
 )
 KEEP_VERSIONS = flags.DEFINE_integer(
     "keep_versions",
     _DEFAULTS.keep_versions,
-    "How many versions stay in memory. Clients can name an earlier one.",
+    "The number of versions in memory. Clients may ask for an earlier version by its number.",
 )
-BATCHING = flags.DEFINE_boolean("batching", True, "Join requests that come at the same time.")
+BATCHING = flags.DEFINE_boolean("batching", True, "Join requests that arrive at the same time.")
 MAX_BATCH_SIZE = flags.DEFINE_integer(
     "max_batch_size",
     _DEFAULTS.max_batch_size,
@@ -66,13 +69,14 @@ MAX_BATCH_SIZE = flags.DEFINE_integer(
 BATCH_TIMEOUT = flags.DEFINE_integer(
     "batch_timeout_micros",
     _DEFAULTS.batch_timeout_micros,
-    "How long a request waits for others, in microseconds. A lone request does not wait.",
+    "The longest time that a request waits for others, in microseconds. A single request does not "
+    "wait.",
 )
 THREADS = flags.DEFINE_integer(
-    "threads", 0, "Batches that run at the same time. (default: one for two processors)"
+    "threads", 0, "The most batches at the same time. (default: one for every two processors)"
 )
 MAX_QUEUE_ROWS = flags.DEFINE_integer(
-    "max_queue_rows", _DEFAULTS.max_queue_rows, "The most rows in work; more are refused."
+    "max_queue_rows", _DEFAULTS.max_queue_rows, "The most rows that wait or run; more are refused."
 )
 MAX_BODY_BYTES = flags.DEFINE_integer(
     "max_body_bytes", _DEFAULTS.max_body_bytes, "The largest request, in bytes."
@@ -81,10 +85,10 @@ MAX_ROWS = flags.DEFINE_integer("max_rows", _DEFAULTS.max_rows, "The most rows o
 TIMEOUT_SECS = flags.DEFINE_float(
     "timeout_secs",
     _DEFAULTS.timeout_secs,
-    "How long a prediction may take, and how long a client may send or read.",
+    "The longest time for a prediction, and for a client to send or read, in seconds.",
 )
 DRAIN_SECS = flags.DEFINE_float(
-    "drain_secs", _DEFAULTS.drain_secs, "How long running requests may take after Ctrl-C."
+    "drain_secs", _DEFAULTS.drain_secs, "The longest time for requests after Ctrl-C, in seconds."
 )
 REQUEST_LOG = flags.DEFINE_string(
     "request_log",
@@ -92,7 +96,7 @@ REQUEST_LOG = flags.DEFINE_string(
     "A folder for Parquet files of rows and predictions. (default: nothing is logged)",
 )
 LOG_SHARE = flags.DEFINE_float(
-    "request_log_share", _DEFAULTS.request_log_share, "The logged share of requests, up to 1."
+    "request_log_share", _DEFAULTS.request_log_share, "The share of requests to log, up to 1."
 )
 LOG_WITHOUT = flags.DEFINE_list(
     "request_log_without",
@@ -108,28 +112,28 @@ LOG_BYTES = flags.DEFINE_integer(
 
 def main() -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    # They are shared flags, and would be silently ignored.
+    # These shared flags have no effect here, so they are errors.
     for flag in (app.GIN_FILE, app.GIN_PARAM):
         rule = "be left out, as an export needs no gin file"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
-    made = _read_settings()
+    server_settings = _read_settings()
     settings.require_packages()
-    ports = {"rest_port": made.rest_port, "grpc_port": made.grpc_port}
-    # Loading a model takes seconds: a port in use shows before.
-    settings.require_free(made.host, ports)
-    access.check_files(made)
+    ports = {"rest_port": server_settings.rest_port, "grpc_port": server_settings.grpc_port}
+    # Check the ports before a model is loaded, which takes seconds.
+    settings.require_free(server_settings.host, ports)
+    access.check_files(server_settings)
     exports = finding.Exports.of_run(app.MODEL_DIR.value, EXPORT.value)
-    name, held = server.open_versions(MODEL_NAME.value, exports, made)
+    name, versions = server.open_versions(MODEL_NAME.value, exports, server_settings)
 
     def tell(running: server.Running) -> None:
-        # Only now are the ports known, as 0 takes any.
+        # Printed when the server runs, because only then the ports are known if a flag is 0.
         print(startup.describe(running), flush=True)
 
-    asyncio.run(server.serve(name, held, made, tell))
+    asyncio.run(server.serve(name, versions, server_settings, tell))
 
 
 def _read_settings() -> settings.Settings:
-    """Return the settings of the flags."""
+    """Return the values of the flags as settings."""
     return settings.Settings(
         host=HOST.value,
         rest_port=REST_PORT.value,

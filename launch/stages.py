@@ -1,9 +1,9 @@
 r"""Trains several gin files in order, each in a separate folder under --model_dir.
 
-Here each --gin_file is a stage, and its folder has the name of the file. A later stage gets the
-folder of an earlier one from a macro with its name. To build on joint.gin, a file uses %joint_dir;
-it also sets joint_dir = "runs/joint", the folder for a training without launch.stages. Finished
-stages are not trained again, and an interrupted stage goes on.
+Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
+earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. It also binds
+joint_dir = "runs/joint", the folder for a training without launch.stages. Finished stages are not
+trained again, and an interrupted stage continues.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt
@@ -33,11 +33,11 @@ with deferred.imports():
 _log = logging.getLogger("mtl.stages")
 
 
-# A stage is a whole run with a gin file and a folder: every other command can evaluate, export or
+# A stage is a whole run with a gin file and a folder, so other commands can evaluate, export or
 # continue it.
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One run of several that build on each other.
+    """One of several runs that build on each other.
 
     Attributes:
       file: the gin file.
@@ -65,27 +65,27 @@ class Stage:
           UserError: `model_dir` holds a run with other settings.
         """
         path = os.path.join(self.model_dir, "config.gin")
-        there = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
-        # Loaded last, as `config.save` writes the configuration that was loaded last.
-        built = config.load([self.file], self.params, self.trusted, self.model_dir)
-        if there is not None:
-            # The symmetric difference: settings of which only one side has this value.
-            others = sorted(there ^ _loaded_lines())
-            rule = f"hold the stage {self.name!r} with these settings, or none"
+        saved = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
+        # Must come last, because `config.save` writes the configuration that was loaded last.
+        experiment = config.load([self.file], self.params, self.trusted, self.model_dir)
+        if saved is not None:
+            differences = sorted(saved ^ _loaded_lines())
+            rule = f"hold the stage {self.name!r} with the same settings, or no run"
+            value = "other settings: " + "; ".join(differences[:2])
             fix = "Choose another --model_dir."
-            checks.require(not others, "--model_dir", rule, "others: " + "; ".join(others[:2]), fix)
-        return built
+            checks.require(not differences, "--model_dir", rule, value, fix)
+        return experiment
 
     def train(self) -> tuple[dict[str, Any], int]:
-        """Train the remaining steps, and return the metrics and the number of steps."""
+        """Train the remaining steps, and return the metrics and the number of trained steps."""
         experiment = self.load()
         save = functools.partial(config.save, self.model_dir)
         return verbs.train(experiment, self.model_dir, save, self.part)
 
 
 def _read_settings(file: str, trusted: trust.Trusted) -> set[str]:
-    """Return the lines of a saved configuration, in the form that this version writes."""
-    config.read(file)  # Fails if it is damaged.
+    """Return the lines of a saved configuration as this version writes them."""
+    config.read(file)  # Fails if the file is damaged.
     config.load([file], (), trusted)
     return _loaded_lines()
 
@@ -101,7 +101,7 @@ def plan(
     root: str,
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Stage]:
-    """Return the stages; each gets the folders of earlier stages.
+    """Return the stages, and check that all their files can be loaded.
 
     Args:
       files: the gin files, in the order of the stages.
@@ -113,8 +113,8 @@ def plan(
       UserError: two files have the same name, or a file cannot be loaded.
     """
     names = [pathlib.Path(file).stem for file in files]
-    twice = [name for name, count in collections.Counter(names).items() if count > 1]
-    checks.require(not twice, "--gin_file", "name each stage once", twice)
+    repeated = [name for name, count in collections.Counter(names).items() if count > 1]
+    checks.require(not repeated, "--gin_file", "name each stage once", repeated)
     stages: list[Stage] = []
     for name in names:
         storage.require_plain("--model_dir", os.path.join(root, name))
@@ -124,7 +124,7 @@ def plan(
         # Trackers show all stages as one run.
         part = types.RunPart(name, root, is_first=not stages)
         stages.append(Stage(file, bindings, os.path.join(root, name), part, trusted))
-    # A mistake in the last stage must not show after hours of the first.
+    # Load all stages now, so that a mistake in the last stage shows before hours of training.
     for stage in stages:
         stage.load()
     return stages
@@ -133,13 +133,19 @@ def plan(
 def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
-    """Return the bindings that give a gin file the folders of earlier stages {name: model_dir}."""
-    known = {binding.name for binding in gin_files.read([file], [], trusted)}
-    return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
+    """Return the bindings of macros for the folders of earlier stages.
+
+    Args:
+      file: the gin file of a stage.
+      earlier: {name of an earlier stage: its folder}.
+      trusted: the packages and settings that the file may use.
+    """
+    names = {binding.name for binding in gin_files.read([file], [], trusted)}
+    return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in names]
 
 
 def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
-    """Train one stage after another, and yield each with its metrics and steps."""
+    """Train one stage after another; yield each with its metrics and its number of steps."""
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
         metrics, steps = stage.train()
@@ -147,7 +153,7 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
 
 
 def main() -> None:
-    """Train each of the stages that the flags describe, and print their tables."""
+    """Train the stages that the flags describe, and print a table for each."""
     files, root = app.GIN_FILE.value, app.MODEL_DIR.value
     checks.require(len(files) > 0, "--gin_file", "name a stage", files)
     checks.require(bool(root), "--model_dir", "name the folder of the stages", root)

@@ -1,7 +1,7 @@
 r"""Trains, evaluates and exports the model that a gin file describes.
 
-Goes on from the last checkpoint in --model_dir, up to Run.train_steps, and tells which settings and
-training files have changed.
+If --model_dir holds a checkpoint, the training continues from it, up to Run.train_steps, and warns
+of settings and training files that have changed.
 
     python -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
@@ -23,14 +23,14 @@ with deferred.imports():
 DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
-    "Read the data, build the model, time some batches and steps, and end; write nothing to "
-    "--model_dir.",
+    "Read the data, build the model, and measure the time of some batches and steps. Nothing is "
+    "written to --model_dir.",
 )
 
 
 def main() -> None:
     """Train the experiment that the flags describe, and print a summary."""
-    # Only launch.cluster sets the variable that this reads.
+    # Does nothing unless launch.cluster has started this process.
     launcher_watch.start()
     experiment, model_dir = app.load()
     if DRY_RUN.value:

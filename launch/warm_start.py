@@ -1,4 +1,4 @@
-r"""Tells from which values each variable of a new run would start, and why, without training.
+r"""Shows the first value of each variable of a new run, with the reason, without training.
 
 The gin file binds Experiment.warm_start. A run writes the same table to MODEL_DIR/warm_start.txt.
 

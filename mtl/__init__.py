@@ -14,20 +14,21 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-# What TensorFlow's C++ says of a machine without a GPU, and of rows that an export is tried on. It
-# reads this when it is imported; whoever wants to see all sets it to "0" before. Any error comes as
-# an exception as well, and `python -m launch.doctor` tells what was found.
+# Hides lines that TensorFlow's C++ code logs, such as on a machine without a GPU. TensorFlow reads
+# this variable at its import; set it to "0" before to see all lines. Errors still come as Python
+# exceptions, and `python -m launch.doctor` describes the machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# {name: its module}, looked up when they are asked for: `import mtl` imports nothing else.
+# {public name: its module}. A module is imported at the first use of its name, so that `import mtl`
+# is fast.
 _VERBS = dict.fromkeys(("Metrics", "Model", "load", "train"), "from_python") | {"fit": "fitting"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _VERBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with warnings.catch_warnings():  # What reads gin files silences those of libraries.
-        importlib.import_module("mtl.configs")  # Before TensorFlow, whose import it prepares.
+    with warnings.catch_warnings():  # mtl.configs silences warnings of libraries for good.
+        importlib.import_module("mtl.configs")  # It must run before the import of TensorFlow.
         module = importlib.import_module(f"mtl.{_VERBS[name]}")
     return getattr(module, name)
 

@@ -1,14 +1,14 @@
-"""Values that hold while a part of the graph is being built, for code that they are not passed to.
+"""Values that code reads without an argument, while a part of the graph is being built.
 
 _PRUNED = ambient.Ambient("pruned", default={})          # at the end of the module that owns it
-with _PRUNED.set(masks): ...                             # from here on, in this thread
-_PRUNED.get()                                            # wherever a layer asks
+with _PRUNED.set(masks): ...                             # in this block, in this thread
+_PRUNED.get()                                            # in a layer, for example
 
-A network of a user's calls `layers.dense` and `get_variable`; it does not know that its variables
-are frozen, quantised, cut into shards or cast, nor which slice of the batch it sees. These settings
-reach it from outside, and there are no others: docs/ambient.md lists them all.
+A user's network calls `layers.dense` and `get_variable`. It does not know whether its variables are
+frozen, quantised, cut into shards or cast, or which slice of the batch it sees. These settings
+reach it from outside. docs/ambient.md lists all of them.
 
-A training step enters values from the outside in:
+A training step sets them in this order, the outermost first:
 
 1. `Distribution.distribute_model_fn`: sharding; separate replicas with `batch_norm = "replica"`.
 2. `MultiTaskModel.model_fn`: whether equal tasks may be stacked.
@@ -16,13 +16,13 @@ A training step enters values from the outside in:
 4. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
 5. `moved.move`, if a surgery measures affinities: the moved variables.
 6. `whole_batch.build_batch`: the slice, and separate replicas if there are several slices.
-7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; held parts.
+7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; frozen parts.
 8. A column: the storage of its tables during lookup.
 9. `precision.run_network`: the precision of the network.
 
-Views of variables apply by stage, not by order of entry: replaced, moved, pruned, shared out,
-quantised, selected, cast. Evaluation, prediction and export enter only quantisation, the storage of
-tables, the rows of draws and stacked tasks.
+Views of variables apply in a fixed order: replaced, moved, pruned, shared out, quantised, selected,
+cast. Evaluation, prediction and export set only quantisation, the storage of tables, the rows of
+random draws and stacked tasks.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ Value = TypeVar("Value")
 
 
 class Ambient(Generic[Value]):
-    """One such value, private to the module that owns it.
+    """A value for the current thread, private to the module that owns it.
 
-    Replicas are built by a thread each, so that every one has a value of its own.
+    Each replica is built by its own thread, so it has its own value.
 
     Args:
-      name: says in a debugger what it is.
-      default: holds where nothing was set.
+      name: the name of the value in a debugger.
+      default: the value outside of any `set`.
     """
 
     def __init__(self, name: str, default: Value):
@@ -54,7 +54,7 @@ class Ambient(Generic[Value]):
 
     @contextlib.contextmanager
     def set(self, value: Value) -> Iterator[Value]:
-        """Have `value` hold within the `with`; the one before holds again after it."""
+        """Set the value for a `with` block, and restore the earlier value after it."""
         token = self._variable.set(value)
         try:
             yield value

@@ -8,8 +8,9 @@ with deferred.imports():
 verbs.train(experiment, model_dir)            # imports mtl.verbs, and TensorFlow with it
 
 Every module of `mtl` gets TensorFlow from here. So gin builds all parts of a run, and their checks
-refuse a mistake, before TensorFlow is imported. Modules whose classes inherit from TensorFlow's
-import it at once; others import these modules in such a block. A type checker sees plain imports.
+refuse a mistake, before TensorFlow is imported. A module whose classes inherit from TensorFlow's
+imports it at once; other modules import this module in a block `with deferred.imports()`. A type
+checker sees plain imports.
 
 A module with annotations of deferred names needs `from __future__ import annotations`. Otherwise
 Python evaluates the annotations at once, and imports TensorFlow.
@@ -53,7 +54,7 @@ class _Package:
 
 
 def _load_tensorflow() -> types.ModuleType:
-    # It prepares TensorFlow's import and brings Estimator back.
+    # mtl.compat prepares the import of TensorFlow, and adds Estimator to it.
     importlib.import_module("mtl.compat")
     return importlib.import_module("tensorflow")
 
@@ -89,7 +90,7 @@ def _defer_import(
 ) -> Any:
     if fromlist:
         return _Package(name)
-    if "." in name:  # Python would take the first of the packages.
+    if "." in name:  # `import a.b` binds the package a, not the module a.b.
         raise ImportError(f"write 'from ... import ...' for {name}")
     return _Module(name)
 

@@ -30,19 +30,20 @@ class Run:
     Attributes:
       train_steps: the global step at which training ends.
       checkpoint_steps: save a checkpoint and evaluate it at every multiple of this step.
-      checkpoint_secs: or after each interval of this many seconds; set exactly one of the two.
-      keep_checkpoints: how many of the latest checkpoints are kept; the best is kept apart.
+      checkpoint_secs: save and evaluate a checkpoint each time after this many seconds; set either
+        checkpoint_steps or checkpoint_secs, and the other to None.
+      keep_checkpoints: the number of latest checkpoints to keep; the best is kept besides.
       summary_steps: write TensorBoard scalars at every multiple of this step.
-      steps_per_call: the most steps in one session call; 1 turns the loop in the graph off. Either
-        way, hooks see a step if something is due in it, and about once a second.
+      steps_per_call: the largest number of steps in one session call; 1 turns the loop in the graph
+        off. Hooks see a step if something is due in it, and about once a second.
       micro_batches: the number of slices of a batch that go through the network one by one, to save
         memory. Updates use the whole batch; only batch norm sees each slice alone.
       precision: the number format and the compiler of the network in a training step.
       profile: [first, last]: profiles the steps between these two global steps, and writes how
         their time and memory are used; None turns profiling off.
-      seed: for initial weights, shuffling and dropout.
-      check_numerics: True checks in every step that no op makes a NaN or infinity of finite inputs,
-        and ends the run at the first that does, whatever `Update.if_not_finite` says.
+      seed: the seed of initial weights, shuffling and dropout.
+      check_numerics: True checks every op of every step, and ends the run at the first op that
+        turns finite inputs into NaN or infinity, whatever `Update.if_not_finite` says.
     """
 
     train_steps: checks.Count
@@ -80,18 +81,18 @@ class Experiment:
       data: the source of examples, and how they are batched.
       model: the network, its heads and its update.
       run: how long to train, and when to write files.
-      best: which evaluated checkpoint is the best, and when to stop early.
+      best: decides which evaluated checkpoint is the best, and when to stop early.
       refit: computes a classifier for a trained network, instead of training.
       distribution: the devices of the training.
-      warm_start: the weights that a new run starts from; None for initial ones.
-      serving: what exports hold, and how they are checked.
+      warm_start: the weights that a new run starts from; None for initial weights.
+      serving: the content of exports, and how they are checked.
       clip_audit: records the gradients of samples in training; None records nothing.
       attack: how `launch.evaluate --attacked` moves inputs, such as `auxiliary.Adversarial`; unused
         in other evaluations and in training.
       trackers: services to report the run to, besides its folder, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training besides scalars; None shows scalars only.
-      hooks: your parts that watch a training; each makes a `SessionRunHook`.
-      observers: your parts that act beside a training; each is called with a
+      hooks: parts of your code that watch a training; each makes a `SessionRunHook`.
+      observers: parts of your code that act beside a training; each is called with a
         `types.ObservedRun`, and returns a `types.RunObserver` or None.
     """
 
@@ -121,7 +122,7 @@ class Experiment:
             self.attack.check(self.model.heads_by_task)
         self._check_attached()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
-        # The source is left out: it may hold all of its rows, which are not parts.
+        # Skip the source: it may hold all rows in memory, and they are not parts.
         parts = [self.data.sampler, *(getattr(self, name) for name in others)]
         types.check_parts(parts, "check_experiment", self)
 

@@ -1,4 +1,4 @@
-"""Drafts, trains and explains a model of a table in one call; docs/python.md tells of it.
+"""Drafts, trains and explains a model of a table in one call; docs/python.md describes it.
 
 model = mtl.fit(frame, tasks=["clicked", "minutes"])
 model.predict(new), model.metrics, model.report(), model.explain(), model.export("models/clicks")
@@ -35,7 +35,7 @@ with deferred.imports():
 _WHERE = "mtl.fit"
 _RUNS = "runs"
 _DRAFT = "draft.gin"
-# Curves of more tasks would fill a notebook: the report has all.
+# The most tasks whose curves a notebook shows; the report shows all.
 _MOST_DRAWN = 6
 
 
@@ -62,14 +62,17 @@ def fit(  # noqa: PLR0913  Callers name them.
       tasks: the columns to predict.
       model_dir: a new folder for the run; by default the next free one of runs/fit, runs/fit-2, ...
       test: rows to test on, in the same form as `data`; by default a share of `data`.
-      holdout: the share of rows, or with `time` of the last rows, to test on.
+      holdout: the share of rows to test on, in (0, 1); with `time`, the last rows.
       time: hold out the rows with the greatest values of this column.
       key: keep rows with the same value of this column in one split.
       missing: texts that mark a missing value.
       leave_out: columns that are not used.
       keep: columns that are used even if they reveal a task.
       settings: bindings of gin, such as "Run.train_steps = 500".
-      verbose: whether progress is told on standard error; by default where somebody looks.
+      verbose: True prints progress to standard error; None does so on a terminal or in a notebook.
+
+    Returns:
+      The best checkpoint; the latest if none was evaluated.
 
     Raises:
       UserError: the data or an argument is wrong. Nothing is left in `model_dir` unless training
@@ -114,11 +117,14 @@ class FittedModel(from_python.Model):
         self.draft = _describe_plan(plan)
 
     def report(self, output: str | os.PathLike[str] | None = None, rows: int = 100_000) -> str:
-        """Write the results of the run to one HTML file, and return its path.
+        """Write the results of the run to one HTML file.
 
         Args:
           output: the file; `report.html` in the folder of the run by default.
-          rows: how many rows of each split are read at most.
+          rows: the largest number of rows to read from each split.
+
+        Returns:
+          The path of the file.
         """
         path = self._name_page(output, "report.html")
         with self._used():
@@ -126,20 +132,23 @@ class FittedModel(from_python.Model):
         return path
 
     def explain(self, output: str | os.PathLike[str] | None = None, limit: int = 2000) -> str:
-        """Write which fields matter, and how, to a page; return its path.
+        """Write a page that shows which fields matter, and how.
 
-        Tables of the same numbers, as CSV, lie beside it.
+        CSV files with the same numbers are written beside the page.
 
         Args:
           output: the page; `explained/index.html` in the folder of the run by default.
-          limit: how many held-out rows are read at most.
+          limit: the largest number of held-out rows to read.
+
+        Returns:
+          The path of the page.
         """
         path = self._name_page(output, os.path.join("explained", "index.html"))
         with self._used():
-            asked = explaining_lib.Settings(checkpoint=self.checkpoint, limit=limit)
-            found = explanation.explain_run(self.experiment, self.model_dir, asked)
-            report.write(path, describe.describe(found))
-            explained.write_tables(os.path.dirname(path), found)
+            settings = explaining_lib.Settings(checkpoint=self.checkpoint, limit=limit)
+            results = explanation.explain_run(self.experiment, self.model_dir, settings)
+            report.write(path, describe.describe(results))
+            explained.write_tables(os.path.dirname(path), results)
         return path
 
     def _name_page(self, output: str | os.PathLike[str] | None, default: str) -> str:
@@ -152,8 +161,8 @@ class FittedModel(from_python.Model):
         """Return the metrics, with a picture of the curves of the first tasks."""
         run = record.read_run(self.experiment, self.model_dir)
         tasks = self.experiment.model.tasks[:_MOST_DRAWN]
-        drawn = [one for task in tasks for one in _draw_task(run, task)]
-        picture = figures.lay_out("Curves of the training", drawn) if drawn else ""
+        curves = [figure for task in tasks for figure in _draw_task(run, task)]
+        picture = figures.lay_out("Curves of the training", curves) if curves else ""
         return f"<pre>{html.escape(repr(self))}</pre>{picture}"
 
 
@@ -162,11 +171,11 @@ def _check_lists(**arguments: Any) -> None:
         checks.texts(f"{_WHERE}: {name}", value, "be a list of texts")
 
 
-def _check_holdout(share: float, chosen: Mapping[str, Any]) -> None:
+def _check_holdout(share: float, arguments: Mapping[str, Any]) -> None:
     """Fail if several of {argument: value} choose the test rows."""
-    given = [name for name, value in chosen.items() if value is not None]
-    for name in given[1:]:
-        checks.fail(f"{_WHERE}: {name}", f"come without {given[0]}", chosen[name])
+    names = [name for name, value in arguments.items() if value is not None]
+    for name in names[1:]:
+        checks.fail(f"{_WHERE}: {name}", f"come without {names[0]}", arguments[name])
     is_share = 0 < share < 1
     checks.require(is_share, f"{_WHERE}: holdout", "be a share between 0 and 1", share)
 
@@ -185,15 +194,15 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _removed_at_a_mistake(folder: str) -> Iterator[None]:
-    """Remove the files of `fit`, and a folder that it made, if the data or a setting is wrong."""
-    was_there = os.path.isdir(folder)
+    """Remove the files of `fit`, and the folder if `fit` created it, after any error."""
+    is_old = os.path.isdir(folder)
     try:
         yield
     except BaseException:
         shutil.rmtree(os.path.join(folder, "data"), ignore_errors=True)
         with contextlib.suppress(OSError):
             os.remove(os.path.join(folder, _DRAFT))
-        if not was_there:
+        if not is_old:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
         raise
@@ -241,22 +250,22 @@ def _convert_rows(data: Any) -> pa.Table | None:
 def _plan_run(
     paths: str,
     tasks: Sequence[str],
-    holding: plans.Holdout,
+    holdout: plans.Holdout,
     missing: Sequence[str],
     leave_out: Sequence[str],
     keep: Sequence[str],
 ) -> plans.Plan:
     files = lines.find_files(f"{_WHERE}: data", paths)
     dialect = tables.read_dialect(files)
-    named = {
-        "time": [holding.time] * bool(holding.time),
-        "key": [holding.key] * bool(holding.key),
+    arguments = {
+        "time": [holdout.time] * bool(holdout.time),
+        "key": [holdout.key] * bool(holdout.key),
         "leave_out": leave_out,
         "keep": keep,
     }
-    uses = {f"{_WHERE}: {argument}": columns for argument, columns in named.items()}
+    uses = {f"{_WHERE}: {argument}": columns for argument, columns in arguments.items()}
     plans.check_columns(f"{_WHERE}: tasks", tasks, uses, dialect.columns, "not be a task")
-    return plans.plan_table(dialect, tasks, holding, missing, leave_out, keep)
+    return plans.plan_table(dialect, tasks, holdout, missing, leave_out, keep)
 
 
 def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
@@ -282,5 +291,5 @@ def _describe_plan(plan: plans.Plan) -> str:
 
 
 def _draw_task(run: record.Run, task: str) -> list[figures.Figure]:
-    drawn = curve_sections.draw_task(run, task)
-    return [one._replace(title=f"{task}: {one.title}") for one in drawn]
+    curves = curve_sections.draw_task(run, task)
+    return [curve._replace(title=f"{task}: {curve.title}") for curve in curves]

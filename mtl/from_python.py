@@ -1,4 +1,4 @@
-"""The verbs for scripts and notebooks, which `import mtl` knows: docs/python.md tells of them.
+"""Trains and loads models in scripts and notebooks, for `import mtl`; see docs/python.md.
 
 model = mtl.train(experiment, "runs/adult")
 model = mtl.load("runs/adult", checkpoint="best")
@@ -40,7 +40,7 @@ with deferred.imports():
     from mtl.runs import unknown_values
 
 _log = logging.getLogger("mtl")
-# As `launch.predict` has by default: sums of floats may depend on it in their last digit.
+# The default of `launch.predict`: the last digit of a prediction may depend on the batch size.
 _BATCH_ROWS = 512
 _SPLIT = "data"
 
@@ -52,32 +52,32 @@ def train(
 ) -> Model:
     """Train as `launch.train` does, write config.gin, and return the latest checkpoint.
 
-    Goes on from the last checkpoint in `model_dir`. Rows in memory (`frames.Frames`) are written
-    to `<model_dir>/data`, where the run and the launchers read them.
+    Training continues from the last checkpoint in `model_dir`. Rows in memory (`frames.Frames`) are
+    written to `<model_dir>/data`, so that the commands of `launch` can read them.
 
     Args:
-      experiment: what is trained, and how.
-      model_dir: where everything is written.
-      verbose: whether progress is told on standard error; by default where somebody looks, on a
-        terminal or in a notebook. Warnings are always told.
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      verbose: True prints progress to standard error; None does so on a terminal or in a notebook.
+        Warnings are always printed.
 
     Raises:
-      UserError: for anything wrong with the settings, the data or what is in `model_dir`.
-      KeyboardInterrupt: Ctrl-C, or the notebook's stop; what was trained is saved.
+      UserError: the settings, the data or the files in `model_dir` have an error.
+      KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved.
     """
     rule = "be an Experiment"
     checks.is_a("mtl.train: experiment", experiment, experiment_lib.Experiment, rule)
     model_dir = _read_path("mtl.train: model_dir", model_dir)
     with _quiet(verbose):
-        # Before rows in memory are written there.
+        # Check the folder before rows in memory are written there.
         storage.require_plain("model_dir", model_dir)
         storage.require_possible("model_dir", model_dir, "a folder", model_dir)
         data = experiment.data
         stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
         experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
-        written = _write_settings(experiment)
+        settings = _write_settings(experiment)
         changes.tell(experiment, model_dir)
-        save = functools.partial(_save_settings, model_dir, written)
+        save = functools.partial(_save_settings, model_dir, settings)
         try:
             metrics, steps = verbs.train(experiment, model_dir, on_start=save)
         except SystemExit as stopped:
@@ -94,19 +94,19 @@ def load(
     trusted_packages: Sequence[str] | None = None,
     trusted_settings: Sequence[str] = (),
 ) -> Model:
-    """Return a checkpoint of a run, be it trained by `train` or by a launcher.
+    """Return a checkpoint of a run that `train` or `launch.train` has trained.
 
     Args:
-      model_dir: of the run.
+      model_dir: the folder of the run.
       checkpoint: "latest", "best", a step or a path.
-      experiment: that of a run without a config.gin.
-      trusted_packages: whose code config.gin may build beside that of mtl; None for all code, as
-        docs/security.md says.
-      trusted_settings: those that may run code, write or connect, though `trusted_packages` is
-        given.
+      experiment: the settings of the run, if it has no config.gin.
+      trusted_packages: the packages, besides mtl, from which config.gin may build parts; None
+        trusts all packages. docs/security.md describes the risks.
+      trusted_settings: the settings that may run code, write files or open connections if
+        `trusted_packages` is a list.
 
     Raises:
-      UserError: there is no such run or checkpoint, or config.gin cannot be read.
+      UserError: the run or the checkpoint does not exist, or config.gin cannot be read.
     """
     model_dir = _read_path("mtl.load: model_dir", model_dir)
     if experiment is not None:
@@ -135,7 +135,7 @@ def _read_path(where: str, folder: str | os.PathLike[str]) -> str:
 
 
 class Metrics(dict):
-    """{metric: value} of an evaluation, which is shown as a table, a block for each task."""
+    """{metric: value} of an evaluation; its repr is a table with a block for each task."""
 
     def __repr__(self):
         return summary.metrics_table(self) if self else "{}"
@@ -145,18 +145,18 @@ class Metrics(dict):
 
 
 class Model:
-    """One checkpoint of a run, which evaluates, predicts and is exported.
+    """One checkpoint of a run; it evaluates, predicts and exports.
 
-    It stays the checkpoint that it was when it was loaded: a warning says when its run has trained
-    on. A model holds a session once it has predicted, until `close` or the end of a `with`.
+    The model does not change if its run trains further; a warning then says so. From its first
+    prediction on, a model holds a session, until `close` or the end of a `with` block.
 
     Attributes:
       experiment: the settings of the run.
       model_dir: the folder of the run.
       checkpoint: the path of the checkpoint.
-      step: its global step.
-      metrics: those of the last evaluation while it trained; {} of a model that was loaded.
-      steps_trained: the steps of the call of `train` that returned it; 0 of one that was loaded.
+      step: the global step of the checkpoint.
+      metrics: the metrics of the last evaluation in training; {} if `load` returned the model.
+      steps_trained: the steps that the call of `train` trained; 0 if `load` returned the model.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Model:
         steps_trained: int = 0,
     ):
         self.experiment, self.model_dir = experiment, model_dir
-        self._chosen, self._gin_state = checkpoint, gin_state
+        self._requested, self._gin_state = checkpoint, gin_state
         self.checkpoint = _find_checkpoint(model_dir, checkpoint)
         self._stamp = _read_stamp(self.checkpoint)
         self.step = run_directory.step_saved(self.checkpoint)
@@ -177,41 +177,44 @@ class Model:
         self.steps_trained = steps_trained
         self._open = contextlib.ExitStack()
         self._scorer: unknown_values.Counted | None = None
-        self._is_told = False
+        self._has_warned = False
         self._close = weakref.finalize(self, self._open.close)
 
     def evaluate(self, data: Any = None, *, split: str | None = None) -> Metrics:
-        """Return the metrics of rows with labels, or of a split; by default of the run's own.
+        """Return the metrics of rows with labels or of a split; by default of the run's eval split.
 
         Args:
           data: a DataFrame, a dict of arrays or a list of dicts, with features and labels.
-          split: one that the run's source has.
+          split: a split of the run's source.
+
+        Raises:
+          UserError: `data` and `split` are both set, or the rows or the split have an error.
         """
         rule = "come without split"
         checks.require(data is None or split is None, "Model.evaluate: data", rule, split)
         experiment = self.experiment if data is None else self._with_rows(data)
         with self._used():
-            chosen = (None if data is not None else split, self.checkpoint)
-            return Metrics(verbs.evaluate(experiment, self.model_dir, *chosen))
+            split = None if data is not None else split
+            return Metrics(verbs.evaluate(experiment, self.model_dir, split, self.checkpoint))
 
     def predict(self, data: Any) -> Any:
         """Return the predictions of every task, as `launch.predict` writes them.
 
         Args:
           data: a DataFrame, a dict of arrays [N, ...] or a list of N dicts, with all features;
-            further columns are not looked at.
+            other columns are ignored.
 
         Returns:
-          Columns `<task>/<prediction>`: of a DataFrame a DataFrame with its index, else a dict of
-          arrays [N, ...], in the order of the rows.
+          Columns `<task>/<prediction>` in the order of the rows: a DataFrame with the index of
+          `data` if that is a DataFrame, else a dict of arrays [N, ...].
 
         Raises:
-          UserError: a column is not there, or by row a value is none of its field.
+          UserError: a column is missing, or a value does not fit its field; the text names the row.
         """
         fields = self.experiment.data.spec.feature_fields
         table = frames.Table(data, fields, cells=self._cell_settings)
         files = image_rows.find(self.experiment.data.source)
-        found: list[dict[str, np.ndarray]] = []
+        blocks: list[dict[str, np.ndarray]] = []
         with self._used():
             scorer = self._open_scorer()
             for start in range(0, max(1, len(table)), _BATCH_ROWS):
@@ -220,18 +223,23 @@ class Model:
                 chunk = batches.Chunk(path="the data", numbers=rows, rows=())
                 columns = image_rows.read_columns(files, chunk, columns)
                 try:
-                    found.append(scorer(examples.serialize_examples(columns)))
+                    blocks.append(scorer(examples.serialize_examples(columns)))
                 except batches.RefusedError as error:
                     where = f"the data rows {start} to {start + len(rows) - 1}"
                     raise checks.UserError(f"{where}: the model refused them: {error}") from error
             scorer.tell_once()
-        outputs = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        outputs = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         return _match_type(data, {name: _decode_texts(values) for name, values in outputs.items()})
 
     def export(self, export_dir: str | os.PathLike[str] | None = None) -> str:
-        """Write a SavedModel for TensorFlow Serving as `launch.export` does, and return its path.
+        """Write a SavedModel for TensorFlow Serving as `launch.export` does.
 
-        `export_dir` gets a numbered version; `<model_dir>/export/manual` by default.
+        Args:
+          export_dir: the folder that gets a numbered version; `<model_dir>/export/manual` by
+            default.
+
+        Returns:
+          The path of the version.
         """
         default = os.path.join(self.model_dir, "export", "manual")
         folder = _read_path(
@@ -243,7 +251,7 @@ class Model:
         return path
 
     def close(self) -> None:
-        """Give back what predictions hold; the model can be used again."""
+        """Close the session of predictions; the next prediction opens a new session."""
         self._scorer = None
         self._open.close()
 
@@ -268,7 +276,7 @@ class Model:
         return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
 
     def _with_rows(self, data: Any) -> experiment_lib.Experiment:
-        """Return the settings of the run with these rows as the split that is evaluated."""
+        """Return the settings of the run, with these rows as the split to evaluate."""
         pipeline = self.experiment.data
         source: Any = frames.Frames(splits={_SPLIT: data}, cells=self._cell_settings)
         files = image_rows.find(pipeline.source)
@@ -286,10 +294,10 @@ class Model:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Be quiet, and say once if the run has another checkpoint by now."""
+        """Silence libraries, and warn once if the run has a newer checkpoint."""
         with _quiet():
-            if not self._is_told and self._is_behind():
-                self._is_told = True
+            if not self._has_warned and self._is_behind():
+                self._has_warned = True
                 message = "%s has trained on, but this model is from step %d. Load it again."
                 _log.warning(message, self.model_dir, self.step)
             with config.isolated(self._gin_state) if self._gin_state else contextlib.nullcontext():
@@ -297,59 +305,57 @@ class Model:
 
     def _is_behind(self) -> bool:
         try:
-            path = _find_checkpoint(self.model_dir, self._chosen)
-        except checks.UserError:  # It is gone, which whoever reads it says.
+            path = _find_checkpoint(self.model_dir, self._requested)
+        except checks.UserError:  # The checkpoint is gone: its reader raises a better error.
             return False
         return path != self.checkpoint or _read_stamp(path) != self._stamp
 
 
-def _find_checkpoint(model_dir: str, chosen: str | int) -> str:
-    if isinstance(chosen, str):
-        return run_directory.checkpoint_path(model_dir, chosen)
-    checks.is_a("checkpoint", chosen, int, "be 'latest', 'best', a step or a path")
-    checks.at_least("checkpoint", chosen, 0)
-    paths = [os.path.join(model_dir, *at, f"model.ckpt-{chosen}") for at in ((), ("best",))]
-    there = [path for path in paths if run_directory.is_checkpoint(path)]
-    return run_directory.checkpoint_path(model_dir, (there or paths)[0])
+def _find_checkpoint(model_dir: str, checkpoint: str | int) -> str:
+    if isinstance(checkpoint, str):
+        return run_directory.checkpoint_path(model_dir, checkpoint)
+    checks.is_a("checkpoint", checkpoint, int, "be 'latest', 'best', a step or a path")
+    checks.at_least("checkpoint", checkpoint, 0)
+    paths = [os.path.join(model_dir, *at, f"model.ckpt-{checkpoint}") for at in ((), ("best",))]
+    existing = [path for path in paths if run_directory.is_checkpoint(path)]
+    return run_directory.checkpoint_path(model_dir, (existing or paths)[0])
 
 
 def _read_stamp(checkpoint: str) -> int:
-    """Return when a checkpoint was written: a run that starts anew uses its name again."""
+    """Return the time when a checkpoint was written: a new run in the folder reuses its name."""
     return tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec
 
 
 def _write_settings(experiment: experiment_lib.Experiment) -> str | None:
-    """Return an experiment as the gin file that builds an equal one.
-
-    None, with a warning, where there is none.
-    """
+    """Return a gin file that builds an equal experiment; None, with a warning, if none can."""
     try:
         text = gin_writing.write(experiment)
         with tempfile.TemporaryDirectory() as folder, config.isolated():
             path = os.path.join(folder, "config.gin")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-            again = gin_writing.write(config.load([path]))
+            second_text = gin_writing.write(config.load([path]))
         rule = "be the same when read again"
-        checks.require(again == text, "config.gin", rule, _first_difference(text, again))
+        difference = _first_difference(text, second_text)
+        checks.require(second_text == text, "config.gin", rule, difference)
     except checks.UserError as error:
         _log.warning("No config.gin is written, so launchers cannot take over: %s", error)
         return None
     return text
 
 
-def _first_difference(text: str, again: str) -> str:
-    lines = set(again.splitlines())
+def _first_difference(text: str, second_text: str) -> str:
+    lines = set(second_text.splitlines())
     return next((line for line in text.splitlines() if line not in lines), "")
 
 
-def _save_settings(model_dir: str, written: str | None) -> None:
-    # One of an earlier start would be another experiment's.
-    config.forget(model_dir) if written is None else config.save(model_dir, written)
+def _save_settings(model_dir: str, settings: str | None) -> None:
+    # Without settings, a config.gin of an earlier start would describe another experiment.
+    config.forget(model_dir) if settings is None else config.save(model_dir, settings)
 
 
 def _match_type(data: Any, columns: dict[str, np.ndarray]) -> Any:
-    """Return columns as a DataFrame where the data is one."""
+    """Return columns as a DataFrame if the data is a DataFrame."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(data, pandas.DataFrame):
         return columns
@@ -358,7 +364,7 @@ def _match_type(data: Any, columns: dict[str, np.ndarray]) -> Any:
 
 
 def _decode_texts(values: np.ndarray) -> np.ndarray:
-    """Return bytes as text, where they are text."""
+    """Return an array of bytes as an array of texts, if all its values are UTF-8."""
     if values.dtype.kind not in "OS":
         return values
     try:
@@ -370,36 +376,36 @@ def _decode_texts(values: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet(verbose: bool | None = None) -> Iterator[None]:
-    """Hold back what libraries log, and tell our own lines; leave everything as it was."""
-    tensorflow, shown = tf.get_logger(), absl_logging.get_verbosity()
+    """Hide the logs of libraries, and print the lines of mtl; restore the loggers at the end."""
+    tensorflow, verbosity = tf.get_logger(), absl_logging.get_verbosity()
     levels = tensorflow.level, _log.level
-    is_told = _is_watched() if verbose is None else verbose
-    # A program that has handlers decides by itself what it shows.
+    is_verbose = _is_watched() if verbose is None else verbose
+    # A program with log handlers decides by itself which lines it shows.
     lines = None if _log.hasHandlers() else _Lines()
     with warnings.catch_warnings(), storage.explain_storage_errors():
         imports.silence_warnings()
         tensorflow.setLevel(logging.ERROR)
         absl_logging.set_verbosity(absl_logging.ERROR)
         if lines:
-            _log.setLevel(logging.INFO if is_told else logging.WARNING)
+            _log.setLevel(logging.INFO if is_verbose else logging.WARNING)
             _log.addHandler(lines)
         try:
             yield
         finally:
             if lines:
                 _log.removeHandler(lines)
-            absl_logging.set_verbosity(shown)
+            absl_logging.set_verbosity(verbosity)
             tensorflow.setLevel(levels[0])
             _log.setLevel(levels[1])
 
 
 def _is_watched() -> bool:
-    """Return whether somebody reads what is written: on a terminal, or in a notebook."""
+    """Return True if a person sees standard error, on a terminal or in a notebook."""
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 
 class _Lines(logging.Handler):
-    """Writes lines to standard error, above the progress bar where there is one."""
+    """Writes log lines to standard error, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "Warning: " * (record.levelno >= logging.WARNING)

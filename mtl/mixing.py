@@ -36,23 +36,23 @@ class _Mixing(types.Mixing):
     columns: checks.SomeNames | None = None
 
     def _choose(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the columns that are mixed."""
+        """Return the columns to mix."""
         names = inputs if self.columns is None else self.columns
         for name in names:
             checks.one_of(f"{type(self).__name__}.columns", name, inputs)
-        chosen = {name: inputs[name] for name in names}
-        rows = next(iter(chosen.values())).shape[0]
+        columns = {name: inputs[name] for name in names}
+        rows = next(iter(columns.values())).shape[0]
         where, fix = "MultiTaskModel.mixing", "Each slice and each replica mixes its own rows."
         checks.require(rows != 1, where, "have at least two rows to mix", rows, fix)
-        return chosen
+        return columns
 
     def _draw_share(self) -> tf.Tensor:
         """Draw the share of this slice, a scalar: 1 if the step does not mix."""
         share = draw_beta(self.alpha, draws.make_step_seed("mixing/share"))
         if self.rate == 1:
             return share
-        drawn = tf.random.stateless_uniform([], draws.make_step_seed("mixing/rate"))
-        return tf.where(drawn < self.rate, share, 1.0)
+        number = tf.random.stateless_uniform([], draws.make_step_seed("mixing/rate"))
+        return tf.where(number < self.rate, share, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ class Mixup(_Mixing):
     can be mixed: images, numbers, vectors of tokens.
 
     Attributes:
-      alpha: above 0; the paper takes 0.1 to 0.4 for ImageNet and 1 for CIFAR-10.
+      alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
+        ImageNet and 1 for CIFAR-10.
       rate: the probability that a step mixes, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
@@ -73,11 +74,11 @@ class Mixup(_Mixing):
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
         """Mix every value: {column: [B, ...]} -> the mixture."""
-        chosen, share = self._choose(inputs), self._draw_share()
-        partners = _draw_partners(chosen)
+        columns, share = self._choose(inputs), self._draw_share()
+        partners = _draw_partners(columns)
         mixed = {
             name: share * values + (1 - share) * tf.gather(values, partners)
-            for name, values in chosen.items()
+            for name, values in columns.items()
         }
         return types.Mixture({**inputs, **mixed}, partners, share)
 
@@ -87,13 +88,13 @@ class CutMix(_Mixing):
     """Copies a box of a partner into each image, and weighs the two losses by area.
 
     The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). Its
-    middle is any pixel, and parts outside the image are cut off. The share of a row's own loss is 1
-    less the share of the image that the box covers. All rows have the same box, as in the authors'
-    code. S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
-    Localizable Features", 2019, arXiv:1905.04899.
+    middle is any pixel, and parts outside the image are cut off. The partner's loss is weighted by
+    the share of the image that the box covers. All rows have the same box, as in the authors' code.
+    S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
+    Features", 2019, arXiv:1905.04899.
 
     Attributes:
-      alpha: above 0; the paper takes 1.
+      alpha: both parameters of the Beta distribution, above 0; the paper takes 1.
       rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
       columns: the columns that are mixed, by name; None for all. They must be images of the same
         height and width. Other columns keep their values.
@@ -103,14 +104,14 @@ class CutMix(_Mixing):
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
         """Put boxes into images: {column: [B, H, W, C]} -> the mixture."""
-        chosen = self._choose(inputs)
-        height, width = _find_size(chosen)
+        columns = self._choose(inputs)
+        height, width = _find_size(columns)
         place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))
         is_box, share = cut_box(self._draw_share(), place, height, width)
-        partners = _draw_partners(chosen)
+        partners = _draw_partners(columns)
         mixed = {
             name: tf.where(is_box[..., tf.newaxis], tf.gather(values, partners), values)
-            for name, values in chosen.items()
+            for name, values in columns.items()
         }
         return types.Mixture({**inputs, **mixed}, partners, share)
 
@@ -127,7 +128,7 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
     )
-    # Another seed than of the gammas, from which the powers must be independent.
+    # A second seed, because the powers must be independent of the gammas.
     powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
     logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
     # g0 / (g0 + g1) is the sigmoid of log g0 - log g1, and a Beta draw.
@@ -137,7 +138,7 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
 def cut_box(
     share: tf.Tensor, place: tf.Tensor, height: int, width: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a mask of the box, [H, W] bool, and the share of the image outside the box.
+    """Return a mask of the box, and the share of the image outside the box.
 
     Args:
       share: l, a scalar in [0, 1].
@@ -152,7 +153,7 @@ def cut_box(
     for size, at in ((height, place[0]), (width, place[1])):
         middle = tf.minimum(tf.cast(at * size, tf.int32), size - 1)
         length = tf.cast(side * size, tf.int32)
-        # As in the authors' code an odd length loses a pixel; the share below counts real pixels.
+        # As in the authors' code, an odd length loses a pixel; the share below counts the pixels.
         first, last = middle - length // 2, middle + length // 2
         is_inside.append((tf.range(size) >= first) & (tf.range(size) < last))
     is_box = is_inside[0][:, tf.newaxis] & is_inside[1]
@@ -162,8 +163,8 @@ def cut_box(
 def _draw_partners(inputs: types.Tensors) -> tf.Tensor:
     """Draw a permutation of the rows, [B]."""
     rows = tf.shape(next(iter(inputs.values())))[:1]
-    drawn = tf.random.stateless_uniform(rows, draws.make_step_seed("mixing/partners"))
-    return tf.argsort(drawn, stable=True)
+    keys = tf.random.stateless_uniform(rows, draws.make_step_seed("mixing/partners"))
+    return tf.argsort(keys, stable=True)
 
 
 def _find_size(images: Mapping[str, tf.Tensor]) -> tuple[int, int]:

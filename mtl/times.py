@@ -1,4 +1,4 @@
-"""Times as texts: which ones are known, and in which order they come.
+"""Reads times from texts, and orders them.
 
 times.read_time("2024-5-31 9:05") < times.read_time("2024/05/31 12:00 PM")
 times.read_parts("31.05.2024", times.read_form("a form", "%d.%m.%Y"))     # (2024, 5, 31, 0, 0, 0)
@@ -20,13 +20,13 @@ PATTERN = (
     r"(?:[T ]\s*([0-9]{1,2})?(?::?([0-9]{2}))?(?::?([0-9]{2}))?([.,][0-9]+)?"
     r"(?:\s*([AaPp])\.?[Mm]\b)?.*)?"
 )
-"""Year, month, day, hour, minute, second, fraction, and A or P; Python and RE2 take it alike."""
+"""Groups for year, month, day, hour, minute, second, fraction, and A or P; for Python and RE2."""
 
 DIGITS = ("year", "month", "day", "hour", "minute", "second")
-"""The parts of a time that are numbers of two digits or, at first, four."""
+"""The parts of a time that are numbers: four digits for the year, two for the others."""
 
 HALF = "half"
-"""The part that is A or P."""
+"""The part of a time that says A or P, for AM or PM."""
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
@@ -36,9 +36,9 @@ SINCE_1970: Mapping[str, int] = {
     "microseconds": 10**6,
     "nanoseconds": 10**9,
 }
-"""Forms of times that are numbers since 1970 in UTC: {form: its units in a second}."""
+"""Forms of times that count from 1970 in UTC: {form: its units in a second}."""
 
-# {directive of strptime: (the part that it gives, its pattern, the same between other digits)}
+# {directive of strptime: (part of the time, pattern, pattern if digits come before or after it)}
 _MONTH_NAME = r"([A-Za-z]{3})[a-z]*\.?"
 _DIRECTIVES = {
     "Y": ("year", r"([0-9]{4})", r"([0-9]{4})"),
@@ -65,7 +65,7 @@ _WITHOUT_DAY = {"month": "1", "day": "1"}
 
 
 class Form(NamedTuple):
-    """How a column writes times.
+    """The form in which a column writes times.
 
     Attributes:
       pattern: matches a whole text, in Python and in RE2.
@@ -85,33 +85,31 @@ def read_form(where: str, form: str) -> Form:
 
     Args:
       where: the setting, for errors.
-      form: known are %Y %y %m %b %d %H %I %M %S %p %a and %z; "" is the form of ISO 8601.
+      form: directives among %Y %y %m %b %d %H %I %M %S %p %a and %z; "" is the form of ISO 8601.
 
     Raises:
-      UserError: a directive is unknown, gives a part again, or the year is missing.
+      UserError: a directive is unknown, two directives give the same part, or the year is missing.
     """
     if not form:
         return ISO
     pieces = re.split(r"%(.)", form)
     pattern, groups = re.escape(pieces[0]), dict[str, int]()
     for place in range(1, len(pieces), 2):
-        letter, behind = pieces[place], pieces[place + 1]
+        letter, text = pieces[place], pieces[place + 1]
         fix = "Write 31 May 2024, 13:45 as %d %b %Y, %H:%M."
         checks.require(letter in _DIRECTIVES, where, f"use {LETTERS}", f"%{letter}", fix)
         part, plain, between = _DIRECTIVES[letter]
         checks.require(part not in groups, where, "give each part once", f"%{letter}", fix)
-        is_between = (place > 1 and not pieces[place - 1]) or (
-            place + 2 < len(pieces) and not behind
-        )
+        is_between = (place > 1 and not pieces[place - 1]) or (place + 2 < len(pieces) and not text)
         pattern += between if is_between else plain
-        pattern += re.escape(behind).replace("\\ ", " ")
+        pattern += re.escape(text).replace("\\ ", " ")
         groups |= {part: len(groups) + 1} if part else {}
     checks.require("year" in groups, where, "give a year by %Y or %y", form)
     return Form(pattern, groups)
 
 
 def check_form(where: str, form: str) -> None:
-    """Fail unless a form is a unit of numbers since 1970, or a form of `read_form`."""
+    """Fail unless a form is a unit of `SINCE_1970`, or a form that `read_form` takes."""
     checks.is_a(where, form, str, "be a form such as '%d.%m.%Y'")
     if form in SINCE_1970:
         return
@@ -122,31 +120,32 @@ def check_form(where: str, form: str) -> None:
 
 
 def read_time(text: str) -> float:
-    """Return the number of a time, such as 20240531090500; NaN if the text is none."""
-    found = _find_parts(text, ISO)
-    if found is None:
+    """Return the digits of a time as a number, such as 20240531090500; NaN for other texts."""
+    parts = _find_parts(text, ISO)
+    if parts is None:
         return math.nan
     total = 0
-    for part in found:
+    for part in parts:
         total = 100 * total + part
     return float(total)
 
 
 def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
-    """Return year, month, day, hour, minute and second of a time; None if the text is none."""
-    found = _find_parts(text, form)
-    if found is None:
+    """Return year, month, day, hour, minute and second of a time; None for other texts."""
+    parts = _find_parts(text, form)
+    if parts is None:
         return None
-    year, month, day, hour = found[:4]
-    is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1] and hour < 24
-    return found if is_day else None
+    year, month, day, hour, minute, second = parts
+    is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1]
+    # A second 60 is a leap second.
+    return parts if is_day and hour < 24 and minute < 60 and second <= 60 else None
 
 
 def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:
-    found = re.fullmatch(form.pattern, text.strip())
-    if found is None:
+    match = re.fullmatch(form.pattern, text.strip())
+    if match is None:
         return None
-    texts = {part: found.group(group) or "" for part, group in form.groups.items()}
+    texts = {part: match.group(group) or "" for part, group in form.groups.items()}
     texts = {**_WITHOUT_DAY, **texts}
     parts = [_read_number(part, texts.get(part) or "0") for part in DIGITS]
     parts[3] = _read_hour(parts[3], texts.get(HALF, ""))
@@ -158,7 +157,7 @@ def _read_number(part: str, digits: str) -> int:
         names = {name: month for month, name in enumerate(MONTHS, 1)}
         return names.get(digits.lower(), 0)
     is_short = part == "year" and len(digits) == 2
-    # As POSIX has it.
+    # POSIX reads the years 69 to 99 as 1969 to 1999, and 00 to 68 as 2000 to 2068.
     century = (2000 if int(digits) < 69 else 1900) if is_short else 0
     return int(digits) + century
 

@@ -64,13 +64,14 @@ def train(
 ) -> tuple[dict[str, Any], int]:
     """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
 
-    Goes on from the last intact checkpoint in `model_dir`, as if there had been no interruption.
+    Training continues from the last intact checkpoint in `model_dir`, as if there had been no
+    interruption.
 
     Args:
       experiment: the settings of the run.
-      model_dir: where everything is written.
+      model_dir: the folder of the run.
       on_start: called once the model is built and restored, before the first step.
-      part: the role of the training in a run of several, such as a stage, for its trackers.
+      part: the place of this training in a run of several trainings, such as a stage; for trackers.
 
     Returns:
       The metrics of the last evaluation, {} if another process evaluates; and the number of
@@ -78,7 +79,7 @@ def train(
 
     Raises:
       UserError: the settings, the data or the files in `model_dir` have an error.
-      SystemExit: a signal asked to stop; what was trained is saved.
+      SystemExit: a signal asked the process to stop; the trained steps are saved.
     """
     observers = [*attached.list_observers(experiment), text_codes.observe]
     if types.read_member(experiment.data.source, types.Source, "known_steps") is not None:
@@ -94,11 +95,21 @@ def evaluate(
     is_attacked: bool = False,
     with_curves: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
+    """Evaluate a checkpoint on a whole split.
 
     `evaluation.evaluate` describes the files that it writes. The trackers of the run get the
-    metrics, too, unless inputs are attacked. `with_curves` writes the files of
-    `curve_files.write_curves` to `<model_dir>/curves`.
+    metrics, too, unless inputs are attacked.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      split: the split; None for `Pipeline.eval_split`.
+      checkpoint: "latest", "best" or a path.
+      is_attacked: True moves the inputs by `Experiment.attack`.
+      with_curves: True writes the files of `curve_files.write_curves` to `<model_dir>/curves`.
+
+    Returns:
+      {metric: value}.
     """
     write_curves = curve_files.write_curves if with_curves else None
     metrics = evaluation.evaluate(
@@ -114,10 +125,10 @@ def evaluate(
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
-    """Return the start of every variable of a new run, with the reasons; write nothing.
+    """Return the first value of every variable of a new run, with the reasons; write nothing.
 
     Raises:
-      UserError: an error of `train`.
+      UserError: no warm start is set, or the warm start does not suit the run.
     """
     rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
     warm_start = experiment.warm_start
@@ -137,10 +148,18 @@ def predict(
     checkpoint: str = "latest",
     keep: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield {"<task>/<name>": value} for each example of `split`, in order.
+    """Predict every task for each example of a split.
 
-    The features `keep` of the example come first: features, labels, and columns of a CSV file.
-    They pass through the graph together with the row, so they cannot get mixed up.
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      split: the split; None for `Pipeline.eval_split`.
+      checkpoint: "latest", "best" or a path.
+      keep: fields of the example to return as well: features, labels, or columns of a CSV file.
+        They pass through the graph with their row, so they cannot get mixed up.
+
+    Yields:
+      {"<task>/<name>": value} for each example in order; the fields of `keep` come first.
     """
     split = split or experiment.data.eval_split
     data = experiment.data.keep_fields(keep)
@@ -168,17 +187,20 @@ def prune(
     rows: int = 1024,
     on_start: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], float]:
-    """Cut weights of a finished run at once; return metrics, and the share that is cut.
+    """Cut weights of a finished run in one step.
 
-    `output_dir` then holds a run that you can evaluate, export, and train on with these masks.
+    `output_dir` then holds a run that you can evaluate, export, and train further with its masks.
 
     Args:
       experiment: the experiment of the run, with `model.pruning`; it ends at the checkpoint's step.
       model_dir: the folder of the run, which stays as it is.
       output_dir: the folder of the new run.
       checkpoint: "latest", "best" or a path.
-      rows: how many rows of the training split a criterion sees if it reads inputs or gradients.
+      rows: the number of rows of the training split for a criterion that reads inputs or gradients.
       on_start: called before the new run is written.
+
+    Returns:
+      The metrics of the new run, and the share of the weights that is cut, in [0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or `output_dir` already holds a run.
@@ -186,7 +208,7 @@ def prune(
     with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
         storage.require_plain("--output_dir", output_dir)
         is_new = run_directory.find_latest(output_dir) is None
-        fix = "launch.train goes on with a pruned run, and evaluates one that was not yet."
+        fix = "launch.train continues a pruned run, and evaluates it if that is still missing."
         checks.require(is_new, "--output_dir", "hold no run", output_dir, fix)
         cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
         with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
@@ -204,18 +226,18 @@ def audit_clipping(
     key: str | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """Audit the training split, a visit for each checkpoint; return the path of the summary.
+    """Audit the gradients of the training split at each checkpoint; return the summary's path.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of a trained run.
-      checkpoint: "all" checkpoints that the run kept, or one of them.
+      checkpoint: "all" for all checkpoints in the folder, or a single one.
       output: the folder of the report; `<model_dir>/clip_audit/checkpoints` by default.
       key: the field that identifies samples, instead of `ClipAudit.key`.
       others: reports of other runs on the same samples, for comparison.
     """
-    found = attached.select_observers(experiment, clip_audit.ClipAudit)
-    settings = found[0] if found else clip_audit.ClipAudit()
+    audits = attached.select_observers(experiment, clip_audit.ClipAudit)
+    settings = audits[0] if audits else clip_audit.ClipAudit()
     settings = dataclasses.replace(settings, key=key or settings.key)
     settings.check_key(experiment.data.spec)
     for other in others:
@@ -238,14 +260,14 @@ def audit_clipping(
 
 @contextlib.contextmanager
 def _hold_checkpoints(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
-    """Hold "all" kept checkpoints, or one, so that they are not deleted."""
-    with contextlib.ExitStack() as held:
+    """Protect "all" checkpoints of a run, or one, from being deleted."""
+    with contextlib.ExitStack() as locks:
         hold = functools.partial(run_directory.hold_checkpoint, model_dir)
-        last = held.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
-        every = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else []
-        # Another process may delete older checkpoints before they are held.
-        older = [path for path in every if path != last and run_directory.is_checkpoint(path)]
-        yield [*(held.enter_context(hold(path)) for path in older), last]
+        last = locks.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
+        paths = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else []
+        # Another process may delete older checkpoints before this process protects them.
+        older = [path for path in paths if path != last and run_directory.is_checkpoint(path)]
+        yield [*(locks.enter_context(hold(path)) for path in older), last]
 
 
 def debug(
@@ -254,14 +276,14 @@ def debug(
     step: int | None = None,
     prompt: bool = False,
 ) -> str:
-    """Replay a step of a run under TensorFlow's debugger, and find the op that broke it.
+    """Replay a step of a run under TensorFlow's debugger, and find the op that made it fail.
 
     Writes only `<model_dir>/debug/step_<n>` into the run.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      step: the global step at its beginning; by default the step at which the run failed.
+      step: the global step before the step; by default the step at which the run failed.
       prompt: True opens tfdbg in the terminal at this step, and writes nothing.
 
     Returns:
@@ -270,13 +292,13 @@ def debug(
     Raises:
       UserError: the step, an earlier checkpoint or the state of the input is missing.
     """
-    # These imports load private parts of TensorFlow's debugger, which no other verb may need.
+    # Imported here, because only this verb needs private parts of TensorFlow's debugger.
     from mtl.tools.debugging import findings, page, replay
 
     run_directory.checkpoint_path(model_dir, "latest")
     step = failures.read_step(model_dir) if step is None else step
     if step is None:
-        rule = "be given where the run has not failed at a loss or gradient that is not finite"
+        rule = "be set, because the run has not failed at a NaN or infinity"
         checks.fail("--step", rule, None)
     last = experiment.run.train_steps
     checks.require(step < last, "--step", f"be less than Run.train_steps, {last}", step)
@@ -285,20 +307,20 @@ def debug(
         return ""
     folder = os.path.join(model_dir, "debug", f"step_{step}")
     with replay.open_step(experiment, model_dir, step) as replayed:
-        found = findings.examine_step(replayed)
+        result = findings.examine_step(replayed)
         run_directory.require_writable("--model_dir", folder)
-        is_told = experiment.distribution.strategy == distribution.ONE
-        command = failures.suggest_command(model_dir, step, tells_strategy=is_told)
-        numbers = found.findings[0].rows.numbers if found.findings else ()
+        is_one = experiment.distribution.strategy == distribution.ONE
+        command = failures.suggest_command(model_dir, step, tells_strategy=is_one)
+        numbers = result.findings[0].rows.numbers if result.findings else ()
         where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
-        return page.write(found, folder, command, where)
+        return page.write(result, folder, command, where)
 
 
 @contextlib.contextmanager
 def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
-    """Open a scorer that predicts every task for serialized tf.Examples with a checkpoint."""
+    """Open a checkpoint as a function that predicts every task for serialized tf.Examples."""
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
@@ -312,7 +334,7 @@ def open_scorer(
 def count_unknown(
     experiment: experiment_lib.Experiment, model_dir: str, model: Any
 ) -> Iterator[unknown_values.Counted]:
-    """Yield a model that warns, after the predictions, of fields with many unknown values."""
+    """Yield a model that warns of fields with many unknown values, after its predictions."""
     with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
         yield counted
 
@@ -325,11 +347,19 @@ def export(
     before: Callable[[str, Any], None] = lambda written, held_out: None,
     is_converted: bool = False,
 ) -> str:
-    """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
+    """Write a SavedModel for TensorFlow Serving, `export_dir/<version>`.
 
-    If `before`, called with the folder of the export and the rows that checked it, fails, the
-    export is not published. If it converts the export to another format, `is_converted` makes the
-    export fit that format.
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      export_dir: the folder that gets the new version.
+      checkpoint: "latest", "best" or a path.
+      before: called with the unpublished export and the rows that checked it; if it fails, the
+        export is not published.
+      is_converted: True prepares the export for a `before` that converts it to another format.
+
+    Returns:
+      The path of the version.
 
     Raises:
       UserError: the checkpoint does not exist, or the export predicts other values.
@@ -344,8 +374,8 @@ def export(
         estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
         add_files = added.choose_files(experiment.serving, is_converted)
         exporter = estimators.build_exporter(experiment, model_dir, add_files)
-        told = f"exporting {path} to {export_dir}, and checking what it predicts"
-        with progress.tell_while(lambda: told):
+        message = f"exporting {path} to {export_dir}, and checking its predictions"
+        with progress.tell_while(lambda: message):
             written = exporter(estimator, export_dir, path, before)
     trackers = attached.list_trackers(experiment)
     if trackers:

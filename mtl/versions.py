@@ -1,4 +1,4 @@
-"""The TensorFlow and Python versions this project runs on, in one place; imports none of it.
+"""The versions of TensorFlow and Python that this project runs on; imports no other module.
 
 versions.is_supported("2.21.0")     # True
 versions.pythons("2.15.1")          # ('3.10', '3.11')
@@ -20,33 +20,33 @@ PYTHONS = {
     "2.20": ("3.10", "3.11", "3.12", "3.13"),
     "2.21": ("3.10", "3.11", "3.12", "3.13"),
 }
-"""TensorFlow minor version -> Python versions, of those supported here, that it has wheels for."""
+"""{minor version of TensorFlow: the supported Python versions for which it has wheels}."""
 
 REQUIREMENT = "tensorflow>=2.15,<2.22"
 KERAS_SWITCH = "TF_USE_LEGACY_KERAS"
 ESTIMATOR_REQUIREMENT = "tensorflow-estimator==2.15.0"
 
 DISTRIBUTION = "multitask-estimator"
-"""The name of this project for pip, which knows another project as `mtl`."""
+"""The name of this project for pip: another project has the name `mtl` there."""
 
 
 def minor(version: str) -> str:
-    """'2.21' of '2.21.0'."""
+    """Return the minor version, such as '2.21' for '2.21.0'."""
     return ".".join(version.split(".")[:2])
 
 
 def is_supported(tensorflow_version: str) -> bool:
-    """Return whether the gaps of this TensorFlow are known and filled."""
+    """Return True if this project supports a version of TensorFlow."""
     return minor(tensorflow_version) in PYTHONS
 
 
 def pythons(tensorflow_version: str) -> tuple[str, ...]:
-    """Return the Python versions that this TensorFlow runs on."""
+    """Return the supported Python versions for a version of TensorFlow; () if unsupported."""
     return PYTHONS.get(minor(tensorflow_version), ())
 
 
 def installed(package: str) -> str:
-    """Return the version of a package, '' where it is not installed."""
+    """Return the version of a package; '' if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -59,13 +59,13 @@ def how_to_get(extra: str) -> str:
 
 
 def turns_to_keras_2() -> bool:
-    """Return whether `tf.keras` should become an installed tf-keras, as nobody has chosen."""
-    is_there = importlib.util.find_spec("tf_keras") is not None
-    is_open = KERAS_SWITCH not in os.environ and not installed("keras").startswith("2.")
-    return is_there and is_open
+    """Return True if `tf.keras` should be tf-keras (Keras 2), because the user has set neither."""
+    has_keras_2 = importlib.util.find_spec("tf_keras") is not None
+    is_unset = KERAS_SWITCH not in os.environ and not installed("keras").startswith("2.")
+    return has_keras_2 and is_unset
 
 
 def described() -> str:
-    """'2.15 to 2.21'."""
-    known = list(PYTHONS)
-    return f"{known[0]} to {known[-1]}"
+    """Return the supported versions of TensorFlow as text, '2.15 to 2.21'."""
+    names = list(PYTHONS)
+    return f"{names[0]} to {names[-1]}"

@@ -340,7 +340,7 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
     exported = _newest(tmp_path / "export" / "best")
     with caplog.at_level(logging.INFO, "mtl"):
         assert run(patience=2)[1] == 0
-    assert "no better for long" in caplog.text
+    assert "Best.patience has ended the run" in caplog.text
     assert run(patience=3)[1] == 5
     assert tiny.checkpoint_steps(tmp_path) == [15, 20]
     assert _newest(tmp_path / "export" / "best") == exported
@@ -522,7 +522,7 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path):
-    with pytest.raises(checks.UserError, match=r"got '20'. There is none yet"):
+    with pytest.raises(checks.UserError, match=r"got '20'. There is no checkpoint yet"):
         run_directory.checkpoint_path(str(tmp_path), "20")
     paths = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 10)]
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[-1], paths)

@@ -146,7 +146,7 @@ def test_a_task_that_nothing_teaches_is_refused():
     click, order, joint = made.model.heads
     with pytest.raises(checks.UserError) as caught:
         dataclasses.replace(made.model, heads=[click, order])
-    told = "hold a loss that trains the task 'order', which has none itself, got ['click']"
+    told = "hold a loss that trains the task 'order', whose head has no loss, got ['click']"
     assert told in str(caught.value)
     shown = dataclasses.replace(joint, has_loss=False)  # It has nothing to learn.
     order = dataclasses.replace(order, has_loss=True)

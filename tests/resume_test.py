@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(member, tmp_pat
     assert member.train(model_dir, 2_000_000, 20) == 2
     message = f"the checkpoint of step 20 cannot be written to {model_dir}: "
     assert message in member.said
-    assert f"The last one is {model_dir}/model.ckpt-10." in member.said
+    assert f"The last checkpoint is {model_dir}/model.ckpt-10." in member.said
     assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-10")
     assert member.train(model_dir, resource.RLIM_INFINITY, 20) == 0
 

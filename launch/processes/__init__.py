@@ -1,1 +1,1 @@
-"""The process of a command: its start, flags that nobody knows, streams, logs and exit codes."""
+"""The process of a command: imports, unknown flags, standard streams, logs and exit codes."""

@@ -1,4 +1,4 @@
-"""Ends a launcher: a mistake is one line and exit code 2, an interrupt 130, a bug a traceback.
+"""Ends a command: a mistake is a line and exit code 2, Ctrl-C exit code 130, a bug a traceback.
 
 endings.run(main)
 endings.fail("unexpected argument 'x'")
@@ -24,12 +24,12 @@ def run(main: Callable[[], None]) -> None:
             with streams.guarded(), storage.explain_storage_errors():
                 main()
         except checks.UserError as error:
-            # One line, whatever a library has put into the message.
+            # Print one line, even if the message holds more, such as from a library.
             fail(str(error).splitlines()[0])
         except KeyboardInterrupt:
-            # 128 + SIGINT, as a shell reports it.
+            # A shell reports 128 + SIGINT.
             sys.exit(130)
-        except (Exception, SystemExit) as error:  # A package may end Python when it is imported.
+        except (Exception, SystemExit) as error:  # An imported package may call sys.exit.
             problem = imports.problem(error)
             if problem is None:
                 raise
@@ -37,14 +37,19 @@ def run(main: Callable[[], None]) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """End the process with this line and exit code 2."""
-    # tqdm clears a progress bar first.
+    """End the process with a line and exit code 2."""
+    # `tqdm.write` first clears a progress bar.
     tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of launchers without TensorFlow; a mistake is one line."""
+    """Parses the arguments of commands that do not use absl; a mistake is one line.
+
+    Args:
+      module: the module of the command, such as "launch.new".
+      told: the description for --help.
+    """
 
     def __init__(self, module: str, told: str | None):
         plain = argparse.RawDescriptionHelpFormatter
@@ -52,20 +57,23 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=told, formatter_class=plain, allow_abbrev=False)
 
     def read(self, args: Sequence[str]) -> argparse.Namespace:
-        """Return the parsed arguments; fail at an unknown one."""
-        known = self._option_string_actions
-        # Before argparse, which names the unknown flag without a hint, or reports a missing one
-        # first.
+        """Return the parsed arguments.
+
+        Raises:
+          UserError: an argument is unknown, missing or wrong.
+        """
+        options = self._option_string_actions
+        # Check flags before argparse does, which gives no hint, or reports a missing flag first.
         for flag in (arg.partition("=")[0] for arg in args):
-            if flag.startswith("--") and flag not in ("--", *known):
-                names = [option.lstrip("-") for option in known if option.startswith("--")]
+            if flag.startswith("--") and flag not in ("--", *options):
+                names = [option.lstrip("-") for option in options if option.startswith("--")]
                 hint = unknown_flags.explain(flag, names)
                 raise checks.UserError(f"unknown flag {flag!r}. {hint}")
-        found, others = self.parse_known_intermixed_args(args)
+        namespace, others = self.parse_known_intermixed_args(args)
         if others:
-            rule = "every argument is a flag, and a glob stands in quotes"
+            rule = "every argument is a flag, and a glob needs quotes"
             raise checks.UserError(f"unexpected argument {others[0]!r}: {rule}. See --help.")
-        return found
+        return namespace
 
     def error(self, message: str) -> NoReturn:
         raise checks.UserError(f"{message.removeprefix('argument ')}. See --help.")

@@ -1,12 +1,12 @@
 """Lets the command `mtl` import modules of the current folder.
 
-here.note()                                   # when `mtl` starts: Python has not added the folder
-here.open_to(None)                            # once flags are read: any module, after all others
+here.note()                                   # when `mtl` starts
+here.open_to(None)                            # after flags are parsed: all modules of the folder
 here.open_to(["ours"])                        # or only the packages of --trusted_packages
-here.make_command("train")                    # a command whose process imports the same modules
+here.make_command("train")                    # a command whose process finds the same modules
 
-A run finds modules in the current folder, but an installed module of the same name wins. With
-`python -m launch.<verb>`, Python itself puts the folder first, and then the folder wins.
+The command `mtl` finds modules in the current folder, after all installed modules. With
+`python -m launch.<verb>`, Python puts the current folder first, before installed modules.
 """
 
 import importlib.machinery
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# With -c, Python puts "" (the current folder) first in its path: it is removed again.
+# With -c, Python puts "" (the current folder) first in its path, and this code removes it.
 _START = "import sys; sys.path[0] or sys.path.pop(0); from launch.console import main; "
 _START += "sys.exit(main())"
-# None in `python -m launch.<verb>`, and with Python's safe path.
+# The current folder; None in `python -m launch.<verb>`, and with Python's safe path.
 _folder: str | None = None
 
 
@@ -29,34 +29,38 @@ def note() -> None:
 
 
 def open_to(packages: Sequence[str] | None) -> None:
-    """Let Python import from the folder: only these packages, or any module if None."""
+    """Let Python import modules from the current folder.
+
+    Args:
+      packages: the packages that may be imported; None for all modules.
+    """
     if _folder is None:
         return
     if packages is None:
-        # At the end: an installed module of the same name wins.
+        # At the end, so that Python finds installed modules first.
         sys.path.append(_folder)
     else:
-        # Python asks it only for modules that no other finder knows.
+        # At the end, so that Python asks this finder only if no other finder knows a module.
         sys.meta_path.append(_Finder(_folder, packages))
 
 
 def make_command(verb: str) -> list[str]:
-    """Return the command of a launcher that finds the same modules as this process."""
+    """Return the command of a verb, for a process that finds the same modules as this process."""
     if _folder is None:
         return [sys.executable, "-m", f"launch.{verb}"]
     return [sys.executable, "-c", _START, verb]
 
 
 class _Finder:
-    """Finds only some packages in a folder."""
+    """A finder that knows only some packages in a folder."""
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder
-        # Trust in ours.towers needs the package ours.
+        # To import ours.towers, Python must find the package ours.
         self._names = {package.partition(".")[0] for package in packages}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        # `path` is set for modules within a package: these are found by the package itself.
+        # `path` is set for modules inside a package, which Python finds in the package's folder.
         if path is not None or name not in self._names:
             return None
         return importlib.machinery.PathFinder.find_spec(name, [self._folder], target)

@@ -1,11 +1,11 @@
-"""Writes the log lines of a run as JSON, one object a line, for programs to read.
+"""Writes the log lines of a run as JSON, one object a line, for other programs.
 
 with json_log.append_to("runs/digits/log.jsonl"): ...
 
     {"time": "2026-11-24T16:10:00.123+00:00", "level": "INFO", "message": "step 100 of ...",
      "step": 100, "loss": 0.52, "losses": {"income": 0.31, ...}, "examples_per_sec": 41000.0, ...}
 
-A number that is not finite becomes null, as JSON has neither NaN nor infinity.
+NaN and infinity become null, because JSON has no such numbers.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ with deferred.imports():
 
 
 class Handler(logging.FileHandler):
-    """Appends records as JSON; a record may have more values as `fields`, {name: value}."""
+    """Appends log records as JSON, with additional values {name: value} in `record.fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -35,7 +35,7 @@ class Handler(logging.FileHandler):
             "message": checks.mask(record.getMessage()),
             **getattr(record, "fields", {}),
         }
-        # `allow_nan=False`: a NaN that slipped through must fail here and not in the reader.
+        # `allow_nan=False`, so that an unexpected NaN fails here, and not in the reader.
         return json.dumps(_simplify_value(line), ensure_ascii=False, allow_nan=False)
 
 
@@ -43,7 +43,10 @@ class Handler(logging.FileHandler):
 def append_to(path: str) -> Iterator[None]:
     """Append the log lines of `mtl`, and the numbers of the progress bar, to a file.
 
-    It creates the folder of the file.
+    The folder of the file is created.
+
+    Raises:
+      UserError: the file cannot be written, or is not a JSON log.
     """
     logger = logging.getLogger("mtl")
     try:
@@ -70,11 +73,11 @@ def append_to(path: str) -> Iterator[None]:
 
 
 def _require_own(path: str) -> None:
-    """Fail if a file holds something else, such as the data of the run."""
+    """Fail if a file is not a JSON log, but for example the data of the run."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, "rb") as file:
-        # One line is enough, as logs may be large.
+        # Read only the first line, because logs may be large.
         first = file.readline()
     try:
         line = json.loads(first)
@@ -85,13 +88,13 @@ def _require_own(path: str) -> None:
 
 
 def _simplify_value(value: Any) -> Any:
-    """Return a value in types that JSON has."""
+    """Return a value with types of JSON in place of types of NumPy, and null for NaN."""
     if isinstance(value, dict):
-        return {str(name): _simplify_value(own) for name, own in value.items()}
+        return {str(name): _simplify_value(item) for name, item in value.items()}
     if isinstance(value, (np.generic, np.ndarray)):
         return _simplify_value(value.tolist())
     if isinstance(value, list):
-        return [_simplify_value(own) for own in value]
+        return [_simplify_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -1,7 +1,7 @@
-"""Stops a member of a cluster when its launcher has ended, even by SIGKILL.
+"""Stops a process that launch.cluster has started if launch.cluster ends, even by SIGKILL.
 
-subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in the launcher
-launcher_watch.start()                                                     # in the member
+subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in launch.cluster
+launcher_watch.start()                                                     # in the process
 """
 
 import os
@@ -14,25 +14,25 @@ _INTERVAL_SECS = 0.5
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variable that names this process as the launcher."""
+    """Return the environment variable with the id of this process, for the processes it starts."""
     return {_VARIABLE: str(os.getpid())}
 
 
 def start() -> None:
-    """Watch the launcher from a thread; do nothing in a process that no launcher started.
+    """Watch launch.cluster from a thread, if it has started this process.
 
-    The member saves its last step, as at any SIGTERM. The kernel could send this signal
-    (PR_SET_PDEATHSIG), but it sends one for each thread of the launcher. The second signal would
-    end a member before it has saved.
+    When launch.cluster ends, the thread sends SIGTERM to this process, which then saves its last
+    step. The kernel could send this signal (PR_SET_PDEATHSIG), but it sends a signal for each
+    thread of launch.cluster, and the second signal would end the process before it has saved.
     """
     launcher = os.environ.get(_VARIABLE)
     if launcher:
-        # A daemon, so that the member may end before its launcher.
+        # A daemon thread, so that this process may end before launch.cluster.
         threading.Thread(target=_watch_launcher, args=(int(launcher),), daemon=True).start()
 
 
 def _watch_launcher(launcher: int) -> None:
-    # An orphan gets another parent.
+    # If the parent ends, the process gets another parent.
     while os.getppid() == launcher:
         time.sleep(_INTERVAL_SECS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,8 +1,8 @@
 """Handles standard output and error if a reader such as `head` closes them, or the disk is full.
 
 with streams.guarded():
-    print("...")                  # exit code 141 if the reader has left; UserError if disk is full
-    print("...", file=sys.stderr) # is dropped then: a training outlives the reader of its log
+    print("...")                  # exit code 141 if the reader has closed it
+    print("...", file=sys.stderr) # ignored if the reader has closed it: a training continues
 """
 
 import contextlib
@@ -26,12 +26,12 @@ def guarded() -> Iterator[None]:
       SystemExit: the reader of standard output has closed it.
     """
     before = sys.stdout, sys.stderr
-    # A stream that was closed from the start is None, and print() skips it.
+    # A stream that was closed before Python started is None, and print() ignores it.
     sys.stdout = sys.stdout and _Guarded(sys.stdout, _end_run)
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
         yield
-        # Within the guard, and not by Python at its end, where an error cannot be handled.
+        # Flush here, because an error at the exit of Python could not be handled.
         if sys.stdout:
             sys.stdout.flush()
     finally:
@@ -41,11 +41,11 @@ def guarded() -> Iterator[None]:
 def _end_run(error: OSError) -> None:
     if isinstance(error, BrokenPipeError):
         sys.exit(_NOBODY_READS)
-    checks.fail("standard output", "take what is written", error.strerror)
+    checks.fail("standard output", "be writable", error.strerror)
 
 
 class _Guarded:
-    """A text file that, once it cannot be written, calls `failed` and drops further text."""
+    """A text file that calls `failed` when it cannot be written, and then ignores all text."""
 
     def __init__(self, file: TextIO, failed: Callable[[OSError], None]):
         self._file, self._failed = file, failed
@@ -56,7 +56,7 @@ class _Guarded:
     def write(self, text: str) -> int:
         with self._explain_error():
             return self._file.write(text)
-        # Reached if `_explain_error` has dropped an error of standard error.
+        # Reached if `_explain_error` has ignored an error of standard error.
         return len(text)
 
     def flush(self) -> None:
@@ -68,7 +68,7 @@ class _Guarded:
         try:
             yield
         except OSError as error:
-            # Python flushes the rest at its end, and would complain again.
+            # Python flushes the rest at its exit, which would fail again.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)

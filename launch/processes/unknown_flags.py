@@ -1,4 +1,4 @@
-"""Guesses the meaning of an unknown flag: a misspelt flag, or a setting of the gin file.
+"""Guesses the meaning of an unknown flag, which may be a misspelt flag or a setting.
 
 unknown_flags.explain("lr", ["gin_file", "gin_param"])     # "It is a setting of the gin file: ..."
 unknown_flags.explain("gin_fiel", ["gin_file"])            # "Did you mean '--gin_file'?"
@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from mtl import checks
 
-# Names that other programs use for our flags.
+# {flag: names of other programs for it}.
 FLAGS = {
     "model_dir": ("dir", "folder", "logdir", "log_dir", "out_dir", "output_dir", "run", "workdir"),
     "gin_file": ("config", "config_file", "gin", "gin_config", "gin_files", "gin_configs"),
@@ -21,7 +21,7 @@ FLAGS = {
     "checkpoint": ("ckpt", "step"),
     "limit": ("max_rows", "num_rows", "samples"),
 }
-# Names that other programs use for settings of a gin file, each with a value.
+# {binding of a setting: names of other programs for the setting}.
 SETTINGS = {
     "Run.train_steps = 1000": (
         "epochs",
@@ -51,15 +51,15 @@ def explain(flag: str, known: Collection[str]) -> str:
 
     Args:
       flag: the unknown flag, with or without dashes.
-      known: the flags of the launcher, without dashes.
+      known: the flags of the command, without dashes.
     """
     name = flag.lstrip("-").replace("-", "_").lower()
-    # Such as -gin_file or --gin-file.
+    # A flag such as -gin_file or --gin-file.
     if name in known:
         return f"Did you mean '--{name}'?"
-    for meant, others in FLAGS.items():
-        if meant in known and name in others:
-            return f"Did you mean '--{meant}'?"
+    for flag_name, others in FLAGS.items():
+        if flag_name in known and name in others:
+            return f"Did you mean '--{flag_name}'?"
     close = checks.closest(name, known)
     if close:
         return f"Did you mean '--{close}'?"

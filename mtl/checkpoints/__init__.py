@@ -1,4 +1,4 @@
-"""The files of a run: checkpoints, the best of them, the state of the input, one lock.
+"""The files of a run: its checkpoints, the best checkpoint, the state of the input, its lock.
 
 from mtl import checkpoints
 checkpoints.Best.metric = "digit/accuracy"

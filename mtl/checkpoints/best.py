@@ -34,7 +34,8 @@ class Best:
       higher_is_better: True if higher values are better. None if this is known, as for losses and
         all metrics that the head declares in `directions`. A mean, for example, has no known
         direction, and needs the setting.
-      patience: stop after so many evaluations in a row without a better one; None never stops.
+      patience: training stops after this number of evaluations without a new best; None never
+        stops it.
     """
 
     metric: Annotated[str, checks.Is(str, "name an evaluation metric")] = "average_loss"
@@ -42,10 +43,13 @@ class Best:
     patience: checks.Count | None = None
 
     def with_direction(self, known: bool | None) -> Best:
-        """Return a copy with the direction of its metric; `known` is None if no head declares it.
+        """Return a copy with the direction of its metric.
+
+        Args:
+          known: True if higher values are better; None if no head declares the direction.
 
         Raises:
-          UserError: the setting contradicts it.
+          UserError: `higher_is_better` contradicts the declared direction.
         """
         if known is None:
             return self
@@ -60,23 +64,27 @@ class Best:
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Return True if `value` beats `best`; NaN never does."""
+        """Return True if `value` is better than `best`; NaN is never better."""
         if best is None or math.isnan(best):
             return not math.isnan(value)
         return value > best if self.higher_is_better else value < best
 
 
 class BestKeeper:
-    """Keeps the best checkpoint in `<model_dir>/best`; the record outlives restarts.
+    """Keeps the best checkpoint in `<model_dir>/best`, with a record that outlives restarts.
 
     `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
     steps_since}; the last two are the number and the steps of the evaluations since the best.
-    `measured_on` describes the rows and the settings of all these values. {value, step, checkpoint}
-    belong to the best, if there is one.
+    `measured_on` describes the rows and the settings of these evaluations. {value, step,
+    checkpoint} describe the best checkpoint, if there is one.
+
+    Args:
+      best: the metric and the patience.
+      model_dir: the folder of the run.
+      from_step: the first step whose evaluation counts.
     """
 
     def __init__(self, best: Best, model_dir: str, from_step: int = 0):
-        """Keep the best of the evaluations from a step on; earlier ones do not count."""
         self._best, self._dir = best, os.path.join(model_dir, "best")
         self._from_step = from_step
         self._path = os.path.join(self._dir, "best.json")
@@ -92,11 +100,10 @@ class BestKeeper:
         return record if self._goal.items() <= record.items() else {}
 
     def rewind(self, step: int) -> None:
-        """Forget evaluations of later steps, which a run that continues from `step` does not know.
+        """Forget evaluations of steps after `step`, because the run trains these steps again.
 
-        They belong to another training, or are trained once more. If the best is among them, the
-        next evaluated checkpoint replaces it; an exact repetition brings it back. Records of old
-        versions lack the steps: patience then begins anew.
+        If the best checkpoint is among them, the next evaluated checkpoint replaces it. Records of
+        old versions lack the steps of the evaluations, so patience then begins anew.
         """
         record = self.read()
         if record.get("last_step", 0) <= step:
@@ -105,7 +112,7 @@ class BestKeeper:
         best_step = record.get("step", 0)
         last_step = max([best_step, *steps])
         if best_step > step or not last_step:
-            # The weights stay without a record until the next best replaces them.
+            # The files of the weights stay, without a record, until the next best replaces them.
             for name in ("best.json", "checkpoint"):
                 if tf.io.gfile.exists(os.path.join(self._dir, name)):
                     tf.io.gfile.remove(os.path.join(self._dir, name))
@@ -115,7 +122,7 @@ class BestKeeper:
 
     @property
     def checkpoint(self) -> str | None:
-        """The path of the best checkpoint; None before the first."""
+        """The path of the best checkpoint; None before there is a best."""
         name = self.read().get("checkpoint")
         return None if name is None else os.path.join(self._dir, name)
 
@@ -123,10 +130,10 @@ class BestKeeper:
         """Set the value of the best checkpoint, after a measurement on other rows or settings.
 
         Args:
-          measured_on: describes the rows and settings.
-          value: the new value; None without a best checkpoint.
-          is_other: True if the value cannot be compared with earlier ones. Patience then begins
-            anew, and checkpoints after the best may be evaluated once more.
+          measured_on: a description of the rows and settings.
+          value: the new value; None if the best checkpoint is gone.
+          is_other: True if the value cannot be compared with earlier values. Patience then begins
+            anew, and checkpoints after the best may be evaluated again.
         """
         record = {**self.read(), "measured_on": dict(measured_on)}
         if value is not None:
@@ -145,14 +152,14 @@ class BestKeeper:
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Return True if the last `patience` evaluations in a row were not better."""
+        """Return True if none of the last `patience` evaluations was a new best."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Return True if an evaluation is new, and better than all earlier ones.
+        """Return True if an evaluation is new, and better than all earlier evaluations.
 
-        It is never better with NaN among the predictions, even if the metric ignores them.
+        An evaluation with NaN in its predictions is never the best, even if the metric ignores NaN.
         """
         step = int(metrics["global_step"])
         is_new = step > self.last_step and step >= self._from_step
@@ -173,12 +180,12 @@ class BestKeeper:
     ) -> None:
         """Record an evaluation, and keep its checkpoint if it is the best."""
         record, step = self.read(), int(metrics["global_step"])
-        # After a restart, the last checkpoint may be evaluated once more.
+        # After a restart, the last checkpoint may be evaluated again.
         if step <= self.last_step:
             return
         tf.io.gfile.makedirs(self._dir)
         since, steps = record.get("evaluations_since", 0), record.get("steps_since", [])
-        # Before this step nothing can be the best, so patience does not count it.
+        # Earlier steps cannot be the best, so patience does not count them.
         if step >= self._from_step:
             since, steps = since + 1, [*steps, step]
         if self.is_best(metrics):
@@ -207,10 +214,10 @@ class BestKeeper:
             copy = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, copy, overwrite=True)
             storage.sync([copy])
-        # `latest_checkpoint` reads this file. TensorFlow would write absolute paths in full.
+        # `tf.train.latest_checkpoint` reads this file. TensorFlow would write an absolute path.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for path in older:
-            # A checkpoint that is being read is removed when the next best comes.
+            # If another process reads an older checkpoint, the next best removes it.
             if os.path.basename(path) != name:
                 run_directory.remove_checkpoint(path)
         return name

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from mtl import checks
 from mtl.checkpoints import settings as canonical
 
-# The characters of a value in a table of settings.
+# The most characters of a value in a table of settings.
 _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# The value of a setting whose part a run lacks.
+# The text for a setting of a part that a run does not have.
 ABSENT = "(none)"
 # Runs that differ only in this setting are repetitions.
 SEED = "run.seed"
@@ -28,11 +28,11 @@ class Setting(NamedTuple):
 
     Attributes:
       part: the place of the part, such as "model.network.trunk" or "model.heads[digit]".
-      kind: the class of the part.
+      kind: the name of the part's class.
       name: the name of the setting.
       value: the value as Python writes it, in full.
-      default: the default in the same form; None if the setting is required.
-      meaning: a text that is equal for all ways to write the value; values are compared by it.
+      default: the default as Python writes it; None if the setting is required.
+      meaning: a text that is equal for equal values, however they are written.
       default_meaning: the meaning of the default.
     """
 
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The part and the name."""
+        """The place of the part and the name, such as "run.seed"."""
         return f"{self.part}.{self.name}" if self.part else self.name
 
 
@@ -78,10 +78,13 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
 
 
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return {setting: {run: value}} of the settings in which the runs differ.
+    """Return {setting: {run: value}} for the settings in which runs differ.
 
-    If some runs lack a part, only its settings with other values than their defaults are returned.
-    Different values get different texts, in full: `cut_apart` shortens them.
+    If some runs lack a part, only those of its settings that differ from their defaults are
+    returned. Different values have different texts, which may be long: `cut_apart` shortens them.
+
+    Args:
+      experiments: {run: its experiment}.
     """
     settings_by_run = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
     rows = {}
@@ -89,12 +92,12 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         by_run = {
             run: settings[path] for run, settings in settings_by_run.items() if path in settings
         }
-        if _is_told(by_run, len(settings_by_run)):
+        if _is_difference(by_run, len(settings_by_run)):
             rows[path] = _write_apart(by_run, list(settings_by_run))
     return rows
 
 
-def _is_told(by_run: Mapping[str, Setting], num_runs: int) -> bool:
+def _is_difference(by_run: Mapping[str, Setting], num_runs: int) -> bool:
     """Return True if runs differ in a setting; some runs may lack its part."""
     if len(by_run) < num_runs:
         return not all(setting.is_default for setting in by_run.values())
@@ -102,21 +105,22 @@ def _is_told(by_run: Mapping[str, Setting], num_runs: int) -> bool:
 
 
 def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
-    """Return the values as they are written first, or their meanings if these texts are equal.
+    """Return a text for the value of each run, different texts for different values.
 
-    Two texts with the same meaning are one value. `repr` shows only the ends of a long array.
+    The text is the value as the first run writes it. If different values have the same text, as
+    long arrays in `repr`, their meanings are the texts.
     """
     meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
-    first: dict[str | None, str] = {None: ABSENT}
+    texts: dict[str | None, str] = {None: ABSENT}
     for setting in by_run.values():
-        first.setdefault(setting.meaning, setting.value)
-    if len(set(first.values())) < len(first):
-        first = {meaning: ABSENT if meaning is None else meaning for meaning in first}
-    return {run: checks.mask(first[meaning]) for run, meaning in meanings.items()}
+        texts.setdefault(setting.meaning, setting.value)
+    if len(set(texts.values())) < len(texts):
+        texts = {meaning: ABSENT if meaning is None else meaning for meaning in texts}
+    return {run: checks.mask(texts[meaning]) for run, meaning in meanings.items()}
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Return a value in at most `most` characters: its start and its end if it is longer."""
+    """Return a text of at most `most` characters: of a longer text, its start and its end."""
     if len(text) <= most:
         return text
     end = most // 6
@@ -124,7 +128,7 @@ def cut(text: str, most: int = _LONGEST) -> str:
 
 
 def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
-    """Return {run: cut value}, with a checksum if different values would look the same."""
+    """Return {run: value in at most `most` characters}, with a checksum if values look the same."""
     cuts = {text: cut(text, most) for text in values.values()}
     texts = list(cuts.values())
     return {
@@ -148,7 +152,7 @@ def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _walk_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts that a value is or holds, each with its place."""
+    """Yield a value itself if it is a part, or the parts in it, each with its place."""
     if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
@@ -167,7 +171,7 @@ def _find_default(field: Any) -> Any:
 
 
 class _Kind:
-    """Stands for a part, whose settings are listed separately."""
+    """A placeholder for a part, whose settings are listed separately."""
 
     def __init__(self, part: Any):
         self._text = f"{type(part).__name__}()"

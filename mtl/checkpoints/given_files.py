@@ -1,10 +1,10 @@
-"""Files that a user gives and a run depends on, such as a vocabulary: they must not change.
+"""Checks that a user's files on which a run depends, such as a vocabulary, do not change.
 
 given_files.keep_checksums({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
 given_files.check_unchanged({"features/categorical_job": "words.txt"}, "runs/a")
 
-Their checksums lie in `<model_dir>/given_files.json`, by purpose: a file may move, but not change.
-Runs of old versions lack checksums; these are recorded when the training continues.
+Their checksums lie in `<model_dir>/given_files.json` by purpose, so a file may move, but not
+change. If a run of an old version lacks checksums, they are recorded when its training continues.
 """
 
 from __future__ import annotations
@@ -17,11 +17,20 @@ from mtl.deferred import tf
 from mtl.files import checksums
 
 FILE = "given_files.json"
-_FIX = "Copy it back, or delete it if the files it tells of have not changed."
+_FIX = "Copy it back, or delete it if the files whose checksums it holds have not changed."
 
 
 def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
-    """Record the checksums of {purpose: path}; the files of a continued run are checked first."""
+    """Record the checksums of files; for a continued run, check the files first.
+
+    Args:
+      files: {purpose: path}.
+      model_dir: the folder of the run.
+      is_new: True for a run without a checkpoint.
+
+    Raises:
+      UserError: a file has changed since the run started.
+    """
     old_checksums = {} if is_new else check_unchanged(files, model_dir)
     existing_files = {purpose: path for purpose, path in files.items() if tf.io.gfile.exists(path)}
     new_checksums = {
@@ -36,15 +45,22 @@ def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> No
 
 
 def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
-    """Fail if a file has changed since the run started; return {purpose: its checksum then}.
+    """Fail if a file has changed since the run started.
+
+    Args:
+      files: {purpose: path}.
+      model_dir: the folder of the run.
+
+    Returns:
+      {purpose: checksum}, as recorded when the run started.
 
     Raises:
-      UserError: names the file and a fix, in one line.
+      UserError: a file has changed; the text names it.
     """
     record = os.path.join(model_dir, FILE)
     old_checksums = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
     for purpose, path in files.items():
-        # The code that reads a missing file reports it best.
+        # A missing file is not an error here: the code that reads it has a better message.
         is_same = not tf.io.gfile.exists(path) or checksums.matches(
             path, old_checksums.get(purpose)
         )

@@ -1,4 +1,4 @@
-"""The state of a run's input, saved with every checkpoint: the next example, and shuffled ones.
+"""Saves the state of a run's input with every checkpoint: its position and its shuffle buffer.
 
 state = input_state.InputState(model_dir, settings=pipeline)
 state.watch(iterator)                      # while the graph is built
@@ -44,9 +44,9 @@ def _pack_files(path: str) -> None:
         with tf.io.gfile.GFile(file, "rb") as source:
             sample = source.read(_CHUNK)
             if len(zlib.compress(sample, _LEVEL)) > _WORTH * len(sample):
-                if tf.io.gfile.exists(file + _PACKED):  # From an earlier training of this step.
+                if tf.io.gfile.exists(file + _PACKED):  # An earlier training of this step wrote it.
                     tf.io.gfile.remove(file + _PACKED)
-                continue  # Images and the like are compressed already.
+                continue  # Data such as images is compressed already.
             source.seek(0)
             with (
                 atomic.replacing(file + _PACKED) as partial,
@@ -61,7 +61,7 @@ def _pack_files(path: str) -> None:
 
 @contextlib.contextmanager
 def _unpack_files(path: str) -> Iterator[None]:
-    """Unpack the data under a path for as long as TensorFlow reads it."""
+    """Unpack the data that was saved under a path, inside this context."""
     packed_files = [file for file in _list_files(path) if file.endswith(_PACKED)]
     targets = [file.removesuffix(_PACKED) for file in packed_files]
     try:
@@ -82,7 +82,7 @@ def _is_data(file: str) -> bool:
 
 
 def copy_states(model_dir: str, output_dir: str, step: int) -> None:
-    """Copy the states of a step for another run, which continues from there."""
+    """Copy the states of a step to another run, which continues from this step."""
     target = os.path.join(output_dir, _FOLDER)
     for path in storage.listed(os.path.join(model_dir, _FOLDER)):
         name = os.path.basename(path)
@@ -92,20 +92,20 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 
 
 class InputState:
-    """Saves the iterator of a process, in files beside the model's.
+    """Saves the iterator of a process in files of their own, beside the checkpoints.
 
-    The files are separate from the checkpoint, because they hold the buffers of a process, which
-    evaluations do not need. Each is written before the checkpoint of its step: no checkpoint lacks
-    one. The graph holds one iterator for each process, and replicas take slices of its batch, so
-    the strategy has no further state. Buffered records hold long names, so files are compressed if
-    they shrink.
+    The files are separate from the checkpoint, because evaluations do not need the buffers of an
+    input. They are written before the checkpoint of their step, so no checkpoint lacks a state. The
+    graph holds one iterator for each process, and replicas take slices of its batch, so the
+    strategy has no other state. Buffers hold much text, so files are compressed if they shrink.
 
     Args:
       model_dir: the folder of the run.
-      settings: the settings that determine the order of the examples. A state with settings of
-        another meaning is not used; a state of an old version is used if they are written alike.
+      settings: the settings that determine the order of the examples. A state is used only if it
+        was saved with settings of the same meaning; the state of an old version, only if Python
+        writes the settings in the same way.
       readers: the number of processes, each of which reads a part of the data.
-      rank: the number of this process among them.
+      rank: the number of this process, from 0.
       starts_anywhere: True if the input starts at the right step without a state.
     """
 
@@ -122,31 +122,39 @@ class InputState:
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
         self._starts_anywhere = starts_anywhere
-        # `watch` sets them.
+        # `watch` sets these two.
         self._saver: Any = None
         self._start: Any = None
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
-        """Return the path of the state at this step, of this process or another one."""
+        """Return the path of a state.
+
+        Args:
+          step: the global step.
+          rank: the number of the process; None for this process.
+          digest: the digest of the settings; None for the present settings.
+        """
         prefix = f"{self._rank if rank is None else rank}of{self._readers}"
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Return True if every process saved its state at this step."""
+        """Return True if every process has saved its state at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Wait until every process has saved; if one never does, the heartbeat ends the wait."""
+        """Wait until every process has saved; if a process is lost, the heartbeat ends the wait."""
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 
     def watch(self, iterator: Any, trusted: bool = False) -> None:
-        """Choose the iterator whose state is saved, in the graph that is being built.
+        """Set the iterator whose state is saved, while its graph is built.
 
-        TensorFlow refuses to save a shuffle inside of a function, though it can. A `trusted` input
-        is saved all the same.
+        Args:
+          iterator: the iterator of batches.
+          trusted: True also saves a shuffle inside a function, which TensorFlow refuses by default,
+            although it works.
         """
         policy = "ignore" if trusted else "fail"
         saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
@@ -156,7 +164,7 @@ class InputState:
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
         """Save the state of the input after this step.
 
-        A source that cannot save its state, such as a Python generator, gets one warning.
+        If a source cannot save its state, such as a Python generator, this logs a warning once.
         """
         if not self._can_be_saved:
             return
@@ -168,11 +176,11 @@ class InputState:
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._can_be_saved = False
             reason = "the state of this input cannot be saved"
-            _log.warning("A run that goes on starts the order of its data anew: %s.", reason)
+            _log.warning("If this run continues, its data starts in a new order: %s.", reason)
             _log.debug("%s", error)
 
     def _seal_files(self, path: str) -> None:
-        """Write the checksums of the files: TensorFlow may end the process on a damaged file."""
+        """Write the checksums of the files, because a damaged file may crash TensorFlow."""
         sums = {file.removeprefix(path): checksums.of_file(file) for file in _list_files(path)}
         checksums.write_json(f"{path}{_CHECKSUMS}", sums)
 
@@ -183,7 +191,10 @@ class InputState:
                 checksums.require(f"{path}{ending}", checksum, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Continue after the examples of this step; return False if their order starts anew.
+        """Continue the input after the examples of this step.
+
+        Returns:
+          False if no state could be used, so that the order of the examples starts anew.
 
         Raises:
           UserError: a saved file is damaged.
@@ -199,7 +210,7 @@ class InputState:
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError, zlib.error) as error:
             raise checksums.describe_damage(f"{path}.*", "its checksum differs", _FIX) from error
         except (tf.errors.OpError, ValueError):
-            # A state of an old version may have been restored in part: start anew.
+            # A state of an old version may have been restored only in part, so start anew.
             session.run(self._start)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Files that a killed process left in a model_dir: half-written, or no longer needed.
+"""Finds files that a killed process left in the folder of a run.
 
 leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
 leftovers.list_unused("runs/digits", ["runs/digits/model.ckpt-20"])
@@ -20,7 +20,10 @@ _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 
 def list_unfinished(directory: str) -> list[str]:
-    """Return the checkpoints whose index lies there, listed or not, in any order."""
+    """Return all checkpoints with an index in a folder, in any order.
+
+    The file `checkpoint`, which lists the checkpoints, need not name them.
+    """
     files = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in files if name.endswith(".index")]
     return [os.path.join(directory, name) for name in names]
@@ -42,11 +45,15 @@ def _list_unpublished(directory: str) -> list[str]:
 
 
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
-    """Return files that belong to none of the listed checkpoints, `named`.
+    """Return files that no checkpoint of a run needs.
 
-    They are checkpoints that are not whole, for example after an interrupted removal, and input
-    states that are not whole or are older than all of `named`. A later input state may belong to a
-    step that is not listed yet. A whole checkpoint is a copy that somebody keeps.
+    These are incomplete checkpoints, for example after an interrupted removal, and input states
+    that are incomplete or older than all checkpoints in the list. A later input state stays: its
+    checkpoint may not be in the list yet. A complete checkpoint stays: it may be a user's copy.
+
+    Args:
+      model_dir: the folder of the run.
+      named: the paths of the checkpoints in the list.
     """
     names = [os.path.basename(path) for path in named]
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]

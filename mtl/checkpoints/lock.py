@@ -1,13 +1,14 @@
-"""One training at a time in a model_dir; evaluations, predictions and exports may run beside it.
+"""Locks the folder of a run, so that only one process trains there.
 
 with lock.hold_lock("runs/digits"):       # UserError: process 4711 on host a trains there since ...
     ...
 with lock.hold_lock("runs/digits", lock.EVALUATOR):   # the process of a cluster that evaluates
     ...
-lock.require_free("runs/digits")        # before starting processes that need the lock
+lock.require_free("runs/digits")        # before processes start that need the lock
 
-The operating system holds the lock on a file there, and releases it when the process ends in any
-way. Object stores have no locks: there the user must prevent a second training, and a log says so.
+Evaluations, predictions and exports may run beside a training. The operating system locks a file in
+the folder, and releases the lock when the process ends in any way. Object stores have no locks:
+users must prevent a second training themselves, and a log line tells them.
 """
 
 import contextlib
@@ -29,12 +30,12 @@ FILE = "train.lock"
 
 
 class Role(NamedTuple):
-    """A role that one process at a time has in a folder.
+    """A role that only one process at a time may have in a folder.
 
     Attributes:
-      file: the locked file.
+      file: the name of the locked file.
       name: the name of the role.
-      does: a verb for the work of the process there.
+      does: a verb for the work of the process.
     """
 
     file: str
@@ -47,17 +48,17 @@ EVALUATOR = Role("evaluate.lock", "evaluator", "evaluates")
 
 _log = logging.getLogger(__name__)
 
-# A process that only looks holds the lock for an instant. A training waits for it so long.
+# `require_free` holds the lock for an instant. A training waits this long for the lock.
 _PATIENCE_SECS = 0.3
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextlib.contextmanager
 def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
-    """Hold the lock of a folder that can be written.
+    """Hold the lock of a folder, which this process must be able to write.
 
     Raises:
-      UserError: another process of this role holds it.
+      UserError: another process with this role holds the lock.
     """
     path = os.path.join(model_dir, role.file)
     descriptor = _take_lock(path, role) if storage.is_local(path) else None
@@ -71,7 +72,7 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
         os.pwrite(descriptor, _describe_holder(), 0)
         yield
     finally:
-        # Remove it while the lock is held: later it may be another process's file.
+        # Remove the file before the lock ends: after that, another process may have locked it.
         with contextlib.suppress(OSError):
             os.remove(path)
         os.close(descriptor)
@@ -98,14 +99,14 @@ def _take_lock(path: str, role: Role) -> int | None:
             stack.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
                 return None
-            if in_work.is_at(descriptor, path):  # Otherwise its holder removed it in between.
+            if in_work.is_at(descriptor, path):  # Otherwise the last holder has just removed it.
                 stack.pop_all()
                 return descriptor
 
 
 def _open_file(path: str, flags: int) -> int:
     try:
-        # Other users of the folder may train there next.
+        # All users may write the file, because another user may train in this folder next.
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
         raise
@@ -118,7 +119,7 @@ def _open_file(path: str, flags: int) -> int:
 
 def _is_locked(descriptor: int, path: str, kind: int, role: Role) -> bool:
     """Lock an open file; return False if the file system has no locks."""
-    # A `require_free` in another process holds it only for an instant.
+    # `require_free` in another process holds the lock only for an instant.
     until = time.monotonic() + _PATIENCE_SECS
     while True:
         try:

@@ -18,21 +18,19 @@ with deferred.imports():
 
 
 def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
-    """Return `model_fn`, which refuses a checkpoint that does not fit its graph.
+    """Return a `model_fn` that fails if a checkpoint does not fit its graph, before it is restored.
 
-    It does so before anything is restored.
-
-    Training needs a place for every saved variable; other modes ignore optimizer state. Checkpoints
-    of old versions lack the decays of averages: their averages then count as up to date.
+    In training, the graph must hold every saved variable; other modes ignore optimizer state.
+    Checkpoints of old versions lack the decays of averages: their averages count as up to date.
     """
     if checkpoint is None:
         return model_fn
 
     def check_and_build(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
-        lacking = require_fit(checkpoint, mode == compat.estimator.ModeKeys.TRAIN)
-        if lacking:
-            zeros_saver.add_zeros_saver(lacking)
+        missing = require_fit(checkpoint, mode == compat.estimator.ModeKeys.TRAIN)
+        if missing:
+            zeros_saver.add_zeros_saver(missing)
         return spec
 
     return check_and_build
@@ -42,13 +40,15 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
     """Refuse a checkpoint that does not fit the default graph.
 
     Args:
-      checkpoint: its path.
-      is_training: True refuses further variables in the checkpoint. The graph of an evaluation
-        lacks some of them, such as optimizer state.
+      checkpoint: the path of the checkpoint.
+      is_training: True refuses a checkpoint with variables that the graph lacks. The graph of an
+        evaluation lacks optimizer state, for example.
 
     Returns:
-      The variables that start from 0: checkpoints of old versions lack them, as `refuse_mismatch`
-      says.
+      The names of variables that start from 0, because checkpoints of old versions lack them.
+
+    Raises:
+      UserError: the checkpoint does not fit; the text names the first variable that differs.
     """
     saved_shapes = dict(tf.train.list_variables(checkpoint))
     graph_shapes = {
@@ -59,20 +59,20 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
     restored_shapes = {
         name: saved_shapes[name] for name in saved_shapes if is_training or name in graph_shapes
     }
-    # If only some decays are missing, zeros cannot replace them: decays are compared.
+    # Zeros may replace all decays, but not some of them: decays are compared with each other.
     knows_decays = any(map(averaging.is_decay, saved_shapes))
-    lacking = set() if knows_decays else set(filter(averaging.is_decay, graph_shapes))
+    missing = set() if knows_decays else set(filter(averaging.is_decay, graph_shapes))
     _require_types(checkpoint)
     require_same(
         checkpoint,
         restored_shapes,
-        {name: graph_shapes[name] for name in graph_shapes.keys() - lacking},
+        {name: graph_shapes[name] for name in graph_shapes.keys() - missing},
     )
-    return lacking
+    return missing
 
 
 def _require_types(checkpoint: str) -> None:
-    """Fail if a table of 16 bits would be restored from a table of 32 bits, or vice versa."""
+    """Fail if a variable has another number format in the checkpoint, such as 16 bits for 32."""
     dtypes = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
     fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
     for variable in tf1.global_variables():
@@ -110,7 +110,7 @@ def require_same(
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         rest = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
-        # A mask explains more than the numbers that pruning shows.
+        # Name a mask of pruning rather than its statistics, because it explains more.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         if all(map(pruned.is_of_pruning, problems)):
             cause = "pruning"
@@ -124,6 +124,6 @@ def require_same(
 
 
 def _are_of_optimizer(names: Iterable[str], variables: Iterable[str]) -> bool:
-    """Return True if these variables can be optimizer state of the others."""
+    """Return True if `names` may be optimizer state of `variables`."""
     # Optimizers name slots "<variable>/<slot>", and their other variables without a "/".
     return {name.rpartition("/")[0] for name in names} <= {*variables, ""}

@@ -1,10 +1,10 @@
-"""The files of a model_dir: finds whole checkpoints, and removes half-written files.
+"""Finds complete checkpoints in the folder of a run, and removes half-written files.
 
 with run_directory.lock_run("runs/digits"):               # one training at a time
     ...
-with run_directory.claim_run("runs/digits") as keep:      # removes its files if it fails
+with run_directory.claim_run("runs/digits") as keep:      # removes new files after an error
     path = run_directory.find_latest("runs/digits")          # or None
-with run_directory.hold_checkpoint("runs/digits", "latest") as path:  # a training drops it later
+with run_directory.hold_checkpoint("runs/digits", "latest") as path:  # no training removes it here
     ...
 run_directory.repair_run("runs/digits")                     # before a run continues
 run_directory.require_intact(path)                      # after a restore has failed
@@ -38,7 +38,7 @@ _OWN = re.compile(
     r"|(balancing|gates|sparsity)\.svg|projector_config\.pbtxt)(\.([0-9a-f]{16}\.)?partial)?"
 )
 _NOTES = ("given_files.json", "training_files.json", "row_names.json", "warnings.json")
-# Folders that other verbs write to as well.
+# Folders that other commands write to as well.
 _SHARED = ("export", "clip_audit")
 
 # TensorFlow's reader of checkpoints also raises Python's own errors.
@@ -52,7 +52,7 @@ def is_own(name: str) -> bool:
 
 
 def tell_unlisted(directory: str) -> str:
-    """Return advice if a folder has checkpoints but lacks the file `checkpoint`, else ""."""
+    """Return advice if a folder holds checkpoints but not the file `checkpoint`, else ""."""
     if tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return ""
     checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
@@ -72,9 +72,9 @@ def list_checkpoints(directory: str) -> list[str]:
         return [*earlier, state.model_checkpoint_path]
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
-    # The list is damaged, but the files say the same.
+    # The list is damaged, so look at the files themselves.
     checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    # If none is whole, the last one gives the reason.
+    # If no checkpoint is complete, return all: the caller reports the error of the last.
     return [path for path in checkpoints if _find_open_error(path) is None] or checkpoints
 
 
@@ -92,7 +92,7 @@ def _read_list(directory: str) -> Any:
 
 
 def step_in_name(path: str) -> int:
-    """Return the global step of `model.ckpt-<step>`; for other names, the saved step."""
+    """Return the global step in a name `model.ckpt-<step>`; for other names, the saved step."""
     match = re.search(r"-([0-9]+)$", path)
     return int(match.group(1)) if match else step_saved(path)
 
@@ -113,14 +113,14 @@ def find_latest(directory: str) -> str | None:
 
 
 def repair_run(directory: str) -> None:
-    """Make the newest whole checkpoint the latest one; read all of it, against its checksums.
+    """Make the newest undamaged checkpoint of a run the latest, and remove half-written files.
 
-    Half-written files of killed processes are removed. Without the file `checkpoint`, the list of
-    checkpoints, a run starts anew. Checkpoints that are there are moved to another folder: here a
-    damaged new list would bring them back.
+    Every value of the checkpoint is read and compared with its checksum. The file `checkpoint`
+    lists the checkpoints; without it, a run starts anew. Old checkpoints then move to another
+    folder, because a damaged new list would bring them back.
 
     Raises:
-      UserError: there are checkpoints, but none of them is whole.
+      UserError: there are checkpoints, but all are damaged.
     """
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
@@ -128,7 +128,7 @@ def repair_run(directory: str) -> None:
     whole = _drop_damaged(paths)
     if whole and (whole != list_checkpoints(directory) or state is None):
         _write_list(directory, whole)
-    # A list that was cut off, or written by hand, may not name all checkpoints.
+    # A list that a crash cut off, or that a user wrote, may not name all checkpoints.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
     leftover_paths = leftovers.list_unused(directory, paths) if is_list else []
     for path in [*leftovers.half_written(directory), *leftover_paths]:
@@ -136,8 +136,8 @@ def repair_run(directory: str) -> None:
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
-    """Return the checkpoints up to the newest whole one; warn about the damaged ones behind it."""
-    # From the newest one back: older checkpoints need no check once a whole one is there.
+    """Return the checkpoints up to the newest undamaged one; warn about damaged ones after it."""
+    # Start with the newest. Checkpoints before the first undamaged one need no check.
     whole, errors = list(paths), {}
     while whole and (error := _find_damage(whole[-1])):
         errors[whole.pop()] = error
@@ -151,7 +151,7 @@ def _drop_damaged(paths: Sequence[str]) -> list[str]:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """Return all checkpoints but older ones that a killed `add_checkpoint` was removing."""
+    """Return checkpoints without those that a killed `add_checkpoint` has begun to remove."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 
@@ -177,11 +177,11 @@ def _set_aside(directory: str) -> None:
 
 
 def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
-    """Make a checkpoint that was just saved the latest, after all of it is on its disk.
+    """Add a new checkpoint to the list as the latest, once its files are on the disk.
 
     Args:
       checkpoint: the path of the checkpoint.
-      keep: the number of checkpoints that stay; older ones are removed.
+      keep: the number of latest checkpoints to keep; older checkpoints are removed.
       evaluated: the last evaluated step. Checkpoints of later steps stay, too.
     """
     storage.sync(_list_files(checkpoint))
@@ -189,14 +189,15 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _write_list(directory, paths)
-    # The list names them until they are gone: after a kill in between, the next start goes on.
+    # The list names old checkpoints until they are removed, so the next start can remove the rest
+    # after a kill.
     removed_paths = [path for path in old if remove_checkpoint(path)]
     if removed_paths:
         _write_list(directory, [path for path in paths if path not in removed_paths])
 
 
 def remove_checkpoint(checkpoint: str) -> bool:
-    """Remove a checkpoint, its index first; return False if another process holds it."""
+    """Remove a checkpoint; return False, and remove nothing, if another process reads it."""
     index = f"{checkpoint}.index"
     if storage.is_local(index) and in_work.remove_abandoned(index) is False:
         return False
@@ -208,7 +209,7 @@ def remove_checkpoint(checkpoint: str) -> bool:
 def _list_files(checkpoint: str) -> list[str]:
     """Return the files of a checkpoint, its index first.
 
-    TensorFlow's own search would take the path for a pattern.
+    TensorFlow's search for files would take the path for a pattern.
     """
     index = f"{checkpoint}.index"
     files = storage.listed(*os.path.split(f"{checkpoint}."))
@@ -216,9 +217,9 @@ def _list_files(checkpoint: str) -> list[str]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Return True if there are files of this checkpoint.
+    """Return True if files of a checkpoint exist.
 
-    The first format had a file without an ending.
+    Checkpoints of TensorFlow's first format are a file without an ending.
     """
     is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     return is_file or tf.io.gfile.exists(f"{path}.index")
@@ -233,7 +234,7 @@ def _write_list(directory: str, paths: Sequence[str]) -> None:
 
 
 def _find_open_error(checkpoint: str) -> Exception | None:
-    """Return the error if not even the step can be read, else None."""
+    """Return the error if the global step of a checkpoint cannot be read, else None."""
     try:
         tf.train.load_variable(checkpoint, "global_step")
     except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
@@ -258,7 +259,7 @@ def _describe_unreadable(checkpoint: str, error: Exception) -> checks.UserError:
 
 
 def name_run(model_dir: str) -> str:
-    """Return the name of a run: its folder's name."""
+    """Return the name of a run, which is the name of its folder."""
     return os.path.basename(os.path.abspath(model_dir))
 
 
@@ -269,12 +270,12 @@ def step_of(model_dir: str) -> int:
 
 
 def step_saved(checkpoint: str) -> int:
-    """Return the global step that a checkpoint holds, under any name."""
+    """Return the global step that a checkpoint holds, whatever its name says."""
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
 def require_regular(model_dir: str) -> None:
-    """Fail if a pipe or a device lies in the place of a file of a run."""
+    """Fail if a file of a run is a pipe or a device."""
     for path in filter(storage.is_local, _list_written(model_dir)):
         storage.require_regular(path)
         for folder, _, names in os.walk(path):
@@ -286,7 +287,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     """Return the checkpoint that "latest", "best" or a path names.
 
     Raises:
-      UserError: there is none.
+      UserError: the checkpoint does not exist.
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_plain("--checkpoint", which)
@@ -302,20 +303,20 @@ def checkpoint_path(model_dir: str, which: str) -> str:
             [*checkpoints[:3], "...", *checkpoints[-3:]] if len(checkpoints) > 6 else checkpoints
         )
         fix = f"There are: {', '.join(examples)}." if checkpoints else tell_unlisted(model_dir)
-        fix = fix or "There is none yet."
+        fix = fix or "There is no checkpoint yet."
         checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
     return path
 
 
 @contextlib.contextmanager
 def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
-    """Hold the checkpoint that "latest", "best" or a path names, and yield its path.
+    """Protect the checkpoint that "latest", "best" or a path names, and yield its path.
 
-    A training at the same time drops it only afterwards. If the file system has no locks, an error
-    says that the checkpoint was dropped.
+    A training at the same time does not remove the checkpoint before the context ends. On a file
+    system without locks it may; an error then says so.
 
     Raises:
-      UserError: there is none, or it was dropped meanwhile.
+      UserError: the checkpoint does not exist, or was removed meanwhile.
     """
     path, descriptor = _hold_index(model_dir, which)
     try:
@@ -323,8 +324,9 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     except Exception as error:
         if is_checkpoint(path):
             raise
-        fix = "Its run went on training. Take --checkpoint best, or a copy of a checkpoint."
-        raise checks.UserError(f"checkpoint {path} was dropped while it was read. {fix}") from error
+        fix = "Its run has trained on. Use --checkpoint best, or a copy of a checkpoint."
+        message = f"checkpoint {path} was removed while it was read. {fix}"
+        raise checks.UserError(message) from error
     finally:
         if descriptor is not None:
             os.close(descriptor)
@@ -340,7 +342,7 @@ def _hold_index(model_dir: str, which: str) -> tuple[str, int | None]:
             if is_lockable or is_checkpoint(path):
                 return path, in_work.hold(index) if is_lockable else None
         except (checks.UserError, FileNotFoundError):
-            # If it was dropped between listing and opening, another one is the latest: try again.
+            # If a training has just removed the checkpoint, another is the latest: try again.
             if _list_all(model_dir) == before:
                 raise
 
@@ -350,7 +352,7 @@ def _list_all(model_dir: str) -> list[str]:
 
 
 def require_intact(checkpoint: str) -> None:
-    """Fail unless every variable of the checkpoint can be read; read all of them."""
+    """Fail unless every variable of a checkpoint can be read."""
     error = _find_damage(checkpoint)
     if error is not None:
         raise _describe_unreadable(checkpoint, error) from error
@@ -358,9 +360,12 @@ def require_intact(checkpoint: str) -> None:
 
 @contextlib.contextmanager
 def lock_run(model_dir: str) -> Iterator[None]:
-    """Make sure that `model_dir` can be written, and that no other process trains there.
+    """Hold the lock of a run, whose folder must be writable; create the folder if needed.
 
-    A folder that was made for a run, and stayed empty, is removed.
+    A new folder that is still empty at the end is removed.
+
+    Raises:
+      UserError: the folder cannot be written, or another process trains there.
     """
     with dropping_empty(model_dir):
         require_writable("--model_dir", model_dir)
@@ -371,7 +376,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropping_empty(folder: str) -> Iterator[None]:
-    """Remove a folder that is created inside it and stays empty."""
+    """At the end of this context, remove a folder that it created if the folder is empty."""
     is_new = not tf.io.gfile.isdir(folder)
     try:
         yield
@@ -382,11 +387,13 @@ def dropping_empty(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Remove the files that a failed run wrote into its folder, which is locked; keep all others.
+    """After an error, remove the files that a new run has written; keep all other files.
+
+    The folder must be locked. A continued run keeps its files, and gets back its earlier notes,
+    such as warnings.json.
 
     Yields:
-      A function to call once there is something to keep. A continued run that fails earlier keeps
-      its folder, and gets its notes back as they were.
+      A function that turns the removal off: call it once there is something to keep.
     """
     before, notes = set(_list_written(model_dir)), _read_notes(model_dir)
     keeps: set[bool] = set()
@@ -412,7 +419,7 @@ def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:
-    """Copy the statistics and notes that a run made before its first step, for the same data."""
+    """Copy the statistics and notes of a run to another run on the same data."""
     folder = "statistics"
     tf.io.gfile.makedirs(os.path.join(output_dir, folder))
     files = [
@@ -442,7 +449,7 @@ def require_writable(where: str, directory: str) -> None:
 def _list_written(model_dir: str) -> list[str]:
     """Return the files in a folder that its training may have written.
 
-    Files of users and of evaluations are left out.
+    It leaves out files of users and of evaluations.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     paths = [path for folder in folders for path in storage.listed(folder)]
@@ -450,7 +457,7 @@ def _list_written(model_dir: str) -> list[str]:
 
 
 def _read_notes(model_dir: str) -> dict[str, bytes]:
-    """Return {path: content} of the small files that a start writes before it restores."""
+    """Return {path: content} for the small files that a run writes when it starts."""
     notes = {}
     for path in (os.path.join(model_dir, name) for name in _NOTES):
         if tf.io.gfile.exists(path):
@@ -478,7 +485,7 @@ def _remove_path(path: str) -> None:
 
 
 def shorten_error(error: Exception) -> str:
-    """Return an error's message in one line, without its place in the graph."""
+    """Return the message of an error in one line, without the name of the op."""
     text = str(error)
     match = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
     return match.group(1).rstrip(".") if match else type(error).__name__

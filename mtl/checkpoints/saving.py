@@ -1,4 +1,4 @@
-"""Saves checkpoints of a run, each with the state of its input, so that it continues exactly.
+"""Saves checkpoints of a run, each with the state of the input, so that a run continues exactly.
 
 votes = saving.Votes(interruption, shared=False)
 hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=inputs, votes=votes,
@@ -26,40 +26,47 @@ ALL_CHECKPOINTS = 2**31 - 1
 
 
 class Votes:
-    """Lets processes that train in step agree after every step: go on, be stopped, or end.
+    """Lets synchronous processes agree after every step whether to continue, stop or end.
 
-    They vote inside the step, so all of them save the same step.
+    The processes vote inside the step, so all of them save the same step.
 
     Args:
-      interruption: says if this process was asked to stop.
-      shared: True if there are other processes; a vote costs a sum of two numbers over them.
+      interruption: records a request to stop this process.
+      shared: True if there are several processes; each step then sums two numbers over them.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption, shared: bool):
         self._interruption, self._ends = interruption, False
-        self._own = self._all = None
+        self._votes = self._sums = None
         if shared:
-            self._own = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
-            self._all = replicas.sum_over_replicas(self._own)
+            self._votes = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
+            self._sums = replicas.sum_over_replicas(self._votes)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
         """Return the fetches and the feeds of a session call."""
-        if self._own is None:
+        if self._votes is None:
             return tf1.train.SessionRunArgs([step])
         votes = [float(self._interruption.requested), float(self._ends)]
-        return tf1.train.SessionRunArgs([step, self._all], {self._own: votes})
+        return tf1.train.SessionRunArgs([step, self._sums], {self._votes: votes})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Return True to stop and be started again, and True to end."""
-        if self._own is None:
+        """Return the result of a vote.
+
+        Args:
+          fetched: the values of the fetches of `args`.
+
+        Returns:
+          True if training must stop, to be started again; and True if training must end.
+        """
+        if self._votes is None:
             return self._interruption.requested, self._ends
         stops, ends = fetched[1]
         return bool(stops), bool(ends)
 
     def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """End training: at once if alone, else after one more step of all processes."""
+        """End training: a single process at once, several processes after one more step."""
         self._ends = True
-        if self._own is None:
+        if self._votes is None:
             run_context.request_stop()
 
     def leave(self, step: int) -> None:
@@ -68,24 +75,24 @@ class Votes:
 
 
 class Saving(tf.compat.v1.train.SessionRunHook):
-    """Saves at the first step, at multiples of some steps or after some seconds, and at the end.
+    """Saves a checkpoint at the first step, at regular intervals, and at the end.
 
-    The state of the input is saved first, so no checkpoint lacks it. A run that is asked to stop
+    The state of the input is saved first, so no checkpoint lacks it. After a request to stop, a run
     saves after the step in progress, and ends.
 
     Args:
       result: the results of the steps.
       model_dir: the folder of the checkpoints.
       saved: the checkpoint that training continues from; None for a new run.
-      every: (steps, seconds), one of them None.
+      every: the interval (steps, seconds); one of the two is None.
       inputs: the state of the input of this process.
       votes: decides when to stop.
       evaluate: called with each checkpoint of a trained step; returns True to end training.
-      keep: how many of the latest checkpoints are kept.
-      evaluated: returns the step up to which older checkpoints are no longer needed.
-      before: called with the step before its checkpoint is written, to save further state.
-      is_chief: True if this process writes the checkpoints. Other processes take part, because a
-        saved value may be a sum over all, and write to a scratch folder.
+      keep: the number of latest checkpoints to keep.
+      evaluated: returns the last evaluated step; checkpoints of later steps are kept, too.
+      before: called with the step before its checkpoint is written, to save additional state.
+      is_chief: True if this process writes the checkpoints. Other processes also save, to a scratch
+        folder, because a saved value may be a sum over all processes.
     """
 
     def __init__(  # noqa: PLR0913  Callers name them.
@@ -147,7 +154,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         return step != last and self._timer.should_trigger_for_step(step)
 
     def _save(self, session: tf.compat.v1.Session, step: int) -> str:
-        """Save a checkpoint; at any moment the last checkpoint is whole."""
+        """Save a checkpoint, and return its path; a crash leaves the last checkpoint intact."""
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)
         try:
@@ -171,7 +178,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     def _describe_unsaved(self, step: int, error: Exception) -> checks.UserError:
         last = run_directory.list_checkpoints(self._dir)
         reason = run_directory.shorten_error(error)
-        rest = f"The last one is {last[-1]}." if last else "There is none yet."
+        rest = f"The last checkpoint is {last[-1]}." if last else "There is no checkpoint yet."
         return checks.UserError(
             f"the checkpoint of step {step} cannot be written to {self._dir}: {reason}. {rest}"
         )

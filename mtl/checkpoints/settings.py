@@ -1,4 +1,4 @@
-"""The meaning of settings as text, for the records of a run: equal meanings, equal records.
+"""Writes settings as text, so that settings with the same meaning have the same text.
 
 settings.canonical_text({"b": 1.0, "a": [2]}) == settings.canonical_text({"a": (2,), "b": 1})
 """
@@ -17,18 +17,18 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def canonical_text(value: Any) -> str:
-    """Return one text for all ways to write the settings `value`.
+    """Return a text that is the same for all settings with the same meaning.
 
     The order of a map's keys or of a set does not matter. A list equals a tuple, and an integer
-    equals the same float. True is not 1, and text is not bytes. Objects that are not dataclasses
-    are written by `repr`, without their address.
+    equals the same float. True is not 1, and text is not bytes. For an object that is not a
+    dataclass, the text is its `repr` without its address in memory.
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
             return canonical_text(value.item())
         case np.ndarray():
             return _write_array(value)
-        # Before numbers: a bool is an int, and True is not 1.
+        # This case comes before numbers, because a bool is an int, but True must not equal 1.
         case bool() | None | str() | bytes():
             return repr(value)
         case float() if value.is_integer():
@@ -44,27 +44,28 @@ def canonical_text(value: Any) -> str:
             return _join_parts("<>", sorted(map(canonical_text, value)))
     if checks.is_part(value):
         return _write_part(value)
-    # An address in memory differs from process to process.
+    # The address of an object differs from process to process.
     return _ADDRESS.sub("", repr(value))
 
 
 def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
-        # A field at its earlier default leaves the text of older settings unchanged.
-        if values.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+        # A field with its earlier default is left out, because old records lack it. Other fields
+        # are not compared: an array has no truth value.
+        if "earlier" in field.metadata and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]
     parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
     return type(part).__qualname__ + _join_parts("()", parts)
 
 
 def compute_digest(value: Any) -> str:
-    """Return eight digits that differ for settings of different meanings."""
+    """Return eight hexadecimal digits that differ for settings with different meanings."""
     return _sum_text(canonical_text(value))
 
 
 def digest_of_repr(value: Any) -> str:
-    """Return the digest of old versions, which depends on how the settings are written."""
+    """Return the digest of old versions, which depends on the `repr` of the settings."""
     return _sum_text(_ADDRESS.sub("", repr(value)))
 
 
@@ -78,7 +79,7 @@ def _join_parts(brackets: str, parts: Iterable[str]) -> str:
 
 
 def _write_array(array: np.ndarray) -> str:
-    """Return a text for all of an array; `repr` shows only its ends."""
+    """Return a text that depends on all values of an array; `repr` shows only the ends."""
     if array.dtype.hasobject:
         return canonical_text(array.tolist())
     content = zlib.crc32(np.ascontiguousarray(array).tobytes())

@@ -1,10 +1,10 @@
-"""Warns if the files that a training reads its rows from have changed.
+"""Warns if the files of the training split have changed since a run started.
 
 training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
-Their sizes and checksums lie in `<model_dir>/training_files.json`. Unlike `given_files`, they may
-change: a run may continue with other rows. Runs of old versions lack the record; it is written when
-their training continues.
+Their sizes and checksums lie in `<model_dir>/training_files.json`. Unlike the files of
+`given_files`, they may change, because a run may continue with other rows. If a run of an old
+version lacks the record, it is written when the training continues.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ _log = logging.getLogger(__name__)
 
 FILE = "training_files.json"
 _FIX = "Delete it, or copy it back."
-# The changes that a warning lists; it counts the others.
+# The most changes that a warning lists; it counts the others.
 _SHOWN = 3
 
 
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     """Warn if the files of a continued run hold other rows, and record the files.
 
-    A local file that was moved, or written anew with the same content, is the same. A file is not
-    read if its size and its time of change are the same.
+    A local file may move, or be written again with the same content. A file is read only if its
+    size or its time of change differs.
+
+    Args:
+      paths: the files of the training split.
+      model_dir: the folder of the run.
+      is_new: True for a run without a checkpoint.
     """
     record = os.path.join(model_dir, FILE)
     has_record = tf.io.gfile.exists(record) and not is_new
@@ -52,9 +57,9 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
 
 
 def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return {"bytes", "changed", "checksum"} of a file.
+    """Return {"bytes": size, "changed": time of change, "checksum": checksum} of a file.
 
-    A file in another place is not read: its time of change stands for its checksum.
+    A remote file is not read: its time of change stands for its checksum.
     """
     if remote.is_remote(path):
         size, change_time = remote.look(path)
@@ -67,7 +72,7 @@ def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return messages about files with other content; a moved file is the same."""
+    """Return messages about files that are new, gone or changed; none if files only moved."""
     old, new = _read_contents(before), _read_contents(now)
     if list(old.values()) == list(new.values()):
         return []

@@ -1,4 +1,4 @@
-"""Settings whose annotation says which values they take.
+"""Dataclasses that check their settings by the annotations of the settings.
 
 @checks.dataclass
 class Convolution:
@@ -37,7 +37,7 @@ from mtl.checks.rules import Check
 
 _Class = TypeVar("_Class", bound=type)
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Collection)
-_WORDED = (rules.Has, rules.Is, rules.Map, rules.Part, types.FunctionType)
+_KINDS = (rules.Has, rules.Is, rules.Map, rules.Part, types.FunctionType)
 _MAPS = (dict, collections.abc.Mapping)
 _TYPES = {
     bool: rules.Is(bool, "be True or False"),
@@ -46,14 +46,14 @@ _TYPES = {
     str: rules.Is(str, "be a text"),
 }
 
-# Functions have no text of their own; instances of `rules` have `__str__`.
-_TOLD: dict[Check, str] = {
+# The texts of checks that are functions; instances of `rules` have `__str__`.
+_TEXTS: dict[Check, str] = {
     values.positive: "above 0",
     values.bound: "above 0",
     values.rate: "in [0, 1)",
     values.unique: "each once",
 }
-_LISTED = {
+_LIST_RULES = {
     int: "be a list of whole numbers",
     float: "be a list of numbers",
     str: "be a list of texts",
@@ -62,67 +62,68 @@ _LISTED = {
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def dataclass(cls: _Class) -> _Class:
-    """Make a class a frozen dataclass, keyword-only, that checks its settings as they declare."""
+    """Turn a class into a frozen, keyword-only dataclass that checks its settings."""
     return typing.cast(_Class, dataclasses.dataclass(frozen=True, kw_only=True)(_check_first(cls)))
 
 
 def _check_first(cls: _Class) -> _Class:
-    """Let `__post_init__` of a class begin with the checks that its own settings declare."""
-    # Not `cls.__post_init__`: a base's method runs as `super()`, with the checks of the base.
-    own = vars(cls).get("__post_init__")
+    """Let `__post_init__` of a class begin with the checks of the settings that it declares."""
+    # Not `cls.__post_init__`, which may belong to a base: a base's method runs as `super()`.
+    post_init = vars(cls).get("__post_init__")
 
     def check(self: Any) -> None:
         name_place = getattr(self, "_where", None)
-        for setting, checked in _find_checks(cls).items():
+        for setting, check_value in _find_checks(cls).items():
             kind = type(self).__name__
             where = name_place(setting) if name_place else f"{kind}.{setting}"
-            checked(where, getattr(self, setting))
-        follow = own.__get__(self) if own else getattr(super(cls, self), "__post_init__", None)
+            check_value(where, getattr(self, setting))
+        base_init = getattr(super(cls, self), "__post_init__", None)
+        follow = post_init.__get__(self) if post_init else base_init
         if follow is not None:
             follow()
 
-    if own is not None:
-        functools.update_wrapper(check, own)
+    if post_init is not None:
+        functools.update_wrapper(check, post_init)
     cls.__post_init__ = check  # type: ignore[attr-defined]
     return cls
 
 
 @functools.cache
 def _find_checks(cls: type) -> dict[str, Check]:
-    """Return {setting: its check} of a class, without those of its bases."""
-    found = {}
+    """Return {setting: its check} of a class, without the settings of its bases."""
+    checks_by_setting = {}
     for setting, annotation in read_annotations(cls).items():
-        checked = _combine_checks(annotation)
-        if checked is not None:
-            found[setting] = checked
-    return found
+        check = _combine_checks(annotation)
+        if check is not None:
+            checks_by_setting[setting] = check
+    return checks_by_setting
 
 
 def read_annotations(cls: type) -> dict[str, Any]:
     """Return {setting: its type} of a class, without the settings of its bases.
 
-    Types of TensorFlow are left out: it need not be imported yet.
+    Settings with types of TensorFlow are left out, because TensorFlow may not be imported yet.
     """
     scope = vars(sys.modules[cls.__module__])
-    found = {}
+    annotations = {}
     for setting, annotation in vars(cls).get("__annotations__", {}).items():
         if not isinstance(annotation, str):
-            found[setting] = annotation
+            annotations[setting] = annotation
         # `from __future__ import annotations` leaves annotations as texts.
         elif not re.search(r"\bClassVar\b|\btf1?\.", annotation):
-            found[setting] = eval(annotation, scope)
-    return found
+            annotations[setting] = eval(annotation, scope)
+    return annotations
 
 
 def _combine_checks(annotation: Any) -> Check | None:
-    """Return one check for a type, or None where any value passes."""
-    listed = list(_list_checks(annotation))
-    if not listed:
+    """Return one check for a type, or None if any value passes."""
+    checks = list(_list_checks(annotation))
+    if not checks:
         return None
 
     def check(where: str, value: Any) -> None:
-        for each in listed:
-            each(where, value)
+        for part_check in checks:
+            part_check(where, value)
 
     return check
 
@@ -133,29 +134,29 @@ def _list_checks(annotation: Any) -> Iterator[Check]:
     if annotation in _TYPES:
         yield _TYPES[annotation]
     elif origin is Annotated:
-        # What a value is comes first: as the annotation words it, or else as its type does.
-        worded = [one for one in annotation.__metadata__ if isinstance(one, _WORDED)]
-        yield from worded
+        # Checks of the kind of a value come first: the annotation's own, then the type's.
+        kinds = [check for check in annotation.__metadata__ if isinstance(check, _KINDS)]
+        yield from kinds
         yield from _list_checks(arguments[0])
-        yield from (one for one in annotation.__metadata__ if one not in worded)
+        yield from (check for check in annotation.__metadata__ if check not in kinds)
     elif origin in (typing.Union, types.UnionType):
         yield from map(_unless_none, _list_union(arguments))
-    # A text is a sequence, too: `_Each` accepts lists and tuples alone.
-    elif origin in _LISTS and (each := _combine_checks(arguments[0])):
+    # A text is a sequence, too: `_Each` accepts only lists and tuples.
+    elif origin in _LISTS and (item_check := _combine_checks(arguments[0])):
         kind = getattr(arguments[0], "__origin__", arguments[0])  # int of Annotated[int, ...]
-        yield _Each(each, _LISTED.get(kind, "be a list"))
+        yield _Each(item_check, _LIST_RULES.get(kind, "be a list"))
     elif origin in _MAPS:
         key, value = map(_combine_checks, arguments)
-        checked = _Items(key, value, arguments[0] is str)
-        if checked.key or checked.value:
-            yield checked
+        items = _Items(key, value, arguments[0] is str)
+        if items.key or items.value:
+            yield items
 
 
 def _list_union(kinds: Iterable[Any]) -> Iterator[Check]:
-    """Yield the checks of `X | None`; of several types, no check could tell which one is meant."""
-    some = [kind for kind in kinds if kind is not type(None)]
-    if len(some) == 1 and len(some) < len(tuple(kinds)):
-        yield from _list_checks(some[0])
+    """Yield the checks of `X | None`; none for several types, since any of them may be right."""
+    types_but_none = [kind for kind in kinds if kind is not type(None)]
+    if len(types_but_none) == 1 and len(types_but_none) < len(tuple(kinds)):
+        yield from _list_checks(types_but_none[0])
 
 
 def _unless_none(check: Check) -> Check:
@@ -169,8 +170,8 @@ class _Each:
 
     def __call__(self, where: str, value: Any) -> None:
         values.is_a(where, value, (list, tuple), self.rule)
-        for each in value:
-            self.check(where, each)
+        for item in value:
+            self.check(where, item)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,11 +185,11 @@ class _Items:
             values.mapping(where, value, "be a map from texts")
         else:
             values.is_a(where, value, Mapping, "be a map")
-        for key, each in value.items():
+        for key, item in value.items():
             if self.key:
                 self.key(where, key)
             if self.value:
-                self.value(f"{where}[{key!r}]", each)
+                self.value(f"{where}[{key!r}]", item)
 
 
 def takes_class(cls: type, setting: str) -> bool:
@@ -199,19 +200,19 @@ def takes_class(cls: type, setting: str) -> bool:
 
 
 def describe_settings(cls: type) -> dict[str, str]:
-    """Return {setting: its type, and which values it takes} of a part, such as `int, at least 1`.
+    """Return {setting: its type and its values} of a part, such as `int, at least 1`.
 
-    A setting is left out if its annotation says all.
+    Settings without a check are left out: their annotation says everything.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for setting, annotation in read_annotations(base).items():
-            # A subclass that declares a setting anew replaces its place and its text.
-            found.pop(setting, None)
-            told = _describe_type(annotation)
-            if told is not None:
-                found[setting] = told
-    return found
+            # If a subclass declares the setting again, the later declaration counts.
+            texts.pop(setting, None)
+            text = _describe_type(annotation)
+            if text is not None:
+                texts[setting] = text
+    return texts
 
 
 def _describe_type(annotation: Any) -> str | None:
@@ -219,17 +220,17 @@ def _describe_type(annotation: Any) -> str | None:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     inner = [_describe_type(argument) for argument in arguments]
     if origin is Annotated:
-        told = [_TOLD.get(check) or str(check) for check in annotation.__metadata__]
-        # Others say nothing that a reader needs: an object's address, or the fields of a check.
-        told = [text for text in told if text and not re.match(r"\w+\(|<", text)]
-        return ", ".join([inner[0] or _name_type(arguments[0]), *told])
+        texts = [_TEXTS.get(check) or str(check) for check in annotation.__metadata__]
+        # Leave out texts that Python makes: an object's address, or the fields of a check.
+        texts = [text for text in texts if text and not re.match(r"\w+\(|<", text)]
+        return ", ".join([inner[0] or _name_type(arguments[0]), *texts])
     if not any(inner):
         return None
-    named = [told or _name_type(kind) for told, kind in zip(inner, arguments, strict=True)]
+    names = [text or _name_type(kind) for text, kind in zip(inner, arguments, strict=True)]
     if origin in (typing.Union, types.UnionType):
-        is_long = any(", " in one for one in named)
-        return (", or " if is_long else " | ").join(named)
-    return f"{annotation.__origin__.__name__}[{', '.join(named)}]"
+        is_long = any(", " in name for name in names)
+        return (", or " if is_long else " | ").join(names)
+    return f"{annotation.__origin__.__name__}[{', '.join(names)}]"
 
 
 def _name_type(kind: Any) -> str:

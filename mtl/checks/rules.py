@@ -1,4 +1,4 @@
-"""Checks with limits or choices of their setting, and common types of settings by name.
+"""Checks with arguments, such as limits or choices, and names for common types of settings.
 
 units: checks.Count = 64                                     # 1, 2, ...
 kind: Annotated[str, checks.OneOf(["mean", "sum"])] = "mean"
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from mtl.checks import values
 
 Check = Callable[[str, Any], None]
-# Below, `eq=False`: types that hold a check are hashed, and lists of choices have no hash.
+# The checks below have `eq=False`, because annotations hash them, and lists have no hash.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class AtLeast:
         return f"at least {self.least}"
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is a finite number of at least `least`."""
         values.at_least(where, value, self.least)
 
 
@@ -40,7 +40,7 @@ class AtMost:
         return f"at most {self.most:,}"
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is at most `most`."""
         values.require(value <= self.most, where, f"be at most {self.most:,}", value)
 
 
@@ -54,7 +54,7 @@ class In:
         return f"in {self.interval}"
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` lies in it."""
+        """Fail unless `value` lies in the interval."""
         rule = f"be in {self.interval}"
         values.is_a(where, value, (int, float), f"be a number in {self.interval}")
         least, most = map(float, self.interval[1:-1].split(","))
@@ -73,7 +73,7 @@ class OneOf:
         return "one of " + ", ".join(map(str, self.choices))
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is one of the choices."""
         values.one_of(where, value, self.choices)
 
 
@@ -85,7 +85,7 @@ class Is:
     rule: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is an instance of `kind`."""
         values.is_a(where, value, self.kind, self.rule)
 
 
@@ -96,7 +96,7 @@ class Map:
     rule: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is a map from texts."""
         values.mapping(where, value, self.rule)
 
 
@@ -106,8 +106,8 @@ class Part:
 
     Attributes:
       example: a part as gin names it.
-      arguments: how many arguments a call takes; None if it is not called alike.
-      attributes: what it must have.
+      arguments: the number of arguments of a call; None checks no number.
+      attributes: the names that the part must have.
     """
 
     example: str
@@ -115,7 +115,7 @@ class Part:
     attributes: Collection[str] = ()
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is such a part."""
         values.require_part(where, value, self.example, self.arguments, self.attributes)
 
 
@@ -148,7 +148,7 @@ class Scheduled:
     example: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is a right number or a schedule."""
         if isinstance(value, (int, float)):
             self.check(where, value)
             return
@@ -157,7 +157,7 @@ class Scheduled:
         rule = f"be a number or a schedule such as @{self.example}()"
         fix = "" if is_built else "Mind the parentheses."
         values.require(is_built and callable(value), where, rule, value, fix)
-        # A schedule takes the step.
+        # A schedule takes one argument, the global step.
         values.require_part(where, value, self.example, arguments=1)
 
 
@@ -169,7 +169,7 @@ class Has:
     rule: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` was built and has the attributes."""
         values.has(where, value, self.names, self.rule)
 
 
@@ -180,9 +180,9 @@ class Filled:
     rule: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail for an empty one."""
-        shown = dict(value) if isinstance(value, Mapping) else list(value)
-        values.require(bool(shown), where, self.rule, shown)
+        """Fail for an empty list or map."""
+        items = dict(value) if isinstance(value, Mapping) else list(value)
+        values.require(bool(items), where, self.rule, items)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ class Rule:
     holds: Callable[[Any], bool]
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless it is."""
+        """Fail unless `holds` returns True for `value`."""
         values.require(self.holds(value), where, self.rule, value)
 
 
@@ -219,7 +219,7 @@ Name = Annotated[str, values.scope_name]
 """A name of a variable scope, and of a file or folder."""
 
 Names = Annotated[Sequence[str], values.unique]
-"""A list of texts, each once."""
+"""A list of different texts."""
 
 SomeNames = Annotated[Sequence[str], values.unique, Filled("hold a name")]
-"""A list of at least one text, each once."""
+"""A list of one or more different texts."""

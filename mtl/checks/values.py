@@ -13,15 +13,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
-# Characters of a value and of a whole error.
+# The most characters of a value, and of a whole error.
 _LONGEST = 500
 _LONGEST_LINE = 2000
-# Ends of lines, what a terminal takes for a command, and what UTF-8 cannot hold.
+# Line ends, codes that a terminal takes for commands, and characters that UTF-8 cannot hold.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# Where an object lies in memory tells nobody anything.
+# The address of an object in memory does not help a reader.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# What stands for the one who logs in: all of it in the address of a web server, where it may be a
-# token, and behind the colon elsewhere, as in `wasbs://container@account` nothing is secret.
+# The login in a URL. For http, all of it is secret, because it may be a token. For other schemes,
+# only the text after the colon is secret: `wasbs://container@account` has no password.
 _LOGIN = re.compile(r"(?i)(\bhttps?://|://[^\s/'\"<>:@]*:)[^\s/'\"<>]+(?=@)")
 _PASSWORD = re.compile(r"(?i)([?&;](?:password|passwd|pwd|token|secret|api_?key)=)[^\s&;'\"<>]+")
 _BEARER = re.compile(r"(?i)\b((?:Bearer|Basic) )[\w.~+/=\-]{8,}")
@@ -37,7 +37,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, line: str = ""):
-        # Escaped first: a line end within a password would end the match of its pattern.
+        # Escape first: a line end in a password would end the match of the password's pattern.
         line = mask(escape(line))
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
@@ -48,8 +48,8 @@ class UserTypeError(UserError, TypeError):
 
 
 def escape(text: str) -> str:
-    """Return a text as one line of UTF-8: ends of lines and commands are written as codes."""
-    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
+    """Return a text as one line of UTF-8; line ends and control characters become codes."""
+    return _UNPRINTABLE.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def mask(text: str) -> str:
@@ -64,7 +64,7 @@ def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserErr
 
     Args:
       where: the setting, such as "MLP.units".
-      rule: what it must be or do, such as "be positive"; it continues "must".
+      rule: the rule for its value, such as "be positive"; it continues "must".
       value: the value of the user, which the message quotes.
       fix: a sentence of advice.
       error: the class of the error.
@@ -81,24 +81,27 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
     """Fail unless `condition` holds.
 
     Args:
-      condition: whether the value is right.
-      where: as in `fail`, like the others.
-      rule: continues "must".
-      value: quoted in the message.
+      condition: True if the value is right.
+      where: the setting, such as "MLP.units".
+      rule: the rule for its value, such as "be positive"; it continues "must".
+      value: the value of the user, which the message quotes.
       fix: a sentence of advice.
+
+    Raises:
+      UserError: `condition` is False.
     """
     if not condition:
         fail(where, rule, value, fix)
 
 
 def nearest(value: Any, choices: Iterable[Any]) -> str:
-    """Return `Did you mean 'x'?` for the closest of `choices`, or nothing."""
+    """Return `Did you mean 'x'?` for the closest of `choices`; "" if none is close."""
     match = closest(value, choices)
     return f"Did you mean {match!r}?" if match else ""
 
 
 def closest(value: Any, choices: Iterable[Any]) -> str | None:
-    """Return the one of `choices` that looks most like `value`, if any does."""
+    """Return the choice that looks most like `value`; None if none is close."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return matches[0] if matches else None
 
@@ -134,11 +137,11 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
 
 
 def no_password(where: str, text: str) -> None:
-    """Fail for a text with a password or a token in an address, which a run would keep and show."""
-    fix = "Take it out, and set it where the client reads it; of MLflow these are MLFLOW_TRACKING_"
-    fix += "USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI for a database."
+    """Fail for a text with a password or a token in a URL: a run saves and shows its settings."""
+    fix = "Set it in the environment instead; MLflow reads MLFLOW_TRACKING_USERNAME and "
+    fix += "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI for a database."
     is_free = "://" not in text or mask(text) == text
-    require(is_free, where, "hold no password, as runs keep and show their settings", text, fix)
+    require(is_free, where, "hold no password, as runs save and show their settings", text, fix)
 
 
 def texts(where: str, values: Any, rule: str) -> None:
@@ -162,12 +165,12 @@ def mapping(where: str, value: Any, rule: str) -> None:
 
 
 def is_built(value: Any) -> bool:
-    """Return whether a part was built, in gin `@X()` and not `@X`."""
+    """Return True if a part was built: in gin, `@X()` and not `@X`."""
     return not isinstance(value, type)
 
 
 def is_part(value: object) -> bool:
-    """Return whether a value is an instance of a dataclass, as built parts are."""
+    """Return True if a value is an instance of a dataclass, like every part that was built."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -178,7 +181,7 @@ def require_part(
     arguments: int | None = None,
     attributes: Iterable[str] = (),
 ) -> None:
-    """Fail unless `value` was built, takes so many arguments and has these attributes.
+    """Fail unless `value` was built, takes `arguments` arguments and has the attributes.
 
     Args:
       where: the setting, for the error.
@@ -187,8 +190,8 @@ def require_part(
       arguments: how many positional arguments a call must take; None does not check this.
       attributes: names that the part must have.
     """
-    built = callable(value) and is_built(value) and all(hasattr(value, a) for a in attributes)
-    require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
+    is_right = callable(value) and is_built(value) and all(hasattr(value, a) for a in attributes)
+    require(is_right, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:
             # Only the number of arguments counts; nothing is called.
@@ -239,19 +242,19 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value; one without a hash counts as unknown.
+      value: its value; a value without a hash is never right.
       choices: the right values; the error lists them in this order.
     """
     # An iterator would be empty after the search.
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices
-    except TypeError:  # A list, say, is no key of a map.
+    except TypeError:  # A list has no hash, so it cannot be looked up in a map.
         is_known = False
     if not is_known:
         choices = list(choices)
-        listed = ", ".join(map(str, choices)) or "(nothing)"
-        fail(where, f"be one of {listed}", value, nearest(value, choices))
+        names = ", ".join(map(str, choices)) or "(nothing)"
+        fail(where, f"be one of {names}", value, nearest(value, choices))
 
 
 def unique(where: str, names: Iterable[str]) -> None:
@@ -260,8 +263,8 @@ def unique(where: str, names: Iterable[str]) -> None:
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     require(is_list, where, "be a list of texts", names)
     texts(where, names := list(names), "hold names")
-    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
-    require(not twice, where, "hold each name once", twice)
+    repeated = sorted(name for name, count in collections.Counter(names).items() if count > 1)
+    require(not repeated, where, "hold each name once", repeated)
 
 
 def scope_name(where: str, value: str) -> None:

@@ -1,8 +1,8 @@
-"""Estimator on every TensorFlow from 2.15 on: importing this package brings `tf.estimator` back.
+"""Makes `tf.estimator` available on every TensorFlow from 2.15 on.
 
-TensorFlow dropped `tf.estimator` in 2.16. The last release of tensorflow-estimator still runs on
-what is left, once the few pieces that went with it are back. This package puts them back, and it
-is the only place that imports tensorflow_estimator.
+TensorFlow dropped `tf.estimator` in 2.16. The last release of tensorflow-estimator still works on
+later versions, except for a few names that TensorFlow removed at the same time. An import of this
+package restores them. No other package of mtl imports tensorflow_estimator.
 
     from mtl import compat          # before or after `import tensorflow`
     compat.estimator.Estimator      # the v2 names; tf.estimator is the same module

@@ -1,10 +1,10 @@
 """Lets replicas in several processes gather a different number of rows in each step.
 
-TensorFlow stores the shape of a collective op's first run under its instance key, and fails for any
-other shape. In graph mode an op keeps one key. The gradient of an embedding of lists has as many
-rows as a batch has tokens: it would end a run.
+TensorFlow records the shape of a collective op's first run under the op's instance key, and fails
+for any other shape. In graph mode, an op has only one key. The gradient of an embedding of lists
+has as many rows as the batch has tokens, so it would end a run.
 
-    collectives.install()     # what `import mtl.compat` does
+    collectives.install()     # `import mtl.compat` calls it
 """
 
 import functools
@@ -13,22 +13,22 @@ from typing import Any
 
 import tensorflow as tf
 
-# Larger than the keys that TensorFlow counts up, one for each collective op of a graph.
+# Larger than TensorFlow's keys, which count the collective ops of a graph.
 _KEYS_APART = 2**20
 
 
 def install() -> None:
-    """Let gathers in graph mode take any number of rows; eager gathers always get new keys."""
+    """Let gathers in graph mode take any number of rows; eager gathers get new keys anyway."""
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
-    # Once: `functools.wraps` leaves this mark.
+    # Wrap it only once: `functools.wraps` sets this attribute.
     if not hasattr(launcher._all_gather, "__wrapped__"):
         launcher._all_gather = _pad_rows(launcher._all_gather)
 
 
 def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Return a gather that pads rows to one of some 200 sizes; each size has a key."""
+    """Return a gather that pads the rows to one of about 200 sizes, each with its own key."""
 
     @functools.wraps(all_gather)
     def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:
@@ -36,17 +36,17 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         if is_static or tf.compat.v1.executing_eagerly_outside_functions():
             return all_gather(launcher, rows, options)
         count, inner, sizes = tf.shape(rows)[0], tf.shape(rows)[1:], tf.constant(_sizes())
-        which = tf.searchsorted(sizes, [count])[0]
-        size, next_key = sizes[which], launcher._next_instance_key
+        index = tf.searchsorted(sizes, [count])[0]
+        size, next_key = sizes[index], launcher._next_instance_key
         padding = tf.zeros(tf.concat([[size - count], inner], 0), rows.dtype)
-        # The method of this one launcher, until its op is made.
-        launcher._next_instance_key = lambda: next_key() + which * _KEYS_APART
+        # Replace the method of this launcher only until its op is built.
+        launcher._next_instance_key = lambda: next_key() + index * _KEYS_APART
         try:
-            gathered = all_gather(launcher, tf.concat([rows, padding], 0), options)
+            padded = all_gather(launcher, tf.concat([rows, padding], 0), options)
         finally:
             del launcher._next_instance_key
-        # [replicas, size, ...] without the padding: [replicas, N, ...].
-        by_replica = tf.reshape(gathered, tf.concat([[-1, size], inner], 0))[:, :count]
+        # Remove the padding: [replicas, size, ...] -> [replicas, N, ...].
+        by_replica = tf.reshape(padded, tf.concat([[-1, size], inner], 0))[:, :count]
         total = tf.concat([[tf.shape(by_replica)[0] * count], inner], 0)
         shape = tf.TensorShape([None]).concatenate(rows.shape[1:])
         return tf.ensure_shape(tf.reshape(by_replica, total), shape)
@@ -55,8 +55,8 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def _sizes() -> list[int]:
-    """Return the sizes that rows are padded to.
+    """Return the numbers of rows to which gathers are padded.
 
-    They are 1 to 8, and then eight for each doubling: at most an eighth is padding.
+    They are 1 to 8, and then eight numbers for each doubling, so at most an eighth is padding.
     """
     return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

@@ -1,4 +1,4 @@
-"""Errors of `import mtl.compat` for missing packages: one line with a remedy.
+"""Turns failures of `import mtl.compat` into errors of one line, with a fix.
 
 with errors.naming("tensorflow_estimator"):
     importlib.import_module("tensorflow_estimator")
@@ -23,13 +23,13 @@ class CompatError(checks.UserError, ImportError):
 
 @contextlib.contextmanager
 def naming(piece: str) -> Iterator[None]:
-    """Turn a failure to import or to find something into one line that names the piece.
+    """Turn errors of imports and missing names in this context into a CompatError.
 
     Args:
-      piece: the package or name in TensorFlow that the block needs, for the message.
+      piece: the package, or the name in TensorFlow, that the context needs, for the message.
 
     Raises:
-      CompatError: a package is missing, or this TensorFlow lacks a name that the block needs.
+      CompatError: a package is missing, or this TensorFlow lacks a name that the context needs.
     """
     try:
         yield
@@ -42,12 +42,12 @@ def naming(piece: str) -> Iterator[None]:
                 f"mtl.compat must find {package}, got no such package. "
                 f"pip install '{_INSTALL[package]}'."
             ) from None
-        if piece == "tensorflow":  # Its own error says more: launchers show the file and line.
+        if piece == "tensorflow":  # The original error says more: commands show file and line.
             raise
         raise CompatError(
             f"mtl.compat must prepare {piece} on TensorFlow {_find_version('tensorflow')}, got "
             f"{type(error).__name__}: {error}. TensorFlow {versions.described()} are known to "
-            "work. python -m launch.doctor tells more."
+            "work. python -m launch.doctor says more."
         ) from error
 
 

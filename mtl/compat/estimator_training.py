@@ -1,7 +1,7 @@
-"""Estimator's side of TensorFlow's distribute coordinator.
+"""Runs an Estimator under TensorFlow's distribute coordinator.
 
-TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training` and kept the
-coordinator below it. This module replaces it: it decides from RunConfig and TF_CONFIG if the
+TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training`, but kept the
+coordinator. This module replaces the dropped module: it decides from RunConfig and TF_CONFIG if the
 coordinator runs, and gives every worker a copy of the Estimator with the worker's strategy and
 place in the cluster.
 
@@ -30,11 +30,11 @@ _VERBS = {"train": "train", "eval": "evaluate"}
 
 
 def init_run_config(config, tf_config: dict[str, Any]) -> None:
-    """Fill a RunConfig that has a strategy: its cluster and the coordinator's mode.
+    """Set the cluster and the coordinator's mode of a RunConfig that has a strategy.
 
     Args:
       config: a RunConfig, which is changed.
-      tf_config: the content of TF_CONFIG, {} without it.
+      tf_config: the content of TF_CONFIG; {} if it is not set.
 
     Raises:
       UserError: TF_CONFIG has a cluster beside `remote_cluster`, or a strategy is set twice.
@@ -43,7 +43,7 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     remote = getattr(config._experimental_distribute, "remote_cluster", None)
-    # First as a single process; the cases below fill in a cluster.
+    # Start with the settings of a single process; the cases below add a cluster.
     config._init_distributed_setting_from_environment_var({})
     config._distribute_coordinator_mode = None
     if config._train_distribute and remote:
@@ -95,7 +95,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
 
     def train(strategy):
         local, context = _copy_for_worker(estimator, "train", strategy)
-        # A standalone client runs all workers' threads in one process: one set of hooks is enough.
+        # A standalone client runs all workers as threads of one process, which need the hooks once.
         hooks = train_spec.hooks if mode == INDEPENDENT_WORKER or context.is_chief else ()
         local.train(
             train_spec.input_fn,
@@ -114,7 +114,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
         evaluate,
         config.eval_distribute,
         mode=mode,
-        # An independent worker reads the cluster, and its own place in it, from TF_CONFIG.
+        # An independent worker reads the cluster, and its place in it, from TF_CONFIG.
         cluster_spec=config.cluster_spec if mode == STANDALONE_CLIENT else None,
         session_config=config.session_config,
     )
@@ -126,7 +126,7 @@ def estimator_train(estimator, train_distributed_fn: Callable, hooks) -> Any:
     Args:
       estimator: the Estimator.
       train_distributed_fn: trains in one worker, called with (estimator, strategy, hooks).
-      hooks: for the chief alone.
+      hooks: the hooks of the chief; other workers have none.
     """
     return _run_as_client(estimator, "train", train_distributed_fn, hooks)
 
@@ -137,13 +137,13 @@ def estimator_evaluate(estimator, evaluate_distributed_fn: Callable, hooks) -> A
     Args:
       estimator: the Estimator.
       evaluate_distributed_fn: evaluates in one worker, called with (estimator, strategy, hooks).
-      hooks: for the chief alone.
+      hooks: the hooks of the chief; other workers have none.
     """
     return _run_as_client(estimator, "eval", evaluate_distributed_fn, hooks)
 
 
 def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
-    """Run `run(estimator, strategy, hooks)` on the workers, from a standalone client."""
+    """Call `run(estimator, strategy, hooks)` on all workers, from a standalone client."""
     config = estimator._config
     where = f"Estimator.{_VERBS[phase]}"
     strategy = getattr(config, f"_{phase}_distribute")
@@ -185,13 +185,13 @@ def _take_experimental_strategy(config, phase: str) -> None:
 
 
 def _copy_for_worker(estimator, phase: str, strategy) -> tuple[Any, Any]:
-    """Return a copy with this worker's strategy and place; and the coordinator's context."""
+    """Return a copy of an Estimator for this worker, and the coordinator's context."""
     context = coordinator_context.get_current_worker_context()
     local = copy.deepcopy(estimator)
     setattr(local._config, f"_{phase}_distribute", strategy)
     setattr(local, f"_{phase}_distribution", strategy)
     _set_place(local._config, context)
-    # The copy already runs under the coordinator and must not start it again.
+    # The copy already runs under the coordinator, and must not start it again.
     local._config._distribute_coordinator_mode = None
     logging.info("This worker's RunConfig: %s", vars(local._config))
     return local, context
@@ -207,7 +207,7 @@ def _set_place(config, context) -> None:
     if not cluster:
         ps, workers, global_id = 0, 1, 0
     elif context.task_type == EVALUATOR:
-        # The evaluator works alone and must not see the others.
+        # The evaluator works alone, so it must not see the other processes.
         cluster = server_lib.ClusterSpec({})
         ps, workers, global_id = 0, 0, None
     else:
@@ -224,7 +224,7 @@ def _count_tasks(cluster, job: str) -> int:
 
 
 def _global_id(cluster, task_type: str | None, task_id: Any) -> int:
-    """Position among all tasks: the chief first, parameter servers last, the rest by name."""
+    """Return the number of a task: chief first, parameter servers last, other jobs by name."""
     if not task_type:
         return 0
     jobs = sorted(cluster.jobs, key=lambda job: (job != CHIEF, job == PS, job))

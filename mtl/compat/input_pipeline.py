@@ -1,7 +1,7 @@
 """`tf.data.experimental.CheckpointInputPipelineHook`, which TensorFlow 2.16 dropped.
 
 estimator.train(input_fn, hooks=[tf.data.experimental.CheckpointInputPipelineHook(estimator)])
-# Resumed training continues behind the last example it saw.
+# A continued training starts after the last example that it has read.
 """
 
 import tensorflow as tf
@@ -16,13 +16,13 @@ _POLICIES = {policy.name.lower(): policy for policy in tf.data.experimental.Exte
 class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
     """Saves and restores the state of all iterators in separate checkpoints.
 
-    Each is a file beside the model's checkpoint: `input.ckpt-<step>`, or, if several workers train,
+    They lie beside the checkpoints of the model: `input.ckpt-<step>`, or, if several workers train,
     `input_<task type>_<task id>.ckpt-<step>`. RunConfig sets how often they are written.
 
-    Attributes:
-        estimator: the Estimator that trains.
-        external_state_policy: fail, warn or ignore, if a pipeline has state that cannot be saved,
-            such as a random seed drawn at run time.
+    Args:
+      estimator: the Estimator that trains.
+      external_state_policy: "fail", "warn" or "ignore" if a pipeline has state that cannot be
+        saved, such as a random seed that is drawn at run time.
     """
 
     def __init__(self, estimator, external_state_policy: str | None = None):
@@ -54,7 +54,7 @@ class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
         self._is_new_session = True
 
     def before_run(self, run_context):
-        # Not in after_create_session: the hook that initialises the iterators may come after us.
+        # Not in after_create_session: a later hook may initialise the iterators there.
         if self._is_new_session:
             self._restore_or_save(run_context.session)
             self._is_new_session = False

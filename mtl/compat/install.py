@@ -1,9 +1,9 @@
 """Restores `tf.estimator`, and the parts of TensorFlow that tensorflow-estimator needs.
 
-A piece is restored only if it is missing. Only `collectives` changes an existing function, also on
-TensorFlow 2.15: the function would end a run there, too.
+A name is restored only if it is missing. Only `collectives` changes an existing function, because
+this function would end some runs, also on TensorFlow 2.15.
 
-    estimator, estimator_v1 = install.install()     # what `import mtl.compat` does
+    estimator, estimator_v1 = install.install()     # `import mtl.compat` calls it
 """
 
 import importlib
@@ -42,7 +42,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def _restore_export_names() -> None:
-    """Restore the name under which `estimator_export` marks symbols; 2.16 dropped it."""
+    """Restore the API name "estimator" of `tf_export`, which TensorFlow 2.16 dropped."""
     from tensorflow.python.util import tf_export
 
     if hasattr(tf_export, "ESTIMATOR_API_NAME"):
@@ -58,13 +58,13 @@ def _restore_export_names() -> None:
 def _forget_failed_import() -> None:
     """Remove modules of an earlier `import tensorflow_estimator` that failed."""
     if "tensorflow_estimator" not in sys.modules:
-        # Modules that were imported before the failure hold references to missing pieces.
+        # Modules that were imported before the failure may lack names.
         for name in [name for name in sys.modules if name.startswith("tensorflow_estimator.")]:
             del sys.modules[name]
 
 
 def _attach_names(v1: types.ModuleType, v2: types.ModuleType) -> None:
-    """Set dropped names on `tensorflow` and every copy of its compat.v1 and compat.v2."""
+    """Set the dropped names on `tensorflow` and on every copy of its compat.v1 and compat.v2."""
     from mtl.compat import input_pipeline
 
     for name in ("compat.v1", "compat.v2", "data.experimental", "compat.v1.data.experimental"):

@@ -1,10 +1,10 @@
-"""Keras 2 for the parts of tensorflow-estimator that are built on it.
+"""Provides Keras 2 to the parts of tensorflow-estimator that need it.
 
-Estimator itself needs no Keras. The canned estimators, the heads and model_to_estimator call
-Keras 2, which comes with TensorFlow 2.15 and, from 2.16 on, as the package tf-keras.
+Estimator itself does not need Keras. The canned estimators, the heads and model_to_estimator call
+Keras 2, which is part of TensorFlow 2.15 and, from 2.16 on, the package tf-keras.
 
-    keras.prefer_version_2()    # turns tf.keras to tf-keras, if it is installed
-    keras.guard()               # functions that need Keras 2 refuse in one line without it
+    keras.prefer_version_2()    # makes tf.keras tf-keras, if tf-keras is installed
+    keras.guard()               # makes functions that need Keras 2 fail in one line without it
 """
 
 import importlib
@@ -37,20 +37,20 @@ NEEDS_VERSION_2 = {
     "head.sequential_head": r"SequentialHeadWrapper",
     "keras_lib": r"model_to_estimator\w*",
 }
-"""Module of tensorflow_estimator -> pattern of the public names in it that call Keras 2."""
+"""{module of tensorflow_estimator: pattern of its public names that call Keras 2}."""
 
 
 def prefer_version_2() -> None:
-    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided.
+    """Make `tf.keras` an installed tf-keras, unless TF_USE_LEGACY_KERAS is set or it is in use.
 
     Raises:
-      CompatError: TF_USE_LEGACY_KERAS is set without an installed tf-keras.
+      CompatError: TF_USE_LEGACY_KERAS is set, but tf-keras is not installed.
     """
-    switched = os.environ.get(SWITCH) in ("1", "true", "True")
-    installed = importlib.util.find_spec("tf_keras") is not None
-    if switched and not installed:
+    is_set = os.environ.get(SWITCH) in ("1", "true", "True")
+    is_installed = importlib.util.find_spec("tf_keras") is not None
+    if is_set and not is_installed:
         raise errors.CompatError(
-            f"{SWITCH} must be unset where tf-keras is not installed, got "
+            f"{SWITCH} must be unset, as tf-keras is not installed, got "
             f"{os.environ[SWITCH]!r}. pip install tf-keras, or unset {SWITCH}."
         )
     if not versions.turns_to_keras_2():
@@ -58,14 +58,14 @@ def prefer_version_2() -> None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         os.environ[SWITCH] = "1"
-    # Keras is a lazy loader until its first use; later it cannot be exchanged.
+    # `tf.keras` is a lazy loader until its first use; after that, it cannot be replaced.
     elif not getattr(vars(tensorflow).get("keras"), "_tfll_initialized", True):
         os.environ[SWITCH] = "1"
         _redirect_imports()
 
 
 def in_use() -> str:
-    """Return the version of the Keras behind `tf.keras`."""
+    """Return the version of the Keras that `tf.keras` is."""
     import tensorflow as tf
 
     package = tf.keras.Model.__module__.partition(".")[0]
@@ -73,7 +73,7 @@ def in_use() -> str:
 
 
 def guard() -> None:
-    """If `tf.keras` is not Keras 2, let functions that need it refuse and name the remedy."""
+    """If `tf.keras` is not Keras 2, let functions that need Keras 2 fail with instructions."""
     version = in_use()
     if version.startswith("2."):
         return
@@ -97,7 +97,7 @@ def how_to_get() -> str:
 
 def _redirect_imports() -> None:
     """Make `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
-    # Callers have found tf-keras.
+    # Callers have checked that tf-keras is installed.
     spec = cast(importlib.machinery.ModuleSpec, importlib.util.find_spec("tf_keras"))
     package = pathlib.Path(cast(str, spec.origin)).parent
     for name, version in (("tensorflow", "_v2"), ("tensorflow.compat.v1", "_v1")):
@@ -114,7 +114,7 @@ def _public_members(module, pattern: str) -> list[tuple[str, Callable]]:
 
 
 def _make_refusal(name: str, version: str) -> Callable:
-    """Return a function that says that `name` needs Keras 2, and how to get it."""
+    """Return a function that fails: `name` needs Keras 2, and the error says how to get it."""
 
     def refuse(*args, **kwargs):
         checks.fail(name, "run on Keras 2", version, how_to_get(), errors.CompatError)
@@ -123,11 +123,10 @@ def _make_refusal(name: str, version: str) -> Callable:
 
 
 def _replace(function: Callable, replacement: Callable) -> None:
-    """Put `replacement` wherever tensorflow_estimator's modules hold `function`."""
+    """Replace a function in all modules of tensorflow_estimator that hold it."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
-                # Modules of tensorflow_estimator import functions by name, so each holds a
-                # reference.
+                # Modules import functions by name, so each of them holds a reference.
                 if value is function:
                     setattr(module, key, replacement)

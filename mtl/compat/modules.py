@@ -1,9 +1,9 @@
-"""Finds the successors of modules that TensorFlow dropped.
+"""Imports replacements for modules that TensorFlow dropped.
 
-A TensorFlow that still ships a module keeps its own.
+If TensorFlow still has a module, its own module is imported.
 
     modules.install()
-    from tensorflow.python.distribute import estimator_training   # ours from TensorFlow 2.16 on
+    from tensorflow.python.distribute import estimator_training   # from mtl on TensorFlow 2.16
 """
 
 import importlib
@@ -16,21 +16,21 @@ from typing import cast
 _ESTIMATOR = "tensorflow_estimator.python.estimator"
 
 STAND_INS = {
-    # Estimator's use of the distribute coordinator; imported by estimator, run_config, training.
+    # For the distribute coordinator; `estimator`, `run_config` and `training` import it.
     "tensorflow.python.distribute.estimator_training": "mtl.compat.estimator_training",
-    # TPU only; tpu_estimator imports them, and TPUEstimator(use_tpu=False) never calls them.
+    # For TPUs; tpu_estimator imports these, but TPUEstimator(use_tpu=False) never calls them.
     "tensorflow.python.tpu.session_support": "mtl.compat.tpu",
     "tensorflow.python.tpu.tpu_embedding": "mtl.compat.tpu",
     "tensorflow.python.tpu.tpu_embedding_gradient": "mtl.compat.tpu",
 }
-"""Dropped modules that are written anew here."""
+"""{dropped module: the module of mtl that replaces it}."""
 
 ALIASES = {
-    # Ways of writing tf.estimator in an import statement.
+    # Names of tf.estimator in import statements.
     "tensorflow.estimator": f"{_ESTIMATOR}.api._v2.estimator",
     "tensorflow.compat.v1.estimator": f"{_ESTIMATOR}.api._v1.estimator",
     "tensorflow.compat.v2.estimator": f"{_ESTIMATOR}.api._v2.estimator",
-    # Forwarding modules that TensorFlow 2.15 still had.
+    # Modules of TensorFlow 2.15 that only forward to tensorflow_estimator.
     "tensorflow.python.estimator": _ESTIMATOR,
     "tensorflow.python.tpu.async_checkpoint": f"{_ESTIMATOR}.tpu.async_checkpoint",
     "tensorflow.python.tpu.error_handling": f"{_ESTIMATOR}.tpu.error_handling",
@@ -39,17 +39,17 @@ ALIASES = {
     "tensorflow.python.tpu.tpu_estimator": f"{_ESTIMATOR}.tpu.tpu_estimator",
     "tensorflow.python.tpu.util": f"{_ESTIMATOR}.tpu.util",
 }
-"""Other names of tensorflow_estimator's own modules, submodules included."""
+"""{dropped name of a module: the module of tensorflow_estimator}; also for submodules."""
 
 
 def install() -> None:
-    """Register the finder, once."""
+    """Register the finder, if it is not registered yet."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def successor(name: str) -> str | None:
-    """Return the module that stands in for the dropped module `name`, or None."""
+    """Return the module that replaces a dropped module; None for other modules."""
     if name in STAND_INS:
         return STAND_INS[name]
     for old, new in ALIASES.items():
@@ -59,26 +59,28 @@ def successor(name: str) -> str | None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads a dropped module as its successor: the same module object under both names."""
+    """Loads the replacement of a dropped module, as the same module object under both names."""
 
     def find_spec(self, name, path=None, target=None):
-        if successor(name) is None or self._is_there(name, path):
+        if successor(name) is None or self._is_in_tensorflow(name, path):
             return None
         return importlib.machinery.ModuleSpec(name, self)
 
-    def _is_there(self, name: str, path) -> bool:
-        """Return whether TensorFlow ships `name` itself; below an alias, files are not its own."""
+    def _is_in_tensorflow(self, name: str, path) -> bool:
+        """Return True if TensorFlow has a module; files below an alias belong to its target."""
         parent = name.rpartition(".")[0]
-        aliased = parent in sys.modules and sys.modules[parent].__name__ != parent
-        return not aliased and importlib.machinery.PathFinder.find_spec(name, path) is not None
+        is_below_alias = parent in sys.modules and sys.modules[parent].__name__ != parent
+        if is_below_alias:
+            return False
+        return importlib.machinery.PathFinder.find_spec(name, path) is not None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        # `find_spec` returns a spec only if there is a successor.
+        # `find_spec` returns a spec only if there is a replacement.
         module = importlib.import_module(cast(str, successor(spec.name)))
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has put the alias's spec on the module; it keeps its own.
+        # The import system has set the spec of the dropped name; restore the module's own spec.
         spec = cast(importlib.machinery.ModuleSpec, module.__spec__)
         module.__spec__ = spec.loader_state

@@ -1,7 +1,7 @@
-"""Stands in for TPU modules that TensorFlow 2.16 and later dropped.
+"""Replaces modules for TPUs that TensorFlow 2.16 dropped.
 
-tensorflow-estimator imports them on every machine and uses them on a TPU only. Any name can be
-imported from here; using it says that this needs a TPU and TensorFlow 2.15.
+tensorflow-estimator imports them on every machine, but uses them only on a TPU. Any name can be
+imported from here; its use is an error, because it needs a TPU and TensorFlow 2.15.
 """
 
 from mtl.compat import errors
@@ -14,10 +14,10 @@ def __getattr__(name: str) -> type:
 
 
 class _NeedsTPU:
-    """A name whose use is refused."""
+    """A class that fails when it is used."""
 
     def __init__(self, *args, **kwargs):
         raise errors.CompatError(
-            f"tf.estimator.tpu must run on TensorFlow 2.15, got a newer one without "
+            f"tf.estimator.tpu must run on TensorFlow 2.15, got a newer version without "
             f"{type(self).__name__}. TPUEstimator with use_tpu=False works on every version."
         )

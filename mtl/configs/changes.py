@@ -20,27 +20,27 @@ _SHOWN = 3
 
 
 def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Warn if a run goes on with settings that differ from its saved ones."""
+    """Warn if a run continues with settings that differ from its saved settings."""
     if run_directory.find_latest(model_dir) is None:
         return
-    # Comparing may only import packages that the program already uses.
+    # Loading the saved file must not import packages that the program does not use.
     parts = list(types.walk_parts(experiment))
     modules = [type(part).__module__ for part in parts]
     modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
-    known = {module.partition(".")[0] for module in modules}
-    # Settings are only compared; files and servers that they name stay unopened.
-    trusted = trust.Trusted(sorted(known), places.REFUSED)
+    packages = {module.partition(".")[0] for module in modules}
+    # All settings are allowed: they are only compared, and no file or server is opened.
+    trusted = trust.Trusted(sorted(packages), places.REFUSED)
     try:
-        # Loading replaces gin's bindings, which functions of the present run still look up.
+        # Loading would replace gin's bindings, which functions of this run still look up.
         with config.isolated():
             file = config.saved_in(model_dir)
             before = config.load([file], (), trusted)
     except checks.UserError:  # The saved file is missing, or cannot be built any more.
         return
-    changed = flat_settings.compare({"before": before, "now": experiment})
-    if changed:
-        told = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changed.items()]
+    changes = flat_settings.compare({"before": before, "now": experiment})
+    if changes:
+        texts = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changes.items()]
         step = run_directory.step_of(model_dir)
         message = "%s goes on from step %d, with other settings: %s. Another folder starts anew."
-        more = [f"and {len(told) - _SHOWN} more"] * (len(told) > _SHOWN)
-        _log.warning(message, model_dir, step, ", ".join([*told[:_SHOWN], *more]))
+        more = [f"and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)
+        _log.warning(message, model_dir, step, ", ".join([*texts[:_SHOWN], *more]))

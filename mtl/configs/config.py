@@ -1,6 +1,6 @@
-"""Builds the experiment that gin files describe, refuses their mistakes, and saves them.
+"""Builds the experiment that gin files describe, and saves its settings in the run's folder.
 
-A gin file describes one run.
+A mistake in a gin file is a `checks.UserError`. A gin file describes one run.
 
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
@@ -36,8 +36,8 @@ with deferred.imports():
 _log = logging.getLogger("mtl")
 
 _FILE = "config.gin"
-# A launcher may load the same files several times.
-_TOLD = set[str]()
+# The warnings so far: a command may load the same files several times.
+_WARNINGS = set[str]()
 # The first line of a saved file; gin reads it as a comment.
 _SEAL = b"# checksum of the lines below: "
 
@@ -50,45 +50,45 @@ def load(
 ) -> experiment.Experiment:
     """Build the experiment that the files and then the bindings `params` describe.
 
-    Imports and builds only `trusted` code. A run in `model_dir` keeps the defaults that it was
-    trained with, if this version has others.
+    Only `trusted` code is imported and built. If a default has changed since a run in `model_dir`
+    was trained, the run keeps its earlier default.
 
     Args:
-      files: paths of gin files; later bindings override earlier ones.
+      files: paths of gin files; later bindings override earlier bindings.
       params: bindings such as "Run.seed = 2", which come after all files.
       trusted: the packages whose code may run.
-      model_dir: the folder of the run; None if it has none yet.
+      model_dir: the folder of the run; None for a run without a folder.
 
     Raises:
-      UserError: in one line, with file and line if they are known.
+      UserError: a file or a setting has a mistake; the text names file and line if possible.
     """
     bindings, used = find_bindings(files, params, trusted)
     for line in gin_usage.tell_replaced(bindings, experiment.Experiment):
-        if line not in _TOLD:
-            _TOLD.add(line)
+        if line not in _WARNINGS:
+            _WARNINGS.add(line)
             _log.warning("Warning: %s", line)
-    # Gin keeps its bindings for the whole process: earlier bindings would hold here, too.
+    # Gin keeps its bindings for the whole process: bindings of an earlier call would still hold.
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
     # Parse all bindings with the same imports at once: gin spends half its time on imports.
-    for imports, some in itertools.groupby(used, lambda binding: binding.imports):
-        gin.parse_config(gin_files.write_bindings(imports, some))
+    for imports, group in itertools.groupby(used, lambda binding: binding.imports):
+        gin.parse_config(gin_files.write_bindings(imports, group))
     try:
         gin.finalize()
         # Gin calls all constructors here; their checks raise most of the errors of settings.
-        made = gin.get_configurable(experiment.Experiment)()
+        built = gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
         raise checks.UserError(gin_errors.explain(error, bindings)) from error
     except SystemExit as error:
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
     try:
-        # Only now are the settings that lie in defaults and in parts of other packages known.
-        trusted.check_built(made)
+        # Checked after building: settings may also come from defaults and from other packages.
+        trusted.check_built(built)
     except checks.UserError as error:
         part = str(error).partition(".")[0]
         raise checks.UserError(gin_errors.put_place(str(error), part, None, bindings)) from error
-    return made
+    return built
 
 
 def find_bindings(
@@ -104,7 +104,7 @@ def find_bindings(
       trusted: the packages whose code may run.
 
     Raises:
-      UserError: with file and line.
+      UserError: a file has a mistake; the text names file and line.
     """
     root = experiment.Experiment
     bindings = gin_files.read(files, params, trusted)
@@ -115,7 +115,7 @@ def find_bindings(
 
 
 def name_model_dir(files: Sequence[str]) -> str:
-    """Return a folder for a run without --model_dir, from the name of its last file."""
+    """Return the folder of a run without --model_dir: `runs/` and the name of its last file."""
     return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
@@ -147,10 +147,10 @@ def read(path: str) -> str:
         )
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
-        # From an earlier version, or from a user who removed the checksum to edit the rest.
+        # An earlier version wrote the file, or a user removed the checksum to edit the file.
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
-    # A file of zeros, as a crash can leave it, looks like one without a checksum.
+    # After a crash, a file can consist of zeros; it then looks like a file without a checksum.
     if seal != _sealing(text) or b"\0" in text:
         raise checksums.describe_damage(path, "its checksum differs", fix)
     if not text.strip():
@@ -167,7 +167,7 @@ def _sealing(text: bytes) -> bytes:
 
 
 def save(model_dir: str, written: str | None = None) -> None:
-    """Write the effective configuration, or a text, beside the checkpoints, atomically.
+    """Write the effective configuration, or another text, to config.gin in the run's folder.
 
     Args:
       model_dir: the folder of the run.
@@ -185,7 +185,7 @@ def forget(model_dir: str) -> None:
 
 
 class GinState:
-    """The state of gin at a moment: bindings, and the classes that they name.
+    """A snapshot of gin's state: its bindings, and the classes that they name.
 
     A function that a gin file names, such as `KerasModel.build`, looks up its bindings when it is
     called. Building a graph therefore needs gin's state from the load of the experiment.
@@ -196,25 +196,28 @@ class GinState:
         # Gin has no public way to save its state.
         self._maps = [config._CONFIG, config._SINGLETONS, config._IMPORTS]
         self._maps += [config._OPERATIVE_CONFIG, config._INVERSE_REGISTRY]
-        self._held = [held.copy() for held in self._maps]
-        # A map of selectors with an index of their endings, so it is copied apart.
-        self._known, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
+        self._copies = [state.copy() for state in self._maps]
+        # The registry is not a dict: it also indexes the endings of its keys.
+        self._registry, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
 
     def restore(self) -> None:
-        """Give gin this state again, without any later bindings."""
-        for current, held in zip(self._maps, self._held, strict=True):
+        """Restore this state, without any later bindings."""
+        for current, saved in zip(self._maps, self._copies, strict=True):
             current.clear()
-            current.update(held)
+            current.update(saved)
         gin.config._REGISTRY.clear()
-        # Set one by one, which builds the index of endings anew.
-        for selector, configurable in self._known.items():
+        # Set the items one by one: that builds the index of the endings again.
+        for selector, configurable in self._registry.items():
             gin.config._REGISTRY[selector] = configurable
         gin.config._set_config_is_locked(self._is_locked)
 
 
 @contextlib.contextmanager
 def isolated(state: GinState | None = None) -> Iterator[None]:
-    """Restore gin's state at the end, since a program may use gin itself; `state` holds within."""
+    """Set gin's state to `state`, or keep it, inside this context; restore it at the end.
+
+    A program may use gin for its own purposes, so mtl must not change gin's state.
+    """
     before = GinState()
     try:
         if state is not None:
@@ -237,10 +240,10 @@ def _in_order() -> Iterator[None]:
     Some orders have a meaning: for example, which rows a split holds out first.
     """
     # `gin.config_str` formats each value with this module.
-    theirs = gin.config.pprint
-    formatted = functools.partial(pprint.pformat, sort_dicts=False)
-    gin.config.pprint = types.SimpleNamespace(pformat=formatted)
+    before = gin.config.pprint
+    format_value = functools.partial(pprint.pformat, sort_dicts=False)
+    gin.config.pprint = types.SimpleNamespace(pformat=format_value)
     try:
         yield
     finally:
-        gin.config.pprint = theirs
+        gin.config.pprint = before

@@ -1,4 +1,4 @@
-"""Adds the place of a setting to errors that show when the parts of a run are built.
+"""Adds the file and line of a setting to the errors that arise when gin builds parts.
 
 raise checks.UserError(gin_errors.explain(error, bindings))
 # train.gin line 12: MLP.activation must be one of relu, tanh, got 'rleu'. Did you mean 'relu'?
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from mtl import checks
 from mtl.configs import gin_files, gin_usage
 
-# Gin appends such a line to an error for each constructor around it; the first is the innermost.
+# Gin appends this line to an error for each constructor on the stack, the innermost first.
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")
 
 
 def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """Return an error of gin's building as a message, after the place of the setting.
+    """Return the message of an error that gin raised, after the file and line of the setting.
 
     Args:
-      error: what gin raised as it called the constructors.
+      error: the error that gin raised when it called the constructors.
       bindings: all bindings of the files, for their places.
     """
     message = str(error).splitlines()[0]
@@ -39,7 +39,7 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
 def _tell_lacking(
     name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """Return advice to bind the required settings that a class is built without."""
+    """Return advice to bind the required settings that are missing."""
     places = {
         (use.target.__name__, use.scope): (binding.place, use)
         for binding in bindings
@@ -48,14 +48,14 @@ def _tell_lacking(
     }
     place, use = places.get((name, scope), (None, name))
     key = repr(use).strip("@()'")
-    listed = " and ".join(f"{key}.{setting}" for setting in settings)
-    return f"{place}: {use!r} needs a binding of {listed}." if place else f"bind {listed}."
+    names = " and ".join(f"{key}.{setting}" for setting in settings)
+    return f"{place}: {use!r} needs a binding of {names}." if place else f"bind {names}."
 
 
 def put_place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """Return a message about a class, after the file and line that set it, if one does.
+    """Return a message about a class, after the file and line of the setting if there are any.
 
     Args:
       message: an error that starts with "<class>.<setting>", or quotes the value.
@@ -64,26 +64,26 @@ def put_place(
       bindings: all bindings of the files.
     """
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
-    named = _list_named(of_class, name, message)
-    # An inner scope overrides an outer one, so its binding set the value.
-    innermost = sorted(named, key=lambda binding: len(binding.scope))
-    return f"{innermost[-1].place}: {message}" if named else message
+    of_setting = _list_named(of_class, name, message)
+    # An inner scope overrides an outer scope, so its binding set the value.
+    innermost = sorted(of_setting, key=lambda binding: len(binding.scope))
+    return f"{innermost[-1].place}: {message}" if of_setting else message
 
 
 def _list_named(
     bindings: Sequence[gin_files.Binding], name: str, message: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of the setting at the beginning of a message, else of quoted ones."""
+    """Return the bindings of the setting that a message begins with, else of a value it quotes."""
     setting = re.match(rf"{name}\.(\w+)", message)
-    named = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
-    if named:
-        return named
+    matches = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
+    if matches:
+        return matches
     word = re.search(r"'[^']*'", message)
     return [binding for binding in bindings if word and word.group() in repr(binding.value)]
 
 
 def _sets_class(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
-    """Return whether a binding belongs to a class, in a scope if that is known."""
+    """Return True if a binding belongs to a class in a scope; None stands for any scope."""
     if not binding.target or binding.selector.rpartition(".")[2] != name:
         return False
     return scope is None or gin_usage.covers(binding.scope, scope)

@@ -22,9 +22,9 @@ _ONE_BINDING = (
     "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
-# Includes are read by recursion, whose own limit would end in a traceback.
+# Includes are read by recursion; Python's limit of recursion would end in a traceback.
 _DEEPEST = 50
-# With this statement gin resolves a class by the imports of its file, not by a global name.
+# This statement makes gin resolve a class by the imports of its file, not by a global name.
 _DYNAMIC = "from __gin__ import dynamic_registration"
 # The folder that holds mtl/ and gin_configs/.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,10 +45,10 @@ class Place:
         return f"{self.file} line {self.line}" if self.line else self.file
 
 
-# Equal only to itself: `_resolve_binding` fills in the full name and the class later.
+# Not frozen, and without `__eq__`: `_resolve_binding` fills in the full name and the class later.
 @dataclasses.dataclass(eq=False)
 class Reference:
-    """`@scope/module.Class()` in a value."""
+    """A reference `@scope/module.Class()` in a value."""
 
     scope: str
     selector: str
@@ -62,7 +62,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """`%name` in a value."""
+    """A macro `%name` in a value."""
 
     name: str
 
@@ -72,17 +72,17 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A resolved binding.
+    """A binding of a gin file, with its class.
 
     Attributes:
       scope: the part of the key before the last "/".
       selector: the name of the class in the file, or the name of a macro.
-      parameter: empty for a macro.
-      target: the class itself, None for a macro.
+      parameter: the setting; "" for a macro.
+      target: the class itself; None for a macro.
       value: Python literals with `Reference` and `Macro` in them.
       uses: the references and macros in the value.
-      imports: the import statements that it needs.
-      place: its file and line.
+      imports: the import statements that the binding needs.
+      place: the file and the line of the binding.
       within: the files that include the file of `place`, the outermost first.
     """
 
@@ -104,7 +104,7 @@ class Binding:
 
     @property
     def key(self) -> tuple[str, Any, str]:
-        """A value that is equal for bindings that override each other."""
+        """A key that is equal for bindings that override each other."""
         return self.scope, self.target or self.selector, self.parameter
 
 
@@ -113,9 +113,10 @@ def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
 
     Args:
       imports: import statements.
-      bindings: whose selectors start with names that these statements bind.
+      bindings: bindings whose selectors start with names that these statements import.
     """
-    return "\n".join([_DYNAMIC, *imports, *(f"{one.name} = {one.value!r}" for one in bindings)])
+    lines = (f"{binding.name} = {binding.value!r}" for binding in bindings)
+    return "\n".join([_DYNAMIC, *imports, *lines])
 
 
 def read(
@@ -131,7 +132,7 @@ def read(
       trusted: the packages whose modules may be imported.
 
     Raises:
-      UserError: with file and line.
+      UserError: a file or binding has a mistake; the text names file and line.
     """
     reader = _Reader(trusted)
     for file in files:
@@ -143,7 +144,7 @@ def read(
 
 
 class _Reader:
-    """Reads one file after the other."""
+    """Collects the bindings of several files."""
 
     def __init__(self, trusted: trust.Trusted):
         self.bindings: list[Binding] = []
@@ -160,17 +161,17 @@ class _Reader:
         try:
             self._read_text(file, text, within)
         except checks.UserError:
-            # An include can lead to any file of this machine, and a syntax error quotes its line.
+            # An include can name any file of this machine, and a syntax error quotes its line.
             if not _may_be_private(file, within):
                 raise
-            told = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
-            # `from None`: the first error holds the line.
-            raise checks.UserError(f"{file!r} {told}.") from None
+            problem = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
+            # `from None` drops the first error, whose text holds the line.
+            raise checks.UserError(f"{file!r} {problem}.") from None
 
     def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
         names, is_dynamic = gin_names.Names(self._trusted), False
-        # Bindings of this file alone: a file may override its includes, but not itself.
-        own: dict[Any, Binding] = {}
+        # Only bindings of this file: a file may override its includes, but not itself.
+        bindings: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, text):
             with _add_place(place):
                 match statement:
@@ -181,7 +182,7 @@ class _Reader:
                     case config_parser.IncludeStatement():
                         start = len(self.bindings)
                         self.read_file(statement.filename, (*within, file))
-                        _refuse_overridden(own, self.bindings[start:], place)
+                        _refuse_overridden(bindings, self.bindings[start:], place)
                     case config_parser.BindingStatement():
                         # A macro needs no class, so it may also stand in a file without this
                         # statement.
@@ -189,8 +190,8 @@ class _Reader:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
                         resolved = _resolve_binding(statement, uses, names, place, names.known)
                         binding = dataclasses.replace(resolved, within=within)
-                        _refuse_twice(own, binding)
-                        own[binding.key] = binding
+                        _refuse_twice(bindings, binding)
+                        bindings[binding.key] = binding
                         self.bindings.append(binding)
         # Names of all files, for `read_param`; a file itself sees only its own imports.
         self._names.update(names)
@@ -222,8 +223,7 @@ def _resolve_binding(
 ) -> Binding:
     for use in uses:
         if isinstance(use, Reference):
-            # The same object lies in `statement.value`, so the written value has the full name,
-            # too.
+            # `statement.value` holds the same object, so the full name appears there, too.
             use.selector = full(use.selector)
             use.target = names.resolve(use.selector)
     selector, target, parameter = statement.selector, None, statement.arg_name
@@ -249,19 +249,19 @@ def _resolve_binding(
     )
 
 
-def _refuse_twice(own: Mapping[Any, Binding], binding: Binding) -> None:
-    earlier = own.get(binding.key)
+def _refuse_twice(bindings: Mapping[Any, Binding], binding: Binding) -> None:
+    earlier = bindings.get(binding.key)
     if earlier:
         raise checks.UserError(f"{binding.name} is bound in line {earlier.place.line} already.")
 
 
 def _refuse_overridden(
-    own: Mapping[Any, Binding], included: Sequence[Binding], place: Place
+    bindings: Mapping[Any, Binding], included: Sequence[Binding], place: Place
 ) -> None:
-    """Fail if an include overrides a binding above it in the file."""
+    """Fail if an include overrides a binding that stands above the include in the file."""
     for late in included:
-        early = own.get(late.key)
-        # By their text, because equal references in two files are different objects.
+        early = bindings.get(late.key)
+        # Compare texts, because equal references in two files are different objects.
         if early and repr(early.value) != repr(late.value):
             raise checks.UserError(
                 f"{late.place} overrides {early.name}, bound above in line "
@@ -285,23 +285,23 @@ class _Delegate(config_parser.ParserDelegate):
     """Records the references and macros that the parser meets."""
 
     def __init__(self):
-        self._met: list[Reference | Macro] = []
+        self._uses: list[Reference | Macro] = []
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
         scope, _, selector = scoped_configurable_name.rpartition("/")
         reference = Reference(scope, selector, evaluate)
-        self._met.append(reference)
+        self._uses.append(reference)
         return reference
 
     def macro(self, macro_name: str) -> Macro:
         macro = Macro(macro_name)
-        self._met.append(macro)
+        self._uses.append(macro)
         return macro
 
     def take(self) -> list[Reference | Macro]:
         """Return the references and macros since the last call."""
-        met, self._met = self._met, []
-        return met
+        uses, self._uses = self._uses, []
+        return uses
 
 
 def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Reference | Macro]]]:
@@ -331,7 +331,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 def _syntax_problem(error: SyntaxError) -> str:
     """Return the message of gin's parser in one line."""
     message, line = error.msg, (error.text or "").strip()
-    # Patterns of the messages of gin's parser, whose errors have one class for all mistakes.
+    # Gin's parser raises the same class for all mistakes, so the text must tell them apart.
     if message.startswith("Expected newline"):
         return f"a line must hold one binding, include or import of one name, got {line[:200]!r}."
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)
@@ -344,31 +344,31 @@ def _syntax_problem(error: SyntaxError) -> str:
 
 
 def _find_file(file: str) -> pathlib.Path | None:
-    """Return the path of a file; a relative path starts here or in the folder of this project."""
+    """Return the path of a file, relative to the current folder or to the project's folder."""
     return next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
 
 
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
-    """Return whether an untrusted file may lead to a private one, such as /proc/self/environ.
+    """Return True if an include or a link may name a private file, such as /proc/self/environ.
 
-    Errors then do not quote its lines. The user chooses the files that flags name.
+    Errors then do not quote its lines. Files that flags name are not private: the user named them.
     """
-    found = _find_file(file)
-    is_other = found is not None and found.resolve().suffix != ".gin"
+    path = _find_file(file)
+    is_other = path is not None and path.resolve().suffix != ".gin"
     return is_other and (bool(within) or file.endswith(".gin"))
 
 
 def _load_text(file: str) -> str:
     """Return the text of a file."""
-    found = _find_file(file)
-    if found is None:
+    path = _find_file(file)
+    if path is None:
         folder, name = os.path.split(file)
         neighbours = next((p for p in (pathlib.Path(folder), _ROOT / folder) if p.is_dir()), None)
         hint = checks.nearest(name, os.listdir(neighbours)) if neighbours else ""
         hint = "It is a folder." if os.path.isdir(file) else hint
         raise checks.UserError(f"there is no gin file {file!r}. {hint}".rstrip())
     try:
-        return found.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise checks.UserError(f"gin file {file!r} must be text in UTF-8.") from error
     except OSError as error:

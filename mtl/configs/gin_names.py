@@ -24,7 +24,7 @@ _DEEPEST = 30
 
 
 class Names:
-    """The names that import statements bind, as gin's dynamic registration sees them."""
+    """The names that the import statements of a gin file bind."""
 
     def __init__(self, trusted: trust.Trusted):
         self._trusted = trusted
@@ -42,7 +42,7 @@ class Names:
         self._trusted.check_module(statement.module)
         module = import_module(statement.module)
         name = statement.bound_name()
-        # `import a.b` binds `a` and is used as `a.b.X`; other statements bind one name.
+        # `import a.b` binds `a`, and files write `a.b.X`; other statements bind their last name.
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules.get(name)
         self._imports[whole] = statement.format()
@@ -60,21 +60,24 @@ class Names:
         return tuple(self._imports.values())
 
     def resolve(self, selector: str) -> Any:
-        """Return the object of a full selector, or None."""
+        """Return the class or function that a full selector names; None if there is none."""
         name, *attributes = selector.split(".")
-        found = self._modules.get(name)
+        target = self._modules.get(name)
         for attribute in attributes:
-            self._trusted.check_step(selector, found)
-            found = getattr(found, attribute, None)
-        # Gin files build classes and functions; other attributes, such as constants, are not for
-        # them.
-        if not callable(found):
+            self._trusted.check_step(selector, target)
+            target = getattr(target, attribute, None)
+        # Gin files may name only classes and functions, not other attributes such as constants.
+        if not callable(target):
             return None
-        self._trusted.check_target(selector, found)
-        return found
+        self._trusted.check_target(selector, target)
+        return target
 
     def known(self, selector: str) -> str:
-        """Return the selector itself if it is a full one; fail otherwise."""
+        """Return a full selector, with its present name.
+
+        Raises:
+          UserError: the selector names nothing.
+        """
         selector = old_names.current_selector(selector)
         if not self.resolve(selector):
             raise checks.UserError(self.unknown(selector))
@@ -84,44 +87,46 @@ class Names:
         """Return the full selector that ends with `selector`.
 
         Raises:
-          UserError: none ends with it, or several do.
+          UserError: no full selector ends with it, or selectors of several classes do.
         """
         selector = old_names.current_selector(selector)
         if self.resolve(selector):
             return selector
-        ending = [full for full in self._list_selectors() if full.endswith(f".{selector}")]
-        # By class: two imports of the same class, such as from a package and its module, are no
-        # conflict. The first one gives the name.
-        found = {self._find_class(full): full for full in reversed(ending)}
-        if len(found) > 1:
-            listed = " or ".join(sorted(found.values()))
-            raise checks.UserError(f"{selector!r} can be {listed}: write one of these.")
-        if not found:
+        matches = [full for full in self._list_selectors() if full.endswith(f".{selector}")]
+        # A class may be imported twice, from a package and from its module. That is no conflict,
+        # and the first import gives the name.
+        by_class = {self._find_class(full): full for full in reversed(matches)}
+        if len(by_class) > 1:
+            names = " or ".join(sorted(by_class.values()))
+            raise checks.UserError(f"{selector!r} can be {names}: write one of these.")
+        if not by_class:
             raise checks.UserError(self.unknown(selector))
-        return next(iter(found.values()))
+        return next(iter(by_class.values()))
 
     def unknown(self, selector: str) -> str:
-        """Return why a selector names nothing, with a suggestion."""
+        """Return a text that says why a selector names nothing, with a suggestion."""
         first, _, last = selector.rpartition(".")
         removal = old_names.find_removal(last, self._list_modules(first))
         if removal:
             return removal
         module = self._modules.get(first)
-        what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."
+        problem = f"{selector!r} is not imported."
+        if module:
+            problem = f"{first!r} has no class {last!r}."
         classes = self._list_selectors()
-        same = [full for full in classes if full.rpartition(".")[2] == last]
-        hint = checks.nearest(selector, same or classes)
+        namesakes = [full for full in classes if full.rpartition(".")[2] == last]
+        hint = checks.nearest(selector, namesakes or classes)
         lasts = {full.rpartition(".")[2]: full for full in classes}
         if not hint:
             close = checks.closest(last, lasts)
             hint = f"Did you mean {lasts[close]!r}?" if close else ""
-        known = ", ".join(sorted(self._modules)) or "nothing"
-        return f"{what} {hint or f'Imported are: {known}.'}"
+        imported = ", ".join(sorted(self._modules)) or "nothing"
+        return f"{problem} {hint or f'The file imports: {imported}.'}"
 
     def _list_modules(self, ending: str) -> list[str]:
         """Return the full names of the imported modules whose bound name ends with `ending`."""
-        found = {whole: module.__name__ for whole, module in self._imported.items()}
-        return [name for whole, name in found.items() if f".{whole}".endswith(f".{ending}")]
+        modules = {whole: module.__name__ for whole, module in self._imported.items()}
+        return [name for whole, name in modules.items() if f".{whole}".endswith(f".{ending}")]
 
     def _list_selectors(self) -> list[str]:
         """Return the full selectors of all objects in the imported modules."""
@@ -137,7 +142,7 @@ class Names:
 
 
 def list_classes(module: Any) -> list[str]:
-    """Return the public classes and functions of a module, except those from other packages."""
+    """Return the names of a module's public classes and functions, without imported ones."""
     return [name for name, value in vars(module).items() if _is_own(module, name, value)]
 
 
@@ -152,9 +157,9 @@ def import_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise checks.UserError(_import_problem(name, error)) from error
     except SystemExit as error:
-        # The exit would end this process; with code 0 the run would look finished.
+        # sys.exit in a module would end this process; with code 0 the run would look finished.
         problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
-        fix = "Keep what a script does under if __name__ == '__main__'."
+        fix = "Put the code of a script under if __name__ == '__main__'."
         raise checks.UserError(f"{problem}. {fix}") from error
     except KeyboardInterrupt:
         raise
@@ -177,12 +182,12 @@ def _import_problem(module: str, error: ModuleNotFoundError) -> str:
 
 
 def parameters(target: Any) -> list[str] | None:
-    """Return the parameters of a class or function; None if it takes any."""
+    """Return the names of the parameters of a class or function; None if it takes any name."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
         return None
-    # With **settings any name may be right.
+    # A function with **settings may take any name.
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return None
     return list(signature.parameters)
@@ -196,10 +201,10 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
       parameter: the setting that the file binds.
       target: the class or function.
     """
-    known = parameters(target)
-    if known is not None and parameter not in known:
-        hint = checks.nearest(parameter, known)
-        has = f"It has: {', '.join(known)}."
+    names = parameters(target)
+    if names is not None and parameter not in names:
+        hint = checks.nearest(parameter, names)
+        has = f"It has: {', '.join(names)}."
         raise checks.UserError(
             " ".join(filter(None, [f"{selector} has no parameter {parameter!r}.", hint, has]))
         )
@@ -208,15 +213,15 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 def check_value(name: str, value: Any, depth: int = 0) -> None:
     """Fail on values that gin files may not hold.
 
-    Such values are: values that gin cannot write, infinity, also as 1e999, deep lists, parts as
-    keys, and passwords.
+    These are values that gin cannot write, infinity (also as 1e999), deep lists, parts as keys, and
+    passwords.
 
     Args:
       name: the key of the binding, for the error.
       value: Python literals, with references and macros in them.
       depth: the number of lists and maps around the value.
     """
-    checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
+    checks.require(depth <= _DEEPEST, name, f"nest at most {_DEEPEST} lists or maps", "more")
     if isinstance(value, dict):
         for key in value:
             checks.is_a(name, key, (str, int, float), "have texts or numbers as keys")
@@ -236,6 +241,6 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
     is_buildable = inspect.isclass(value) or inspect.isfunction(value)
     if not is_buildable or name.startswith("_"):
         return False
-    # Names that a module imports from elsewhere do not count. A package also has the names that its
-    # modules define.
+    # Leave out names that a module imports from other packages. A package also has the names of its
+    # modules.
     return f"{value.__module__}.".startswith(f"{module.__name__}.")

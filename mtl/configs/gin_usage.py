@@ -1,11 +1,11 @@
-"""Finds the bindings that a run uses: those reached from the class that is built first.
+"""Finds the bindings that a run uses, from the class that is built first.
 
 used = gin_usage.used(bindings, experiment.Experiment)
 
-A binding is used if its class is built within its scope, and a binding of an inner scope does not
-override it. A later binding may replace the part that built its class: then the binding is left
-out, and `tell_replaced` says so. A binding that was never used is refused, because it may be a
-misspelt one.
+A binding is used if its class is built within its scope, and no binding of an inner scope overrides
+it. If a later binding replaces the part that builds its class, the binding is left out, and
+`tell_replaced` says so. A binding that no part would ever use is an error, because it may be
+misspelt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,14 @@ _SHOWN, _LONGEST = 4, 40
 
 
 class Built(NamedTuple):
-    """A class or function that a run builds: its scope, its name in the file, its bindings."""
+    """A class or function that a run builds.
+
+    Attributes:
+      target: the class or function.
+      scope: the gin scope in which it is built.
+      selector: its name in the file.
+      bindings: {parameter: the binding that holds}.
+    """
 
     target: Any
     scope: str
@@ -27,10 +34,10 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return `root` and everything built for it, in order, with bindings by parameter.
+    """Return `root` and everything that is built for it, in this order.
 
     Args:
-      bindings: of all files and parameters, in their order; the last one of a key counts.
+      bindings: the bindings of all files and flags, in order; of equal keys, the last counts.
       root: the class that is built first.
     """
     _, walk = _walk_from(root, bindings)
@@ -51,64 +58,63 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     """Return the bindings that hold when `root` is built.
 
     Args:
-      bindings: of all files and parameters, in their order; the last one of a key counts.
+      bindings: the bindings of all files and flags, in order; of equal keys, the last counts.
       root: the class that is built first.
 
     Raises:
-      UserError: a binding was never used.
+      UserError: no part would ever use a binding, or a part contains itself.
     """
     effective, walk = _walk_from(root, bindings)
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
-    # Only a replaced part used these: the user has not misspelt them.
-    excused = _Walk(effective.values())
+    # Bindings that only a replaced part uses are not misspelt.
+    walk_of_replaced = _Walk(effective.values())
     for binding in replaced:
-        excused.use(binding, binding.scope)
+        walk_of_replaced.use(binding, binding.scope)
     for key, binding in effective.items():
-        if key not in walk.used and key not in excused.used:
+        if key not in walk.used and key not in walk_of_replaced.used:
             problem = _explain_unused(binding, walk, effective.values())
             raise gin_files.PlacedError(f"{binding.place}: {problem}")
     return [binding for key, binding in effective.items() if key in walk.used]
 
 
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
-    """Return a line for each binding that replaces a part, so that the part's settings are unused.
+    """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    Leaves out the settings of files that the replacing file includes: its author knew them.
+    Settings in files that the replacing file includes are left out: its author knew them.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
     lines = []
     for binding in bindings:
-        by = effective[binding.key]
-        if by is binding or not unused:
+        winner = effective[binding.key]
+        if winner is binding or not unused:
             continue
-        # The bindings that the replaced part would use.
+        # Visits the bindings that the replaced part would use.
         before = _Walk(effective.values())
         before.use(binding, binding.scope)
-        out = [other for other in unused if other.key in before.used]
-        # The lines name each binding once, with the first part that lost it.
+        dropped = [other for other in unused if other.key in before.used]
+        # The warnings name each binding once, with the first part that was replaced.
         unused = [other for other in unused if other.key not in before.used]
-        lines += _tell_unused(by, out)
+        lines += _tell_unused(winner, dropped)
     return lines
 
 
-def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> list[str]:
-    """Return a line if a binding made others unused, except those in files that it includes."""
-    # The author of a file knows what it includes.
-    told = [other for other in out if by.place.file not in other.within]
-    if not told:
+def _tell_unused(winner: gin_files.Binding, dropped: Sequence[gin_files.Binding]) -> list[str]:
+    """Return a warning that names dropped bindings, except in files that the winner includes."""
+    named = [other for other in dropped if winner.place.file not in other.within]
+    if not named:
         return []
-    listed = _list_settings(sorted(told, key=lambda other: bool(other.uses)))
-    return [f"{by.place} replaces {by.name}, so that nothing uses {listed}."]
+    settings = _list_settings(sorted(named, key=lambda other: bool(other.uses)))
+    return [f"{winner.place} replaces {winner.name}, so that nothing uses {settings}."]
 
 
 def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
     """Return some bindings with their values and places, parts last."""
-    told = [f"{one.name} = {_shorten_value(one)} ({one.place})" for one in bindings[:_SHOWN]]
+    texts = [f"{b.name} = {_shorten_value(b)} ({b.place})" for b in bindings[:_SHOWN]]
     more = len(bindings) - _SHOWN
-    return ", ".join(told) + f" and {more} more" * (more > 0)
+    return ", ".join(texts) + f" and {more} more" * (more > 0)
 
 
 def _shorten_value(binding: gin_files.Binding) -> str:
@@ -117,12 +123,12 @@ def _shorten_value(binding: gin_files.Binding) -> str:
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Return whether a binding of the scope `outer` holds in the scope `inner`."""
+    """Return True if a binding of the scope `outer` holds in the scope `inner`."""
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
 class Index:
-    """Bindings by target, because a file may have as many bindings as it builds parts."""
+    """Bindings by class: a file may have thousands, and a search through all would be slow."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._settings: dict[tuple[int, str], list[gin_files.Binding]] = {}
@@ -137,7 +143,7 @@ class Index:
     def select_holding(self, target: Any, scope: str) -> dict[str, gin_files.Binding]:
         """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
         parts = scope.split("/") if scope else []
-        # The outermost first: in the map below, later and inner scopes replace earlier ones.
+        # The outermost first: in the map below, bindings of inner scopes replace earlier entries.
         scopes = ["", *("/".join(parts[: i + 1]) for i in range(len(parts)))]
         holding = [b for outer in scopes for b in self._settings.get((id(target), outer), ())]
         return {binding.parameter: binding for binding in holding}
@@ -154,7 +160,7 @@ class _Walk:
         self.used: set[tuple[str, Any, str]] = set()
 
     def build(self, target: Any, scope: str, selector: str = "") -> None:
-        """Visit the settings of `target`, as gin finds them in `scope`."""
+        """Visit the bindings that hold for `target` in `scope`."""
         if (target, scope) in self.built:
             return
         holds = self._index.select_holding(target, scope)
@@ -166,11 +172,11 @@ class _Walk:
         self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
-        """Visit the value of a binding; a reference without a scope keeps this one."""
+        """Visit the value of a binding; a reference without a scope gets the scope `scope`."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
-                # Gin would build such a part until Python's recursion ends.
+                # Gin would build a part within itself until Python's limit of recursion.
                 if use.called and (use.target, use.scope or scope) in self._within:
                     self.endless.append((binding, use))
                 self.build(use.target, use.scope or scope, use.selector)
@@ -178,8 +184,7 @@ class _Walk:
                 self.endless.append((binding, use))
             else:
                 self._within.append(use)
-                # Gin evaluates `%x` as `@x/gin.macro()`, so the scope within is the name of the
-                # macro.
+                # Gin evaluates `%x` as `@x/gin.macro()`, so the name of the macro is the scope.
                 for macro in self._index.macros.get(use.name, ()):
                     self.use(macro, use.name)
                 self._within.pop()
@@ -188,19 +193,19 @@ class _Walk:
 def _explain_unused(
     binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]
 ) -> str:
-    """Return why a binding is unused."""
+    """Return a text that says why a binding is unused."""
     if not binding.parameter:
         return _problem_of_macro(binding.name, walk, [other.name for other in bindings])
     scopes = sorted(scope for target, scope in walk.built if target is binding.target)
-    what = f"{binding.name} is not used by this run:"
+    problem = f"{binding.name} is not used by this run:"
     if not scopes:
-        return f"{what} nothing builds @{binding.selector}()."
+        return f"{problem} nothing builds @{binding.selector}()."
     if not any(covers(binding.scope, scope) for scope in scopes):
-        listed = ", ".join(filter(None, scopes))
-        built = f"in {listed}" if listed else f"without a scope, as @{binding.selector}()"
-        hint = checks.nearest(binding.scope, scopes) or f"It is built {built}."
-        return f"{what} nothing builds @{binding.scope}/{binding.selector}(). {hint}"
-    return f"{what} inner scopes bind it again in {', '.join(scopes)}."
+        names = ", ".join(filter(None, scopes))
+        place = f"in {names}" if names else f"without a scope, as @{binding.selector}()"
+        hint = checks.nearest(binding.scope, scopes) or f"It is built {place}."
+        return f"{problem} nothing builds @{binding.scope}/{binding.selector}(). {hint}"
+    return f"{problem} inner scopes bind it again in {', '.join(scopes)}."
 
 
 def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:

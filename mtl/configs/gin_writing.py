@@ -1,9 +1,9 @@
 """Writes an experiment that was built in Python as a gin file.
 
-text = gin_writing.write(experiment)         # for `config.save`; a UserError names the obstacle
+text = gin_writing.write(experiment)         # for `config.save`
 
-A part that has the same settings as all parts of its class is bound by its class alone. Others get
-a scope, named after them or after the setting that holds them.
+If all parts of a class have the same settings, they are bound without a scope. Otherwise each part
+gets a scope, from its `name` or from the setting that holds it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _FIX = "Define it in a module that can be imported, so that launchers can read t
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part that is built: its class, and {setting: value} of the settings to write."""
+    """A part: its class, and pairs (setting, value) of the settings to write."""
 
     kind: type
     settings: tuple[tuple[str, Any], ...]
@@ -45,19 +45,19 @@ def write(experiment: Any) -> str:
     """Return an experiment as a gin file.
 
     Raises:
-      UserError: a gin file cannot name a part of it, such as a class of a notebook.
+      UserError: a gin file cannot name a part, such as a class that a notebook defines.
     """
     return _Writer().write(experiment)
 
 
 class _Writer:
-    """A file: its imports, and the parts that it binds, in the order of their use."""
+    """Collects the imports and the parts of a gin file, in the order of their first use."""
 
     def __init__(self):
         self._imports: dict[str, str] = {}  # Name in the file -> statement.
         self._modules: dict[str, str] = {}  # Module -> name in the file.
         self._scopes: dict[_Part, str] = {}
-        # The order of first use, which is the order of the file.
+        # In the order of first use, which becomes the order of the file.
         self._kinds: dict[type, list[_Part]] = {}
 
     def write(self, root: Any) -> str:
@@ -68,14 +68,14 @@ class _Writer:
         return "\n".join([_START, *imports, "", *filter(None, blocks)]) + "\n"
 
     def _read(self, where: str, value: Any) -> Any:
-        """Return a value with `_Part`s in it, hashable if it is a part; fail on unfit values."""
+        """Return a value with a `_Part` in place of each part; fail if gin cannot write it."""
         if checks.is_part(value):
             return self._read_part(where, value)
         if isinstance(value, Mapping):
-            read = {
+            pairs = {
                 _simplify_number(key): self._read(f"{where}[{key!r}]", value[key]) for key in value
             }
-            return _Items("{}", tuple(read.items()))
+            return _Items("{}", tuple(pairs.items()))
         if isinstance(value, (list, tuple)):
             items = [self._read(f"{where}[{at}]", item) for at, item in enumerate(value)]
             return _Items("[]" if isinstance(value, list) else "()", tuple(items))
@@ -95,18 +95,17 @@ class _Writer:
         _require_name(where, kind)
         settings = []
         for field in dataclasses.fields(part):
-            # Such a field is computed from the others.
-            if not field.init:
+            if not field.init:  # The class computes this field from other fields.
                 continue
             value = getattr(part, field.name)
             inner = f"{kind.__name__}.{field.name}"
-            read = self._read(inner, _without_nan(part, value))
+            simple = self._read(inner, _without_nan(part, value))
             default = _find_default(field)
             if default is not dataclasses.MISSING:
                 default = self._read(inner, _without_nan(part, default))
-            # `repr` tells 1 from True. A changed default is written: earlier versions had another.
-            if repr(default) != repr(read) or "earlier" in field.metadata:
-                settings.append((field.name, read))
+            # `repr` tells 1 from True. Write a default that changed between versions in any case.
+            if repr(default) != repr(simple) or "earlier" in field.metadata:
+                settings.append((field.name, simple))
         return _Part(kind, tuple(settings))
 
     def _name_target(self, target: Any) -> str:
@@ -114,7 +113,7 @@ class _Writer:
         return f"{self._import_module(_find_homes(target)[0])}.{target.__name__}"
 
     def _import_module(self, module: str) -> str:
-        """Return the name of a module in the file: its last word, if need be with a number."""
+        """Return the name of a module in the file: its last word, with a number if ambiguous."""
         if module not in self._modules:
             package, _, last = module.rpartition(".")
             name, number = last, 2
@@ -127,22 +126,22 @@ class _Writer:
         return self._modules[module]
 
     def _choose_scopes(self, value: Any, place: str) -> None:
-        """Give each part its scope, "" for the only part of a class, and list parts by class."""
+        """Choose a scope for each part, "" for the only part of a class; list parts by class."""
         for part, where in _walk_parts(value, place):
-            known = self._kinds.setdefault(part.kind, [])
-            if part not in known:
-                known.append(part)
+            parts_of_class = self._kinds.setdefault(part.kind, [])
+            if part not in parts_of_class:
+                parts_of_class.append(part)
                 self._scopes[part] = where
         for parts in self._kinds.values():
-            taken: set[str] = set()
+            scopes: set[str] = set()
             for part in parts:
                 # Gin binds by class: without scopes, the parts of one class would share their
                 # settings.
-                wished = _wish_scope(part, self._scopes[part]) if len(parts) > 1 else ""
-                scope, number = wished, 2
-                while scope in taken:
-                    scope, number = f"{wished}_{number}", number + 1
-                taken.add(scope)
+                base = _propose_scope(part, self._scopes[part]) if len(parts) > 1 else ""
+                scope, number = base, 2
+                while scope in scopes:
+                    scope, number = f"{base}_{number}", number + 1
+                scopes.add(scope)
                 self._scopes[part] = scope
 
     def _bind_part(self, part: _Part) -> str:
@@ -151,7 +150,7 @@ class _Writer:
         lines = []
         for setting, value in part.settings:
             text = pprint.pformat(self._spell(value), width=_WIDTH, sort_dicts=False)
-            # A backslash continues the line, as gin ends a binding at the line end.
+            # Gin ends a binding at the line end; a backslash continues the line.
             is_long = len(key) + len(setting) + len(text) > _WIDTH or "\n" in text
             gap = " \\\n    " if is_long else " "
             lines.append(f"{key}.{setting} ={gap}" + text.replace("\n", "\n    "))
@@ -167,8 +166,8 @@ class _Writer:
             return value
         if value.brackets == "{}":
             return {key: self._spell(item) for key, item in value.items}
-        spelt = [self._spell(item) for item in value.items]
-        return spelt if value.brackets == "[]" else tuple(spelt)
+        items = [self._spell(item) for item in value.items]
+        return items if value.brackets == "[]" else tuple(items)
 
     def _refer_to(self, part: _Part) -> str:
         scope = self._scopes[part]
@@ -188,22 +187,22 @@ class _Function:
 
 @dataclasses.dataclass(frozen=True)
 class _Items:
-    """A list, a tuple or the pairs of a map, hashable."""
+    """A list, a tuple or the pairs of a map, in a form that has a hash."""
 
     brackets: str
     items: tuple[Any, ...]
 
 
 def _require_name(where: str, target: Any) -> None:
-    named = f"{target.__module__}.{target.__qualname__}"
+    name = f"{target.__module__}.{target.__qualname__}"
     rule = "be a class or function that a gin file can name"
-    checks.require(bool(_find_homes(target)), where, rule, named, _FIX)
+    checks.require(bool(_find_homes(target)), where, rule, name, _FIX)
 
 
 def _find_homes(target: Any) -> list[str]:
-    """Return the modules that gin files find a class or function in: a package, or its module.
+    """Return the modules from which a gin file can import a class or function.
 
-    Returns [] if it has no name that can be imported, as in a notebook.
+    These are its package and its module; [] if neither exports it, as in a notebook.
     """
     module = target.__module__
     package = module.rpartition(".")[0]
@@ -211,7 +210,7 @@ def _find_homes(target: Any) -> list[str]:
 
 
 def _exports_target(home: str, target: Any) -> bool:
-    # Another process has another main module.
+    # In another process, `__main__` is another module.
     if home == "__main__":
         return False
     try:
@@ -219,7 +218,7 @@ def _exports_target(home: str, target: Any) -> bool:
     except ImportError:
         return False
     is_listed = home == target.__module__ or target.__name__ in getattr(loaded, "__all__", ())
-    # A nested or replaced class has no name by which a file could import it.
+    # A file cannot import a nested class, or a class whose name now means something else.
     return is_listed and vars(loaded).get(target.__qualname__) is target
 
 
@@ -234,8 +233,8 @@ def _walk_parts(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
             yield from _walk_parts(item[1] if value.brackets == "{}" else item, place)
 
 
-def _wish_scope(part: _Part, place: str) -> str:
-    """Return a scope that distinguishes a part of its class: its name, or its setting."""
+def _propose_scope(part: _Part, place: str) -> str:
+    """Return a scope for a part: its `name`, or else the setting that holds it."""
     name = dict(part.settings).get("name")
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
         return name
@@ -249,7 +248,7 @@ def _find_default(field: dataclasses.Field) -> Any:
 
 
 def _simplify_number(value: Any) -> Any:
-    """Return numbers of NumPy as Python numbers."""
+    """Return a NumPy number as a Python number, and any other value as it is."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 

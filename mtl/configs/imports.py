@@ -1,8 +1,8 @@
 """Handles failed or interrupted imports, which Python would show as a traceback.
 
-imports.guard()                               # as a launcher starts
-imports.quieten("tensorflow")                 # its first import then prints nothing
-with imports.finished():                      # while its main runs
+imports.guard()                               # when a command starts
+imports.quieten("tensorflow")                 # the first import then prints nothing
+with imports.finished():                      # while the main function runs
     ...
 imports.problem(error)                        # "importing 'pyarrow' failed (...): ...", or None
 """
@@ -26,19 +26,19 @@ from mtl import versions
 _OWN = ("__main__", "launch", "mtl")
 _INTERRUPTED = 130
 _is_launcher = False
-_HELP = "`python -m launch.doctor` looks at what is installed."
+_HELP = "`python -m launch.doctor` checks the installation."
 
 
 def guard() -> None:
-    """Make errors end the process with one line, and Ctrl-C without any, until `finished`.
+    """Until `finished`, let errors end the process with one line, and Ctrl-C without a line.
 
-    Also skips the garbage collection when the process ends.
+    The process also skips the garbage collection at its end.
     """
     global _is_launcher
     _is_launcher = True
-    # Collecting the objects that are left at the end, such as graphs, would take a second.
+    # To collect all objects at the end, such as graphs, would take a second.
     atexit.register(gc.freeze)
-    # A script in the background ignores this signal, which must stay so.
+    # A shell lets a process in the background ignore Ctrl-C; keep that.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_process)
     sys.excepthook = _tell_error
@@ -48,13 +48,13 @@ def guard() -> None:
 def finished() -> Iterator[None]:
     """Make Ctrl-C raise KeyboardInterrupt again inside this context."""
     sys.excepthook = sys.__excepthook__
-    guarded = signal.getsignal(signal.SIGINT) is _end_process
+    is_guarded = signal.getsignal(signal.SIGINT) is _end_process
     try:
-        if guarded:
+        if is_guarded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
-        if guarded:  # Python may end now.
+        if is_guarded:  # Ctrl-C at the exit of Python should not print a traceback either.
             signal.signal(signal.SIGINT, _end_process)
 
 
@@ -69,7 +69,7 @@ def prepare_tensorflow() -> None:
     """Silence TensorFlow during its import, and make it use Keras 2.
 
     TensorFlow prints some notices before it reads the log level that `mtl` sets. `mtl.compat` would
-    choose Keras 2 too late: TensorFlow has then spent seconds on the import of Keras 3.
+    choose Keras 2 too late, after TensorFlow has spent seconds on the import of Keras 3.
     """
     quieten("tensorflow")
     if "tensorflow" not in sys.modules and versions.turns_to_keras_2():
@@ -77,17 +77,18 @@ def prepare_tensorflow() -> None:
 
 
 def quieten(package: str) -> None:
-    """Hold back a package's output to standard error during its import, unless the import fails.
+    """Hide a package's output to standard error during its import, unless the import fails.
 
-    Ctrl-C ends a launcher meanwhile: C++ would turn KeyboardInterrupt into another error.
+    During this import, Ctrl-C ends a command at once: C++ code would turn a KeyboardInterrupt into
+    another error.
     """
     if package not in sys.modules:
-        # Before all others, as the first finder that knows a package loads it.
+        # In front, because the first finder that knows a package loads it.
         sys.meta_path.insert(0, _Quiet(package))
 
 
 class _Quiet:
-    """Finds one package in the same way as Python."""
+    """Finds one package as Python does, and executes it quietly."""
 
     def __init__(self, package: str):
         self._package = package
@@ -96,23 +97,23 @@ class _Quiet:
         if name != self._package:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        # Lazily, so that the first match ends the search, as in Python.
+        # A generator, so that the first match ends the search, as in Python.
         specs = (finder.find_spec(name, path, target) for finder in others)
-        found = next((spec for spec in specs if spec is not None), None)
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
 
             def execute_quietly(module: types.ModuleType) -> None:
                 with _ended_by_interrupts(), _stderr_held_back(), _hide_imports():
                     execute(module)
 
-            found.loader.exec_module = execute_quietly  # type: ignore[method-assign]
-        return found
+            spec.loader.exec_module = execute_quietly  # type: ignore[method-assign]
+        return spec
 
 
 @contextlib.contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """Make Ctrl-C end a launcher inside this context, without output."""
+    """Let Ctrl-C end a command without output inside this context."""
     before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not (_is_launcher and is_main and before is signal.default_int_handler):
@@ -127,17 +128,17 @@ def _ended_by_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """Hold back standard error, also of C++, and show it only if the block fails."""
+    """Hide standard error, also of C++ code, and print it only if the block fails."""
     sys.stderr.flush()
     # The descriptor, not sys.stderr: C++ writes to it directly.
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            held.seek(0)
-            os.write(stderr, held.read())
+            output.seek(0)
+            os.write(stderr, output.read())
             raise
         finally:
             os.dup2(stderr, 2)
@@ -146,11 +147,11 @@ def _stderr_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hide_imports() -> Iterator[None]:
-    """Hide the objects of imports in this context from a launcher's garbage collector, for good.
+    """Exclude all objects of imports in this context from a command's garbage collection.
 
     Modules stay in memory anyway, and a search of their million objects takes a second.
     """
-    if not _is_launcher:  # Other processes may hold objects that must be collected.
+    if not _is_launcher:  # Other programs may hold objects that must be collected.
         yield
         return
     was_enabled = gc.isenabled()
@@ -164,48 +165,50 @@ def _hide_imports() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Return the package whose import failed, where and why; None for other errors."""
-    imported = _list_imported(error)
-    if not imported and not isinstance(error, ImportError):
+    """Return a text about a failed import: package, place and reason; None for other errors."""
+    modules = _list_imported(error)
+    if not modules and not isinstance(error, ImportError):
         return None
-    foreign = [name.partition(".")[0] for name in imported if name.partition(".")[0] not in _OWN]
+    foreign = [name.partition(".")[0] for name in modules if name.partition(".")[0] not in _OWN]
     absent = getattr(error, "name", None)
-    module = next(iter([*foreign, *filter(None, [absent]), *reversed(imported)]), "a package")
+    module = next(iter([*foreign, *filter(None, [absent]), *reversed(modules)]), "a package")
     return f"{failure(module, error)} {_HELP}"
 
 
 def _list_imported(error: BaseException) -> list[str]:
     """Return the modules whose import was in progress, the outermost first."""
-    # The code of a module runs in a frame of this name.
-    frames = list(traceback.walk_tb(error.__traceback__))
-    running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
-    names = [frame.f_globals.get("__name__", "") for frame in running]
+    # Python calls the frame of a module's code "<module>".
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    of_modules = [frame for frame in frames if frame.f_code.co_name == "<module>"]
+    names = [frame.f_globals.get("__name__", "") for frame in of_modules]
     return [name for name in names if name and name != "__main__"]
 
 
 def failure(module: str, error: BaseException) -> str:
-    """Return the error in a module's import, and its line."""
+    """Return a text about an error in a module's import, with file and line."""
     frames = traceback.extract_tb(error.__traceback__)
-    # Python's import system puts frames between the frames of modules.
-    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
-    place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
-    what = " ".join(str(error).split())
+    # Leave out the frames of Python's import system.
+    frames_of_code = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    place = ""
+    if len(frames_of_code) > 1:
+        place = f" ({frames_of_code[-1].filename} line {frames_of_code[-1].lineno})"
+    reason = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
-        place, what = f" ({error.filename} line {error.lineno})", error.msg
+        place, reason = f" ({error.filename} line {error.lineno})", error.msg
     if isinstance(error, SystemExit):
-        what = f"sys.exit({error.code!r}) ended Python"
-    return f"importing {module!r} failed{place}: {type(error).__name__}: {what}."
+        reason = f"sys.exit({error.code!r}) ended Python"
+    return f"importing {module!r} failed{place}: {type(error).__name__}: {reason}."
 
 
 def _end_process(number: int, frame: types.FrameType | None) -> None:
     del number, frame
-    os._exit(_INTERRUPTED)  # All files are complete, or not yet begun.
+    os._exit(_INTERRUPTED)  # During imports, no file is half written.
 
 
 def _tell_error(kind: type, error: BaseException, trace: Any) -> None:
-    said = problem(error.with_traceback(trace))
-    if said is None:
+    line = problem(error.with_traceback(trace))
+    if line is None:
         sys.__excepthook__(kind, error, trace)
         return
-    print(f"Error: {said}", file=sys.stderr, flush=True)
+    print(f"Error: {line}", file=sys.stderr, flush=True)
     os._exit(2)

@@ -23,7 +23,7 @@ MODULES = {
     "mtl.tracking.wandb": "mtl.tools.tracking.wandb",
     "mtl.transfer.calibration": "mtl.tools.calibration",
 }
-"""{earlier module: present module}. `tfds.Tfds` finds the builders that moved with them."""
+"""{earlier module: present module}. `tfds.Tfds` finds builders by these names, too."""
 
 REMOVED = {
     "mtl.auxiliary.CentreLoss": "Take auxiliary.SupervisedContrastive.",
@@ -40,7 +40,7 @@ def current_module(module: str) -> str:
 
 
 def find_removal(name: str, modules: Collection[str]) -> str | None:
-    """Return why a class is missing if it was removed, else None.
+    """Return a text that says that a class was removed; None if it was not.
 
     Args:
       name: the name of the class.
@@ -56,18 +56,18 @@ def find_removal(name: str, modules: Collection[str]) -> str | None:
 def current_statement(
     statement: config_parser.ImportStatement,
 ) -> config_parser.ImportStatement:
-    """Return a statement that imports the present module under the same name."""
+    """Return a statement that imports the present module under the name that the file uses."""
     module = current_module(statement.module)
     if module == statement.module:
         return statement
     alias = statement.alias
     if statement.is_from and not alias and module.rpartition(".")[2] != statement.bound_name():
-        # The file uses the old name: import the new module under it.
+        # The file uses the old name, so import the new module under that name.
         alias = statement.bound_name()
     return statement._replace(module=module, alias=alias)
 
 
 def current_selector(selector: str) -> str:
-    """Return a selector that starts with the full name of a module, with its present name."""
+    """Return a selector with the present name of its module; the same if it did not move."""
     module, _, name = selector.rpartition(".")
     return f"{current_module(module)}.{name}" if module in MODULES else selector

@@ -4,8 +4,8 @@ for place in places.find(experiment): ...     # settings of a run with effects b
 places.TABLE["Distillation.teacher"].effects   # ("run code", "write", "connect")
 places.write_table()                           # the table in docs/security.md
 
-`--trusted_packages` refuses each that does more than read; `--trusted_settings` allows some of them
-by name. A test fails if a setting can hold a path and is missing here.
+`--trusted_packages` refuses each setting that does more than read; `--trusted_settings` allows
+some of them by name. A test fails if a setting can hold a path and is missing here.
 """
 
 import collections
@@ -22,7 +22,7 @@ with deferred.imports():
 RUNS, WRITES, CONNECTS = "run code", "write", "connect"
 _EFFECTS = (RUNS, WRITES, CONNECTS)
 _OWN = "mtl."
-# A server. TensorFlow's file:// and ram:// lie on this machine.
+# The URL of a server; file:// and ram:// name places on this machine.
 _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 
@@ -31,8 +31,8 @@ class Place:
     """The kind of place that a setting names, and its effects besides reading.
 
     Attributes:
-      names: the kind of place.
-      effects: of `RUNS`, `WRITES` and `CONNECTS`; () if files are only read.
+      names: the kind of place, as text.
+      effects: some of `RUNS`, `WRITES` and `CONNECTS`; () if files are only read.
       by_itself: True if the default of the setting has these effects as well.
       by_package: True if --trusted_packages decides by the package of the named object.
     """
@@ -104,14 +104,14 @@ TABLE: Mapping[str, Place] = {
     "Words.vocabulary": _VOCABULARY,
 }
 
-# Others are decided by the package of what they name, in `Trusted.check_module`.
+# For the other settings, `Trusted.check_module` decides by the package that they name.
 REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_package)
 
 
 def find(part: Any) -> Iterator[Found]:
-    """Yield the settings of all parts within `part` whose values do more than read.
+    """Yield the settings in `part`, and in all parts within it, that do more than read.
 
-    A part of another package counts as the class of `mtl` that it extends.
+    A class of another package has the effects of the class of `mtl` from which it derives.
     """
     for inner in types.walk_parts(part):
         for setting in dataclasses.fields(inner):
@@ -144,7 +144,7 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def write_table() -> str:
-    """Return the table as Markdown: a line for all settings of one kind, by their first names."""
+    """Return the table as Markdown, with a line for all settings of the same kind."""
     kinds = collections.defaultdict(list)
     for setting, place in sorted(TABLE.items()):
         effects = (_tell_effect(place, effect) for effect in _EFFECTS)

@@ -40,16 +40,21 @@ def describe_run(
       names: shows only parts with these names, with or without module and scope.
 
     Raises:
-      UserError: the run is refused, or builds no part of such a name.
+      UserError: a file has a mistake, or the run builds no part with one of the names.
     """
-    given = list(files) or [config.saved_in(model_dir)]
-    config.load(given, params, trusted)
-    bindings = gin_files.read(given, params, trusted)
-    folder = (model_dir, "--model_dir") if model_dir else (config.name_model_dir(given), _DEFAULT)
+    files_read = list(files) or [config.saved_in(model_dir)]
+    config.load(files_read, params, trusted)
+    bindings = gin_files.read(files_read, params, trusted)
+    folder = (
+        (model_dir, "--model_dir") if model_dir else (config.name_model_dir(files_read), _DEFAULT)
+    )
     lines = [] if names else [_write_line("--model_dir", *folder), ""]
     blocks = dict(_list_blocks(bindings))
     for title in _choose_titles(names, blocks) if names else blocks:
-        lines += [_write_line(f"{title}.{setting}", *told) for setting, *told in blocks[title]]
+        lines += [
+            _write_line(f"{title}.{setting}", value, origin)
+            for setting, value, origin in blocks[title]
+        ]
         lines += [""] if blocks[title] else []
     return "\n".join(lines).rstrip()
 
@@ -70,7 +75,7 @@ def write_default(kind: Any, parameter: inspect.Parameter) -> str:
 
 
 def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
-    """Return the default of a setting, made by its factory if it has one."""
+    """Return the default of a setting; a default factory is called."""
     for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
         if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
@@ -86,16 +91,16 @@ def _list_blocks(
     titles: dict[str, list[_Row]] = {}
     for built in gin_usage.list_built(bindings, experiment.Experiment):
         title = f"{built.scope}/{built.selector}" if built.scope else built.selector
-        titles[title], held = _list_rows(built, macros)
-        defaults += [(f"{title}.{name}", part) for name, part in held]
+        titles[title], parts = _list_rows(built, macros)
+        defaults += [(f"{title}.{name}", part) for name, part in parts]
         yield title, titles[title]
     # Default parts may hold further parts; they are listed after their owners.
     while defaults:
         owner, part = defaults.pop(0)
         title = gin_name(type(part))
-        rows, held = _list_default_rows(part)
-        defaults += [(f"{title}.{name}", inner) for name, inner in held]
-        # Two defaults of one class with other values need two titles.
+        rows, parts = _list_default_rows(part)
+        defaults += [(f"{title}.{name}", inner) for name, inner in parts]
+        # Two defaults of one class with different values need different titles.
         title += f" (of {owner})" if titles.get(title, rows) != rows else ""
         titles[title] = rows
         yield title, rows
@@ -109,16 +114,16 @@ def _list_rows(
         name: (name, _write_value(binding.value, macros), _write_origin(binding, macros))
         for name, binding in built.bindings.items()
     }
-    rows, held = dict[str, _Row](), list[tuple[str, Any]]()
+    rows, parts = dict[str, _Row](), list[tuple[str, Any]]()
     for name, parameter in inspect.signature(built.target).parameters.items():
         if name in bound:
             rows[name] = bound[name]
         elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             value = _find_default(built.target, parameter)
-            held += [(name, part) for part in _parts_in(value)]
+            parts += [(name, part) for part in _parts_in(value)]
             rows[name] = (name, _write_value(value, macros), _DEFAULT)
     rows |= bound  # A class that takes any settings does not list them.
-    return list(rows.values()), held
+    return list(rows.values()), parts
 
 
 def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
@@ -130,7 +135,7 @@ def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
 
 
 def _parts_in(value: Any) -> list[Any]:
-    """Return the default itself if it is a part, and the parts that it holds."""
+    """Return a value in a list if it is a part, or the parts in a list or map."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -140,15 +145,15 @@ def _parts_in(value: Any) -> list[Any]:
 
 def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
     """Return the titles that have these names, with or without module and scope."""
-    known: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for title in titles:
-        # A set, as the three names are equal without scope and module.
+        # A set, because the three names are equal for a title without scope and module.
         for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
-            known.setdefault(name, []).append(title)
+            by_name.setdefault(name, []).append(title)
     for name in names:
-        fix = checks.nearest(name, known)
-        checks.require(name in known, "The name", "belong to a part of this run", name, fix)
-    return list(dict.fromkeys(title for name in names for title in known[name]))
+        fix = checks.nearest(name, by_name)
+        checks.require(name in by_name, "The name", "belong to a part of this run", name, fix)
+    return list(dict.fromkeys(title for name in names for title in by_name[name]))
 
 
 def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -> str:
@@ -156,7 +161,7 @@ def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -
 
 
 def _write_value(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
-    """Return a value in gin's notation, with the values of macros in their place."""
+    """Return a value in gin's notation, with the values of macros in place of their names."""
     if isinstance(value, gin_files.Macro):
         return _write_value(macros[value.name].value, macros)
     if isinstance(value, Mapping):
@@ -174,10 +179,10 @@ def _write_value(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
 
 
 def _write_origin(
-    binding: gin_files.Binding, macros: Mapping[str, gin_files.Binding], shown: str = ""
+    binding: gin_files.Binding, macros: Mapping[str, gin_files.Binding], prefix: str = ""
 ) -> str:
     """Return the place of a binding, then the places of its macros."""
-    places = [f"{shown}{binding.place}"]
+    places = [f"{prefix}{binding.place}"]
     for use in binding.uses:
         if isinstance(use, gin_files.Macro):
             places.append(_write_origin(macros[use.name], macros, f"{use!r} in "))

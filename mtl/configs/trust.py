@@ -23,12 +23,14 @@ SETTINGS_FLAG = "--trusted_settings"
 
 
 class Trusted:
-    """The packages that a gin file may import; `packages` None allows all of them.
+    """The packages and settings that a user trusts.
 
-    `settings` lists settings of `places.TABLE` that may still run code, write or connect.
+    Args:
+      packages: the packages, besides mtl, that gin files may import; None allows all packages.
+      settings: settings of `places.TABLE` that may run code, write or connect nevertheless.
 
     Raises:
-      UserError: `settings` names one that is not in the table, or comes without `packages`.
+      UserError: a setting is not in the table, or `settings` comes without `packages`.
     """
 
     def __init__(self, packages: Sequence[str] | None = None, settings: Sequence[str] = ()):
@@ -45,20 +47,20 @@ class Trusted:
         """Fail unless the module may be imported; does not import it.
 
         Raises:
-          UserError: it is neither in mtl nor in a named package.
+          UserError: the module is neither in mtl nor in a trusted package.
         """
         if not self._covers_module(module):
-            listed = ", ".join(self._packages or ())
+            packages = ", ".join(self._packages or ())
             fix = f"Name its package in {FLAG} if you trust its code."
-            raise checks.UserError(f"module {module!r} is not in {FLAG} ({listed}). {fix}")
+            raise checks.UserError(f"module {module!r} is not in {FLAG} ({packages}). {fix}")
 
     def check_target(self, selector: str, target: Any) -> None:
-        """Fail unless a file may build or name the object that it calls `selector`.
+        """Fail unless a gin file may build or name a class or function.
 
         From mtl only parts are allowed, because functions of mtl may write or remove files.
 
         Args:
-          selector: the name in the file, for the error.
+          selector: the name of the class or function in the file, for the error.
           target: the class or function itself.
 
         Raises:
@@ -67,36 +69,37 @@ class Trusted:
         if self._packages is None:
             return
         module = getattr(target, "__module__", None)
-        # Built-in functions may have no module; their text fits no package, so they are refused.
+        # A built-in function may have no module; this text matches no package, so it is refused.
         self.check_module(str(module) if module else f"{selector} (built in)")
         if self._is_in(str(module), _OWN) and not _is_part(target):
             raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")
 
     def check_step(self, selector: str, found: Any) -> None:
-        """Fail if the path of a selector leaves the packages: `heads.os` is the module os."""
+        """Fail if a selector leads out of the trusted packages: `heads.os` is the module os."""
         if self._packages is not None and isinstance(found, types.ModuleType):
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
         """Fail for a setting that imports a module by name, or does more than read a file.
 
-        At this time the effects have not happened: parts act when a graph is built.
+        The effects have not happened yet, because parts act only when a graph is built.
         """
         if self._packages is None:
             return
         for setting, value, effects in places.find(part):
             if setting not in self._settings:
-                may = " and ".join(filter(None, [", ".join(effects[:-1]), effects[-1]]))
-                rule = f"be left out with {FLAG}, as it may {may}"
-                fix = f"If you trust what it names, add {SETTINGS_FLAG}={setting}."
+                acts = " and ".join(filter(None, [", ".join(effects[:-1]), effects[-1]]))
+                rule = f"be left out with {FLAG}, as it may {acts}"
+                fix = f"If you trust its value, add {SETTINGS_FLAG}={setting}."
                 checks.fail(setting, rule, value, fix)
-        # Such a part imports a module by a name in its settings, which `check_module` has not seen.
+        # A part with `modules` imports modules that its settings name; `check_module` has not seen
+        # these names.
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers_module(module):
                     where = f"{type(inner).__name__}.{setting}"
-                    listed = ", ".join(self._packages or ())
-                    rule = f"name a module of {FLAG} ({listed})"
+                    packages = ", ".join(self._packages or ())
+                    rule = f"name a module of {FLAG} ({packages})"
                     value = getattr(inner, setting)
                     fix = "" if module == value else f"It is code of {module!r}."
                     checks.fail(where, rule, value, fix)
@@ -110,7 +113,7 @@ class Trusted:
 
 
 def _is_part(target: Any) -> bool:
-    """Return whether gin files build this class; other classes of mtl hold files and sessions."""
+    """Return True for a class that gin files build; other classes of mtl hold files or sessions."""
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         return False
     is_frozen = vars(target)["__dataclass_params__"].frozen

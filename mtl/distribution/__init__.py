@@ -1,4 +1,4 @@
-"""Distributes a run: its devices, its processes and their heartbeats, and limits of memory.
+"""Distributes a run over devices and processes, and checks that it fits into memory.
 
 from mtl import distribution
 distribution.Distribution.strategy = distribution.MIRRORED

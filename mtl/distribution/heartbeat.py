@@ -1,13 +1,13 @@
-"""Heartbeats between the processes of a cluster, in files of the folder that they share.
+"""Heartbeats between the processes of a cluster, in files of their common folder.
 
 with heartbeat.Heartbeat(model_dir, "worker-0", watched=["chief-0"], timeout_secs=60) as beat:
     beat.wait_for("chief-0", "training")
     ...
 
-A process that leaves the `with` with an error, or never leaves it, counts as lost. Processes that
-watch it log this and end as well, with the exit code that means "start again".
+A process that ends this context with an error, or dies inside of it, counts as lost. Processes that
+watch it then print this and end, too, with the exit code that means "start again".
 
-TensorFlow notices a lost worker late or never, and each strategy differs. Files work with every
+TensorFlow notices a lost worker late or never, depending on the strategy. Files work with every
 strategy.
 """
 
@@ -35,15 +35,15 @@ DONE, FAILED, STOPPED = "done", "failed", "was stopped"
 class Heartbeat:
     """Writes signs of life of this process, and ends it when a watched process is lost.
 
-    Clocks of machines differ: a sign counts from the moment this process sees it change. If this
-    process itself stood still, that time does not count against the others.
+    The clocks of machines differ, so the age of a sign counts from the moment at which this process
+    sees it change. Time in which this process stood still does not count.
 
     Args:
       model_dir: the folder that all processes share.
       name: the name of this process.
       watched: the names of the processes that it watches.
-      timeout_secs: after this many seconds without a sign a process counts as lost.
-      beside: the names of processes that this one can go on without; their loss is logged.
+      timeout_secs: a process counts as lost after this many seconds without a sign of life.
+      beside: the names of processes whose loss is only logged.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Heartbeat:
         beside: Sequence[str] = (),
     ):
         self._folder, self._name = os.path.join(model_dir, _FOLDER), name
-        # At least ten signs in each timeout: one that cannot be written does no harm.
+        # At least ten signs in each timeout, so that a sign that cannot be written does no harm.
         self._timeout, self._interval = timeout_secs, min(1.0, timeout_secs / 10)
         self._watched, self._beside = tuple(watched), tuple(beside)
-        # The folder may hold signs of an earlier run: only a change shows that a process lives.
+        # The folder may hold signs of an earlier run: only a change shows that a process is alive.
         self._signs = {other: self._read(other) for other in (*watched, *beside)}
         self._silent = dict.fromkeys(self._signs, 0.0)
         self._lost: set[str] = set()
         self._fresh: set[str] = set()
-        self._said: dict[str, Any] = {"phase": "starting"}
+        self._own_sign: dict[str, Any] = {"phase": "starting"}
         self._beats, self._writing, self._ended = 0, threading.Lock(), threading.Event()
         # A daemon thread does not keep the process alive after an error in the main thread.
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,44 +79,48 @@ class Heartbeat:
         self.publish_phase(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
     def publish_phase(self, phase: str, **more: Any) -> None:
-        """Tell the others the phase of this process.
+        """Tell other processes the phase of this process.
 
         Args:
-          phase: a name that `wait_for` of other processes looks for.
-          **more: further values for them, which JSON can hold.
+          phase: the name of the phase, for `wait_for` in other processes.
+          **more: additional values for other processes, as in JSON.
         """
-        said = {"phase": phase, **more}
-        if said != self._said:
-            self._said = said
+        sign = {"phase": phase, **more}
+        if sign != self._own_sign:
+            self._own_sign = sign
             self._write_beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
-        """Wait until `other` is in this phase, and return its sign; a loss ends the process.
+        """Wait until another process is in a phase; if it is lost, this process ends.
 
         Args:
           other: the name of a watched process, such as "chief-0".
-          phase: the phase to wait for; `DONE` ends the wait as well.
+          phase: the phase to wait for; `DONE` also ends the wait.
 
         Returns:
-          The phase of `other`, and further values of its `publish_phase`.
+          {"phase": the phase of the other process}, and the other values of its `publish_phase`.
         """
         while True:
-            said = self._signs[other]
-            if other in self._fresh and said.get("phase") in (phase, DONE):
-                return said
-            # The thread reads the signs; a loss ends the process from there.
+            sign = self._signs[other]
+            if other in self._fresh and sign.get("phase") in (phase, DONE):
+                return sign
+            # The thread reads the signs, and ends this process after a loss.
             time.sleep(0.1)
 
     def read_phase(self, other: str) -> str | None:
-        """Return the phase of `other`; None before its first sign."""
+        """Return the phase of another process; None before its first sign."""
         return self._signs[other].get("phase") if other in self._fresh else None
 
     def find_stopped(self) -> str | None:
-        """Return the first watched process that was asked to stop; None if there is none."""
+        """Return the first watched process that got a request to stop; None if there is none."""
         return next((other for other in self._watched if self.read_phase(other) == STOPPED), None)
 
     def end_process(self, phase: str) -> NoReturn:
-        """End this process, wherever it waits: as DONE, or with the code "start again"."""
+        """End this process at once, from any thread.
+
+        Args:
+          phase: the last phase; `DONE` gives the exit code 0, others the code "start again".
+        """
         self._ended.set()
         self._thread.join()
         self.publish_phase(phase)
@@ -129,9 +133,9 @@ class Heartbeat:
         looked = time.monotonic()
         while not self._ended.wait(self._interval):
             now = time.monotonic()
-            # A machine that slept, or a stopped process, sees a long pause and no new signs.
+            # After a sleep of the machine or a stop of this process, the pause must not count.
             passed, looked = min(now - looked, 3 * self._interval), now
-            with contextlib.suppress(tf.errors.OpError):  # The next sign may succeed.
+            with contextlib.suppress(tf.errors.OpError):  # If a sign fails, the next may succeed.
                 self._write_beat()
             for other in self._signs:
                 self._look_at(other, passed)
@@ -147,42 +151,43 @@ class Heartbeat:
             self._tell_if_lost(other, phase, silent)
         elif phase == FAILED:
             self._give_up(f"{other} {FAILED}")
-        elif silent > self._timeout and phase == STOPPED:  # It had time to save and leave.
+        elif silent > self._timeout and phase == STOPPED:  # It had time to save and end.
             self._give_up(f"{other} {STOPPED}")
         elif silent > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent:.0f} s")
 
     def _tell_if_lost(self, other: str, phase: str | None, silent: float) -> None:
-        """Log once that a process in `beside` is lost; log again if it came back in between."""
-        has_said = phase in (FAILED, STOPPED)
-        if not has_said and (silent <= self._timeout or phase == DONE):
+        """Log once that a process in `beside` is lost; again only after it has come back."""
+        has_ended = phase in (FAILED, STOPPED)
+        if not has_ended and (silent <= self._timeout or phase == DONE):
             self._lost.discard(other)
         elif other not in self._lost:
             self._lost.add(other)
-            what = phase if has_said else f"has given no sign of life for {silent:.0f} s"
+            state = phase if has_ended else f"has given no sign of life for {silent:.0f} s"
             message = "Warning: %s %s: %s goes on without it. Start it again."
-            _log.warning(message, other, what, self._name)
+            _log.warning(message, other, state, self._name)
 
     def _give_up(self, why: str) -> NoReturn:
-        print(f"Error: {why}: {self._name} ends. Start all again to go on.", file=sys.stderr)
+        fix = "Start all processes again to go on."
+        print(f"Error: {why}: {self._name} ends. {fix}", file=sys.stderr)
         sys.stderr.flush()
         os._exit(interruption.START_AGAIN)
 
     def _write_beat(self) -> None:
         path = os.path.join(self._folder, self._name)
         with self._writing:
-            # The counter makes each sign differ from the one before, even in the same phase.
+            # The counter makes each sign differ from the last, even in the same phase.
             self._beats += 1
-            # Not *.partial: the chief removes such files when it starts, while others already run.
+            # Not *.partial: the chief removes such files at its start, when others already run.
             with tf.io.gfile.GFile(f"{path}.next", "w") as file:
-                json.dump({**self._said, "process": os.getpid(), "beat": self._beats}, file)
+                json.dump({**self._own_sign, "process": os.getpid(), "beat": self._beats}, file)
             tf.io.gfile.rename(f"{path}.next", path, overwrite=True)
 
     def _read(self, other: str) -> dict[str, Any]:
         path = os.path.join(self._folder, other)
         try:
             with tf.io.gfile.GFile(path) as file:
-                said = json.load(file)
+                sign = json.load(file)
         except (tf.errors.OpError, ValueError, RecursionError):
             return {}
-        return said if isinstance(said, dict) else {}
+        return sign if isinstance(sign, dict) else {}

@@ -1,10 +1,10 @@
-"""Refuses settings that surely do not fit into memory, before memory is allocated.
+"""Refuses settings that cannot fit into memory, before memory is allocated.
 
 memory.require_memory("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
 memory.require_variables(tf1.global_variables())
 
-The estimates are lower bounds. They are compared with all memory that the process may ever use, not
-with the free memory: a refused run could never have worked.
+The estimates are lower bounds. They are compared with the memory limit of the process, not with the
+free memory, so a run is refused only if it could never work.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from mtl.deferred import tf
 from mtl.variables import stacks
 
 STRING = 24
-"""Bytes of a text in TensorFlow; long texts need further bytes."""
+"""The bytes of a text in TensorFlow; long texts need more."""
 
 SLOT = 24
-"""Bytes that TensorFlow allocates at once for each record that a buffer may hold."""
+"""The bytes that TensorFlow allocates at the start for each record that a buffer may hold."""
 
 _GROUPS = "/sys/fs/cgroup"
 
 
 def find_limit() -> float:
-    """Return how many bytes this process may use, swap included; infinite outside Linux."""
-    known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
-    if "MemTotal" not in known:
+    """Return the number of bytes that this process may use, with swap; infinite outside Linux."""
+    values = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
+    if "MemTotal" not in values:
         return math.inf
-    # The file says kB and means KiB.
-    total, swap = (1024 * int(known[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
+    # The file says kB, but means KiB.
+    total, swap = (1024 * int(values[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
     return min(total, *_limits_of_groups(), math.inf) + swap
 
 
@@ -44,12 +44,13 @@ def _limits_of_groups() -> Iterator[float]:
         if controllers and "memory" not in controllers.split(","):
             continue
         folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
-        # In a container the path may come from the host, while its root is the container's group.
+        # In a container, the path may come from the host, although the root is the container's
+        # group.
         names = [name for name in group.split("/") if name]
-        # The limit of each group above holds as well.
+        # The limits of all groups above hold, too.
         for depth in range(len(names) + 1):
             limit = _read(os.path.join(_GROUPS, folder, *names[:depth], file)).strip()
-            if limit.isdigit():  # "max" means that there is none.
+            if limit.isdigit():  # "max" means that there is no limit.
                 yield float(limit)
 
 
@@ -62,13 +63,16 @@ def _read(path: str) -> str:
 
 
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
-    """Fail if `size` bytes, the minimum for a setting, are more than the memory.
+    """Fail if a setting needs more memory than this process may use.
 
     Args:
       where: the setting, for the error.
-      value: its value, for the error.
-      size: the least number of bytes that it needs.
-      what: the start of a sentence that goes on with "at least 72 GB", such as "A batch takes".
+      value: the value of the setting, for the error.
+      size: the smallest number of bytes that the value needs.
+      what: the start of a sentence that continues with "at least 72 GB", such as "A batch takes".
+
+    Raises:
+      UserError: the memory limit is below `size`.
     """
     most = find_limit()
     needed, limit = _format_gigabytes(size), _format_gigabytes(most)
@@ -77,9 +81,10 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
 
 
 def require_variables(variables: Sequence[tf.Variable]) -> None:
-    """Fail if the variables of a graph, with the state of optimizers, surely do not fit.
+    """Fail if the variables of a graph need more memory than this process may use.
 
-    The error names the largest variable. With a GPU, the variables lie in its memory.
+    The error names the largest variable. Nothing is checked if there is a GPU, whose memory then
+    holds the variables.
     """
     if not variables or tf.config.list_physical_devices("GPU"):
         return
@@ -92,7 +97,7 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
 
 
 def measure_variable(variable: tf.Variable) -> int:
-    """Return the bytes of a variable's values."""
+    """Return the number of bytes of a variable's values."""
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 

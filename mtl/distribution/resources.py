@@ -1,4 +1,4 @@
-"""Threads, memory and devices of its machine that a process uses.
+"""Sets how many threads, and how much memory of GPUs, a process uses.
 
 from mtl.distribution import resources
 distribution.Distribution.resources = @resources.Resources()
@@ -16,13 +16,13 @@ from mtl.deferred import compat, tf, tf1
 
 @checks.dataclass
 class Resources:
-    """Limits what a process uses of its machine.
+    """Limits the threads and the GPU memory of a process.
 
     Attributes:
-      intra_op_threads: how many threads a single op may use; 0 uses all cores.
-      inter_op_threads: how many ops may run at the same time; 0 allows as many as there are cores.
-      memory_growth: True takes memory of GPUs when it is needed, which leaves memory to other
-        processes; False takes all of it at the start.
+      intra_op_threads: the most threads of a single op; 0 uses all cores.
+      inter_op_threads: the most ops that run at the same time; 0 allows as many as cores.
+      memory_growth: True allocates GPU memory when it is needed, which leaves memory to other
+        processes; False allocates all of it at the start.
     """
 
     intra_op_threads: checks.Natural = 0
@@ -51,10 +51,11 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """Return `config` with these settings added to the session settings of Estimator."""
-    # Estimator takes these settings if RunConfig has none: ours would replace them.
+    """Return a RunConfig with these session settings added to its own."""
+    # If RunConfig has no session settings, Estimator uses defaults. Our settings would replace
+    # them, so start with the same defaults.
     merged = tf1.ConfigProto(allow_soft_placement=True)
-    # One pass of the graph optimizer, the default of Estimator as well.
+    # One pass of the graph optimizer.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
     if config.session_config is not None:
         merged = config.session_config
@@ -69,7 +70,7 @@ def split_cpu(count: int) -> None:
       count: the number of logical devices; a processor with as many or more stays as it is.
 
     Raises:
-      UserError: TensorFlow already uses it as a single device.
+      UserError: TensorFlow already uses the processor as a single device.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     # A process with several trainings may have split it already.
@@ -82,9 +83,9 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explain errors of settings that come after TensorFlow has taken the devices."""
+    """Explain the errors of settings that come after TensorFlow has initialized the devices."""
     try:
         yield
     except RuntimeError as error:
-        rule = "be chosen before TensorFlow is used"
+        rule = "be set before TensorFlow is used"
         raise checks.UserError(f"{where} must {rule}: start a new process.") from error

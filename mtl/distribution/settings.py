@@ -1,4 +1,4 @@
-"""Chooses the devices of a training: one device, all GPUs, several machines, parameter servers.
+"""Chooses the devices of a training: one device, all GPUs, machines or parameter servers.
 
 from mtl import distribution
 experiment.Experiment.distribution = @distribution.Distribution()
@@ -32,7 +32,7 @@ class Place:
 
     Attributes:
       strategy: one of `STRATEGIES`, with "auto" replaced.
-      devices: the devices of this process on which a step runs, one replica each.
+      devices: the devices of this process; each runs one replica.
       cluster: the processes of the run; None for a single process.
     """
 
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster of a process that has one."""
+        """The cluster; only for a process that is part of a cluster."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def replicas(self) -> int:
-        """The number of parts of a batch."""
+        """The number of replicas in all processes, which divide a batch."""
         return self.workers * len(self.devices)
 
     @property
@@ -80,11 +80,12 @@ class Communication:
     """Sets how replicas exchange the tensors that they sum.
 
     Attributes:
-      implementation: between machines: "ring" (gRPC), "nccl", or "auto", TensorFlow's choice.
-      bytes_per_pack: between machines: about how many bytes of gradients are sent together; 0
-        leaves it to TensorFlow.
-      num_packs: between the GPUs of a machine: the number of packs in which NCCL sends all
-        gradients; None leaves it to TensorFlow, 0 sends each gradient separately.
+      implementation: the method between machines: "ring" (gRPC), "nccl", or "auto", which lets
+        TensorFlow choose.
+      bytes_per_pack: the approximate number of bytes of gradients in a message between machines; 0
+        lets TensorFlow choose.
+      num_packs: the number of packs in which NCCL sends all gradients between the GPUs of a
+        machine; None lets TensorFlow choose, 0 sends each gradient separately.
     """
 
     implementation: Annotated[str, checks.OneOf(_IMPLEMENTATIONS)] = "auto"
@@ -99,42 +100,46 @@ class Communication:
         )
 
     def reduction(self, on_cpu: bool) -> tf.distribute.CrossDeviceOps | None:
-        """Return how to reduce within a machine; None for TensorFlow's choice."""
+        """Return the method that sums over the devices of a machine; None lets TensorFlow choose.
+
+        Args:
+          on_cpu: True if the devices are parts of a processor.
+        """
         if on_cpu:
-            # TensorFlow's default waits for itself for ever on two CPU devices.
+            # On two CPU devices, TensorFlow's default hangs for ever.
             return tf.distribute.ReductionToOneDevice()
         return None if self.num_packs is None else tf.distribute.NcclAllReduce(self.num_packs)
 
 
 @checks.dataclass
 class Distribution:
-    """Divides each step over devices; `Pipeline.batch_size` is the total over all of them.
+    """Divides each step over devices; `Pipeline.batch_size` is the total over all devices.
 
     Each replica takes an equal part of the batch. Gradients are summed over replicas before
-    clipping, balancing and the update, and batch norm sees the rows of all replicas: up to
-    rounding, updates equal those on a single device. Replicas wait for each other in every step, so
-    a session call runs a single step. With parameter servers they do not wait: each worker updates
-    the weights with its part of the batch, and each such update counts as a step.
+    clipping, balancing and the update, and batch norm sees the rows of all replicas. So, up to
+    rounding, the updates are the same as on a single device. Replicas wait for each other in every
+    step, so a session call runs a single step. With parameter servers they do not wait: each worker
+    updates the weights with its part of the batch, and each of these updates counts as a step.
 
     Attributes:
       strategy: "none" is a single device; "mirrored" copies the model to several devices of a
         machine; "multi_worker_mirrored" to devices of several machines; "parameter_server" keeps
         it on servers. "auto" follows TF_CONFIG (servers if it has a "ps"); without TF_CONFIG it is
         "mirrored" if several GPUs are visible, else "none".
-      devices: names such as "/gpu:0", for mirrored strategies; empty takes every visible GPU.
-        "/cpu:0", "/cpu:1" split the processor, for trials.
-      communication: how replicas exchange tensors.
-      resources: threads and memory that a process uses.
+      devices: names such as "/gpu:0", for mirrored strategies; empty uses every visible GPU.
+        "/cpu:0" and "/cpu:1" split the processor, to try a strategy out.
+      communication: sets how replicas exchange tensors.
+      resources: limits the threads and the GPU memory of a process.
       evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief
-        evaluates, while the others wait.
-      timeout_secs: after this many seconds without a sign of life, a process of the cluster counts
-        as lost, and the others end, to be started again.
-      batch_norm: which rows normalise a batch in training: "global" takes those of all replicas,
-        which then communicate twice in each such layer, forwards and backwards; "replica" takes
-        each replica's rows, as slices do (`Run.micro_batches`). A KerasModel always does that.
-      uneven: for a batch size that the replicas do not divide: "refuse", or "round" it down.
-      min_shard_bytes: parameter servers share an embedding table that is several times as large,
-        in shards of rows of at least this many bytes; None keeps tables whole.
+        evaluates, while other processes wait.
+      timeout_secs: a process of the cluster counts as lost after this many seconds without a sign
+        of life; the others then end, to be started again.
+      batch_norm: "global" normalises a batch in training by the rows of all replicas, which then
+        communicate twice in each layer of batch norm; "replica" normalises the rows of each replica
+        by themselves, as slices do (`Run.micro_batches`). A KerasModel always uses "replica".
+      uneven: "refuse" fails if the replicas do not divide the batch size; "round" rounds it down.
+      min_shard_bytes: the smallest size in bytes of a shard; larger embedding tables are cut into
+        shards of rows for the parameter servers. None keeps tables whole.
     """
 
     strategy: Annotated[str, checks.OneOf(STRATEGIES)] = "auto"
@@ -182,12 +187,12 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return the strategy, None for plain training, and the session's settings.
+        """Return the strategy, None for a single device, and the settings of the session.
 
         Args:
-          place: the role of this process, as `find_place` returns it.
+          place: the role of this process, from `find_place`.
         """
-        # First, as a strategy takes the GPUs when it is made.
+        # Must come first, because a strategy initializes the GPUs.
         self.resources.take()
         config = self.resources.session_config()
         if not place.is_synchronous:
@@ -204,17 +209,17 @@ class Distribution:
         return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
-        """Return how tables are split over the parameter servers of this place."""
-        # No servers: tables stay whole.
+        """Return how tables are cut into shards for parameter servers."""
+        # With 0 servers, tables stay whole.
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """Return `model_fn` with split tables and the chosen batch norm.
+        """Return a `model_fn` that builds its graph with sharded tables and `batch_norm`.
 
         Args:
           model_fn: takes features, labels and a mode, and builds the graph.
-          place: the role of this process; its servers share the split tables.
+          place: the role of this process, from `find_place`.
         """
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
@@ -226,16 +231,16 @@ class Distribution:
 
     def _choose_strategy(self, cluster: tf_config.Cluster | None) -> str:
         """Return the strategy, with "auto" replaced; fail if TF_CONFIG does not fit it."""
-        chosen = self.strategy
+        setting = self.strategy
         if cluster is None:
             rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."
-            is_alone = chosen not in (WORKERS, SERVERS)
-            checks.require(is_alone, "Distribution.strategy", rule, chosen, fix)
-            return chosen
-        fits = SERVERS if tf_config.SERVER in cluster.jobs else WORKERS
-        rule = f"be 'auto' or {fits!r} with this TF_CONFIG"
-        checks.require(chosen in ("auto", fits), "Distribution.strategy", rule, chosen)
-        return fits
+            is_alone = setting not in (WORKERS, SERVERS)
+            checks.require(is_alone, "Distribution.strategy", rule, setting, fix)
+            return setting
+        strategy = SERVERS if tf_config.SERVER in cluster.jobs else WORKERS
+        rule = f"be 'auto' or {strategy!r} with this TF_CONFIG"
+        checks.require(setting in ("auto", strategy), "Distribution.strategy", rule, setting)
+        return strategy
 
     def _choose_devices(self, strategy: str) -> Sequence[str]:
         gpus = [f"/gpu:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
@@ -243,17 +248,17 @@ class Distribution:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
             checks.require(bool(gpus or self.devices), "Distribution.strategy", "have GPUs", 0, fix)
         for device in self.devices:
-            is_there = device in gpus or device.startswith("/cpu:")
+            exists = device in gpus or device.startswith("/cpu:")
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
-            checks.require(is_there, "Distribution.devices", "be there", device, fix)
+            checks.require(exists, "Distribution.devices", "exist", device, fix)
         return self.devices or gpus or ["/cpu:0"]
 
 
 def _tell(place: Place) -> None:
-    """Log the devices in use, and how many GPUs were found."""
+    """Log the devices in use, and the number of visible GPUs."""
     gpus = tf.config.list_physical_devices("GPU")
     if place.replicas > 1 or gpus:
         name = place.cluster.name if place.cluster else "this process"
-        found = f" (of {len(gpus)} GPUs found)" if gpus else ""
-        used = ", ".join(place.devices) + found
-        _log.info("Training on %d replicas, in %s: %s", place.replicas, name, used)
+        visible = f" (of {len(gpus)} visible GPUs)" if gpus else ""
+        devices = ", ".join(place.devices) + visible
+        _log.info("Training on %d replicas, in %s: %s", place.replicas, name, devices)

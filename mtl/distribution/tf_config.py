@@ -1,4 +1,4 @@
-"""Reads from TF_CONFIG the processes that train a run together, and the role of this process.
+"""Reads from TF_CONFIG the processes of a cluster, and the role of this process.
 
 TF_CONFIG = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
              "task": {"type": "worker", "index": 0}}
@@ -32,7 +32,7 @@ CHIEF, WORKER, SERVER, EVALUATOR = JOBS = ("chief", "worker", "ps", "evaluator")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A process, and all processes that train with it.
+    """The processes of a cluster, seen from one of them.
 
     Attributes:
       jobs: {job: the addresses of its processes}.
@@ -71,7 +71,7 @@ class Cluster:
 
     @property
     def port(self) -> int | None:
-        """The port on which others reach this process; None for an evaluator, which needs none."""
+        """The port of this process; None for an evaluator, which has no server."""
         if self.job == EVALUATOR:
             return None
         return int(self.jobs[self.job][self.index].rpartition(":")[2])
@@ -84,42 +84,45 @@ class Cluster:
 
     @property
     def watched_processes(self) -> list[str]:
-        """The watched processes: for the chief all workers and servers, for others the chief."""
+        """The processes that this process watches.
+
+        The chief watches all workers and servers; all others watch the chief.
+        """
         if not self.is_chief:
             return [f"{CHIEF}-0"]
-        trains = [job for job in self.jobs if job in (WORKER, SERVER)]
-        return [f"{job}-{index}" for job in trains for index in range(len(self.jobs[job]))]
+        jobs = [job for job in self.jobs if job in (WORKER, SERVER)]
+        return [f"{job}-{index}" for job in jobs for index in range(len(self.jobs[job]))]
 
 
 def read_cluster() -> Cluster | None:
-    """Return the cluster with the role of this process; None if alone.
+    """Return the cluster with the role of this process; None for a process that trains alone.
 
-    The first worker may be the chief.
+    Without a chief, the first worker becomes the chief.
 
     Raises:
       UserError: TF_CONFIG does not describe a place in a cluster.
     """
     text = os.environ.get(_VARIABLE, "")
     try:
-        given = json.loads(text or "{}")
-        jobs, task = dict(given.get("cluster", {})), dict(given.get("task", {}))
+        value = json.loads(text or "{}")
+        jobs, task = dict(value.get("cluster", {})), dict(value.get("task", {}))
     except (ValueError, TypeError, AttributeError):
         rule = 'be JSON such as {"cluster": {"chief": ["host:port"]}, "task": {"type": "chief"}}'
         checks.fail(_VARIABLE, rule, text)
     for name, addresses in jobs.items():
         _check_addresses(f"{_VARIABLE}.cluster.{name}", addresses, needs_port=name != EVALUATOR)
-    # An evaluator may be described without the cluster, in which it has no part.
+    # TF_CONFIG of an evaluator may omit the cluster, because the evaluator is no part of it.
     if not jobs and task.get("type") != EVALUATOR:
         return None
     job, index = _read_task(task, jobs)
     if job == EVALUATOR:
         return Cluster(jobs=jobs, job=job, index=index)
-    made = _with_chief(jobs, job, index)
+    cluster = _with_chief(jobs, job, index)
     # Estimator and TensorFlow read the role from this variable.
-    place = {"cluster": made.jobs, "task": {"type": made.job, "index": made.index}}
+    place = {"cluster": cluster.jobs, "task": {"type": cluster.job, "index": cluster.index}}
     os.environ[_VARIABLE] = json.dumps(place)
     # A cluster of one process trains like a process without TF_CONFIG.
-    return made if sum(map(len, made.jobs.values())) > 1 else None
+    return cluster if sum(map(len, cluster.jobs.values())) > 1 else None
 
 
 def _check_addresses(where: str, addresses: Any, needs_port: bool) -> None:
@@ -131,25 +134,26 @@ def _check_addresses(where: str, addresses: Any, needs_port: bool) -> None:
 
 @contextlib.contextmanager
 def hide_cluster() -> Iterator[None]:
-    """Hide the cluster from Estimator inside this context, for work that a single process does."""
-    given = os.environ.pop(_VARIABLE, None)
+    """Hide TF_CONFIG from Estimator inside this context, for work of a single process."""
+    text = os.environ.pop(_VARIABLE, None)
     try:
         yield
     finally:
-        if given is not None:
-            os.environ[_VARIABLE] = given
+        if text is not None:
+            os.environ[_VARIABLE] = text
 
 
 @contextlib.contextmanager
 def confine_server(cluster: Cluster | None) -> Iterator[None]:
-    """Keep other machines from the server of a cluster that lies on a single machine.
+    """Close the server of this process to other machines, if the whole cluster is on this machine.
 
     TensorFlow's servers listen on every interface, whatever their address says, and let every
-    client read and write files. This function binds the socket to the loopback interface
-    milliseconds after it listens, and closes connections from other machines until the end.
+    client read and write files. This function binds the server's socket to the loopback interface
+    milliseconds after the server listens, and closes connections from other machines until the
+    context ends.
 
     Args:
-      cluster: the processes of the run; None, or one with other machines, changes nothing.
+      cluster: the processes of the run. Nothing happens for None, or for several machines.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield
@@ -168,29 +172,30 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
 
 def _guard_port(port: int, ended: threading.Event) -> None:
     has_listened = sys.platform != "linux"
-    # Fast until the socket listens, as it is open to everyone until then.
+    # Look often until the socket listens, because everybody can connect until it is bound.
     while not ended.wait(1.0 if has_listened else 0.005):
-        for own_socket in _sockets(port):
-            # A connection may end between the list and the call.
-            with own_socket, contextlib.suppress(OSError):
-                if own_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    _bind_to_loopback(own_socket, port, warn=not has_listened)
+        for copy in _sockets(port):
+            # A connection may end before this code uses it.
+            with copy, contextlib.suppress(OSError):
+                if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    _bind_to_loopback(copy, port, warn=not has_listened)
                     has_listened = True
-                elif not _is_loopback(own_socket.getpeername()[0]):
-                    own_socket.shutdown(socket.SHUT_RDWR)
+                elif not _is_loopback(copy.getpeername()[0]):
+                    copy.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
-    """Yield copies of this process's sockets on this port."""
+    """Yield copies of the sockets of this process on a port."""
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                # A copy: closing the object must not close the socket of the server.
-                own = socket.socket(fileno=os.dup(int(name)))
-                if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
-                    yield own
+                # A copy, because a close of the object must not close the server's socket.
+                copy = socket.socket(fileno=os.dup(int(name)))
+                is_internet = copy.family in (socket.AF_INET, socket.AF_INET6)
+                if is_internet and copy.getsockname()[1] == port:
+                    yield copy
                 else:
-                    own.close()
+                    copy.close()
 
 
 def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
@@ -202,8 +207,8 @@ def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
 
 
 def _warn_of_port(port: int, why: str) -> None:
-    what = "Port %d can be reached from other machines (%s): whoever reaches it can read and write"
-    _log.warning(f"{what} files as this user. Close it with a firewall.", port, why)
+    line = "Other machines can reach port %d (%s), and can then read and write files as this user."
+    _log.warning(f"{line} Close the port with a firewall.", port, why)
 
 
 def _is_loopback(address: str) -> bool:
@@ -213,20 +218,21 @@ def _is_loopback(address: str) -> bool:
 
 def _read_task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:
     where = f"{_VARIABLE}.task"
-    # Earlier versions of TensorFlow called the chief master.
-    known = [*(set(jobs) & {*JOBS, "master"}), EVALUATOR]
-    checks.one_of(f"{where}.type", task.get("type"), sorted(known))
+    # Earlier versions of TensorFlow called the chief "master".
+    types = [*(set(jobs) & {*JOBS, "master"}), EVALUATOR]
+    checks.one_of(f"{where}.type", task.get("type"), sorted(types))
     for job in jobs:
         checks.one_of(f"{_VARIABLE}.cluster", job, [*JOBS, "master"])
     job, index = task["type"], task.get("index", 0)
     count = len(jobs.get(job, [""]))
-    is_there = isinstance(index, int) and 0 <= index < count
-    checks.require(is_there, f"{where}.index", f"lie below the {count} of job {job!r}", index)
+    fits = isinstance(index, int) and 0 <= index < count
+    rule = f"be a number below {count}, the number of processes of job {job!r}"
+    checks.require(fits, f"{where}.index", rule, index)
     return job, index
 
 
 def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster:
-    """Return a cluster with a chief, which may be called master, or be the first worker."""
+    """Return a cluster with a chief: the job "chief" or "master", or else the first worker."""
     jobs = {name: list(addresses) for name, addresses in jobs.items() if name != EVALUATOR}
     if "master" in jobs:
         jobs[CHIEF] = jobs.pop("master")
@@ -240,6 +246,5 @@ def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster
             job, index = (WORKER, index - 1) if index else (CHIEF, 0)
     rule = "have one chief"
     checks.require(len(jobs[CHIEF]) == 1, f"{_VARIABLE}.cluster", rule, jobs[CHIEF])
-    return Cluster(
-        jobs={name: found for name, found in jobs.items() if found}, job=job, index=index
-    )
+    jobs = {name: addresses for name, addresses in jobs.items() if addresses}
+    return Cluster(jobs=jobs, job=job, index=index)

@@ -1,1 +1,1 @@
-"""Files: found by name, written whole or not at all, and proved to be as they were."""
+"""Finds files by name, writes them completely or not at all, and verifies their content."""

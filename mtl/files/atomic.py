@@ -1,6 +1,6 @@
 """Writes files that appear under their name only when they are complete.
 
-All files of a run or a user are written here.
+All of `mtl` writes its files through this module.
 
 atomic.write("runs/digits/balancing.svg", text)
 with atomic.replacing("models/digits.onnx") as partial:
@@ -19,14 +19,14 @@ from mtl.files import in_work, storage
 
 _PARTIAL = re.compile(rf".+\.{in_work.TOKEN}\.partial")
 _swept = set[str]()
-"""Folders in which this process removed files that killed processes left."""
+"""Folders in which this process has already removed files that killed processes left."""
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Write a file that appears under its name once it is complete and on its disk."""
+    """Write a file that appears under its name once it is complete and on the disk."""
     data = content.encode() if isinstance(content, str) else content
-    opened = open if storage.is_local(path) else tf.io.gfile.GFile
-    with replacing(path) as partial, opened(partial, "wb") as file:
+    open_file = open if storage.is_local(path) else tf.io.gfile.GFile
+    with replacing(path) as partial, open_file(partial, "wb") as file:
         file.write(data)
 
 
@@ -34,9 +34,9 @@ def write(path: str, content: str | bytes) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a path to write to; the file replaces `path` at the end, or is removed after an error.
 
-    The yielded file exists and is empty: write into it, and do not replace it. Its name is random.
-    Missing folders are made, and removed again if the file is not written. A pipe or a device,
-    which is not a regular file, is written directly. A link stays, and its target is replaced.
+    The file at the yielded path has a random name, exists and is empty: write into it, and do not
+    replace it. Missing folders are created, and removed again if the file is not written. A pipe or
+    a device is written directly. If `path` is a link, its target is replaced.
     """
     if is_special(path):
         yield path
@@ -50,7 +50,7 @@ def _replace_local(path: str) -> Iterator[str]:
     _check_links(path)
     target = absolute(path)
     folder = os.path.dirname(target)
-    made = _make_folders(folder)
+    folders = _make_folders(folder)
     try:
         _sweep_folder(folder)
         partial, descriptor = in_work.create(lambda: _make_name(target))
@@ -68,8 +68,8 @@ def _replace_local(path: str) -> Iterator[str]:
             raise
         raise OSError(error.errno, error.strerror, path) from error
     finally:
-        for above in reversed(made):
-            with contextlib.suppress(OSError):  # The folder is not empty.
+        for above in reversed(folders):
+            with contextlib.suppress(OSError):  # A folder that holds the new file stays.
                 os.rmdir(above)
 
 
@@ -85,7 +85,7 @@ def _replace_remote(path: str) -> Iterator[str]:
 
 
 def _is_partial(name: object) -> bool:
-    """Return whether an error names a partial file, or, as failing writes, names none."""
+    """Return True for the name of a partial file, or for None: errors of writes name no file."""
     return name is None or _PARTIAL.fullmatch(str(name)) is not None
 
 
@@ -96,7 +96,7 @@ def _make_name(target: str) -> str:
 def _check_links(path: str) -> None:
     """Fail for another user's link in a folder that everybody may write to, such as /tmp.
 
-    Linux has the same rule for opening a file there (`fs.protected_symlinks`).
+    Linux has the same rule when a process opens a file (`fs.protected_symlinks`).
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):
@@ -109,7 +109,7 @@ def _check_links(path: str) -> None:
 
 
 def _sweep_folder(folder: str) -> None:
-    """Remove files that killed processes left in a folder, before the first write there."""
+    """Remove files of killed processes from a folder, before this process first writes there."""
     if folder not in _swept:
         _swept.add(folder)
         for path in storage.listed(folder):
@@ -118,7 +118,7 @@ def _sweep_folder(folder: str) -> None:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Make a folder, and return the folders that were made, the outermost first."""
+    """Create a folder, and return all folders that were created, the outermost first."""
     absent, above = list[str](), folder
     while storage.is_local(above) and above and not os.path.isdir(above):
         absent.insert(0, above)
@@ -129,7 +129,7 @@ def _make_folders(folder: str) -> list[str]:
 
 
 def is_special(path: str) -> bool:
-    """Return whether a path exists and is a pipe, a device or a socket."""
+    """Return True if a path exists and is a pipe, a device or a socket."""
     if not storage.is_local(path) or not os.path.exists(path):
         return False
     mode = os.stat(path).st_mode
@@ -137,7 +137,7 @@ def is_special(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return the same name for a file whichever way its folders are reached."""
+    """Return the absolute path of a file, with all links resolved; a remote path stays."""
     return os.path.realpath(path) if storage.is_local(path) else path
 
 

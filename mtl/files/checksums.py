@@ -1,12 +1,12 @@
-"""Checksums of files that give a run its meaning; damage is found before such a file is used.
+"""Checksums of files on which a run depends, so that damage is found before a file is used.
 
 checksums.write_json("runs/a/row_names.json", entries)      # with a checksum inside
 entries = checksums.read_json("runs/a/row_names.json", fix="Copy it back.")
 checksums.require("runs/a/words.txt", "crc32:0a1b2c3d", fix="Copy it back.")
 
-If a vocabulary lost a line, all later rows would move without an error.
+Without a checksum, a vocabulary that lost a line would silently give wrong ids to all later words.
 
-Files of earlier versions lack a checksum and are accepted unchecked.
+Files of earlier versions lack a checksum, and are accepted without a check.
 """
 
 import json
@@ -23,14 +23,14 @@ _CHUNK = 1 << 20
 
 
 def compute_checksum(data: bytes) -> str:
-    """Return the checksum of bytes; a flipped bit, and nearly any other damage, changes it."""
+    """Return the checksum of bytes; a changed bit, and almost any other damage, changes it."""
     return f"crc32:{zlib.crc32(data):08x}"
 
 
 def of_file(path: str) -> str:
     """Return the checksum of a file.
 
-    It takes a second for a gigabyte, far less than a lookup table of the same file.
+    This takes a second for a gigabyte, much less than to build a lookup table from the file.
     """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -40,12 +40,12 @@ def of_file(path: str) -> str:
 
 
 def matches(path: str, expected: str | None) -> bool:
-    """Return whether the file has this checksum; True if `expected` is None."""
+    """Return True if a file has a checksum, or if `expected` is None."""
     return expected is None or of_file(path) == expected
 
 
 def require(path: str, expected: str | None, fix: str) -> None:
-    """Fail unless the file exists and has this checksum, if one is known.
+    """Fail unless a file exists and has the expected checksum.
 
     Args:
       path: the file.
@@ -67,25 +67,29 @@ def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
 
 
 def add_checksum(entries: Mapping[str, Any]) -> str:
-    """Return entries as JSON, with another entry that holds the checksum of the others."""
+    """Return entries as JSON, with an additional entry for the checksum of all others."""
     return json.dumps({**entries, KEY: _of_entries(entries)}, indent=1)
 
 
 def _of_entries(entries: Mapping[str, Any]) -> str:
-    # Go through JSON once: the entries then equal those that are read later.
+    # Convert to JSON and back, because reading gives lists for tuples, for example.
     return compute_checksum(json.dumps(json.loads(json.dumps(entries)), sort_keys=True).encode())
 
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
-    """Write entries for `read_json`; the file appears when it is complete."""
+    """Write entries with their checksum, for `read_json`."""
     atomic.write(path, add_checksum(entries))
 
 
 def read_json(path: str, fix: str) -> dict[str, Any]:
     """Return the entries of a file, without their checksum.
 
+    Args:
+      path: the file.
+      fix: the advice at the end of the message.
+
     Raises:
-      UserError: the file has changed since it was written; `fix` is the advice in the message.
+      UserError: the file has changed since it was written.
     """
     entries = _load_entries(path, fix)
     recorded = entries.pop(KEY, None)
@@ -99,7 +103,7 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
         data = file.read()
     try:
         entries = json.loads(data)
-    except (ValueError, RecursionError) as error:  # A ValueError also for bytes that are not text.
+    except (ValueError, RecursionError) as error:  # Bytes that are not UTF-8 raise a ValueError.
         raise describe_damage(path, "it is not valid JSON", fix) from error
     if not isinstance(entries, dict):
         raise describe_damage(path, "it holds no JSON object", fix)

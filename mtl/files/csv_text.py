@@ -1,4 +1,4 @@
-"""Writes tables as CSV for spreadsheets; text from other people never becomes a formula.
+"""Writes tables as CSV for spreadsheets, so that no text becomes a formula.
 
 text = csv_text.write([("task", "auc"), ("clicked", 0.75), ("=1+1", -0.5)])
 csv_text.escape_formula("=1+1")               # "'=1+1"
@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# A spreadsheet takes a cell with such a beginning for a formula: OWASP, CSV Injection.
+# A spreadsheet takes a cell with one of these beginnings for a formula: OWASP, CSV Injection.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _SPECIAL = re.compile(r'[",\r\n]')
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.ASCII | re.IGNORECASE)
 
 
 def write(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows, the header first, as CSV; numbers stay numbers, also numbers in text form."""
+    """Return rows as CSV, the header first; a text that is a number stays a number."""
     return "".join(",".join(map(_write_cell, row)) + "\n" for row in rows)
 
 
@@ -28,5 +28,5 @@ def _write_cell(cell: Any) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Return a text, after an apostrophe if a spreadsheet would take it for a formula."""
+    """Return a text, with an apostrophe in front if a spreadsheet would take it for a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text

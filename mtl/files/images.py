@@ -1,10 +1,10 @@
-"""Encoded images: decodes their pixels, or says why TensorFlow cannot decode them.
+"""Decodes images, or explains why TensorFlow cannot decode them.
 
-pixels = images.decode(encoded, channels=3)             # [H, W, 3], of a text in the graph
+pixels = images.decode(encoded, channels=3)             # a string tensor -> [H, W, 3]
 images.explain(b"...")                                  # "" or "Unknown image file format. ..."
 
-A file of some kilobytes may hold pixels of many gigabytes. The size that the file states is checked
-before decoding, and too many pixels are refused.
+A file of some kilobytes may hold pixels of many gigabytes. Before an image is decoded, the size in
+its header is checked, and an image with too many pixels is an error.
 """
 
 from __future__ import annotations
@@ -16,18 +16,25 @@ from mtl.deferred import tf, tf1
 
 RULE = "be an image file, such as PNG or JPEG"
 MOST_PIXELS = 178_956_970
-"""The limit for an image, or all frames of a GIF: as in Pillow, and 0.5 GB of colours."""
+"""The most pixels of an image, or of all frames of a GIF: the limit of Pillow; 0.5 GB in RGB."""
 
 _TOO_MANY = f"The image has more than {MOST_PIXELS:,} pixels"
-# The first bytes of a file hold its format and its size, except where TensorFlow finds the size.
+# The first bytes of a file hold its format and, for PNG and GIF, the size of the image.
 _HEADER = 24
 _PNG, _GIF, _JPEG = b"\x89PNG", b"GIF8", b"\xff\xd8\xff"
-# Each frame of a GIF begins with these bytes; other places may hold the same bytes.
+# Each frame of a GIF begins with these bytes; other places in the file may hold them, too.
 _FRAME = "\\x00,"
 
 
 def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """Decode the text of one image, or the first frame of a GIF, to [H, W, channels].
+    """Decode an image, or the first frame of a GIF.
+
+    Args:
+      encoded: the bytes of a file, a string scalar.
+      channels: 1 for grey, 3 for RGB, 4 for RGBA; 0 for the channels of the file.
+
+    Returns:
+      Pixels, uint8 [H, W, channels].
 
     Raises:
       InvalidArgumentError: when run, if it is not an image, or has more than `MOST_PIXELS`.
@@ -39,9 +46,9 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the number of pixels that a file states, int64; 0 for formats with a natural limit.
+    """Return the number of pixels by the header of a file, int64; 0 for formats with a limit.
 
-    A BMP has at most as many pixels as bytes, and a WebP at most 16,383 a side.
+    A BMP has at most as many pixels as bytes, and a WebP at most 16,383 pixels a side.
     """
     start = tf.strings.join([tf.strings.substr(encoded, 0, _HEADER), "\0" * _HEADER])
     sizes = [
@@ -56,10 +63,10 @@ def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _read(start: tf.Tensor, place: int, size: int, is_big_endian: bool = False) -> tf.Tensor:
-    """Return the whole number in `size` bytes of a text."""
+    """Return the whole number in `size` bytes of a text, from `place` on."""
     order = range(size)[:: -1 if is_big_endian else 1]
-    found = tf.io.decode_raw(tf.strings.substr(start, place, size), tf.uint8)
-    return tf.reduce_sum(tf.cast(found, tf.int64) * [256**power for power in order])
+    digits = tf.io.decode_raw(tf.strings.substr(start, place, size), tf.uint8)
+    return tf.reduce_sum(tf.cast(digits, tf.int64) * [256**power for power in order])
 
 
 def _count_frames(gif: tf.Tensor) -> tf.Tensor:
@@ -69,26 +76,31 @@ def _count_frames(gif: tf.Tensor) -> tf.Tensor:
 
 
 def explain(encoded: bytes, channels: int = 0) -> str:
-    """Return why an image cannot be decoded to `channels` (0: as stored); "" if it can."""
+    """Return the reason why an image cannot be decoded; "" if it can.
+
+    Args:
+      encoded: the bytes of a file.
+      channels: as in `decode`.
+    """
     if not encoded:
         return "It is empty."
-    session, given, shape = _build_decoder(channels)
+    session, placeholder, result = _build_decoder(channels)
     try:
-        session.run(shape, {given: encoded})
+        session.run(result, {placeholder: encoded})
     except tf.errors.OpError as error:
         if _TOO_MANY in error.message:
             return f"{_TOO_MANY}."
         lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        # The message has the name of the op before the reason, and advice after it.
-        found = [line for line in lines if "{{node" not in line and "[[" not in line]
-        return (found or lines)[-1].partition(". Got ")[0].rstrip(".") + "."
+        # In the message, the name of the op comes before the reason, and advice after it.
+        reasons = [line for line in lines if "{{node" not in line and "[[" not in line]
+        return (reasons or lines)[-1].partition(". Got ")[0].rstrip(".") + "."
     return ""
 
 
 @functools.cache
 def _build_decoder(channels: int) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """Return a session, an input and an output that decodes the input."""
-    # A separate graph: callers may be inside another graph.
+    """Return a session, its input, and an output that decodes the input."""
+    # In a separate graph, because callers may be building another graph.
     graph = tf.Graph()
     with graph.as_default():
         encoded = tf1.placeholder(tf.string, [])

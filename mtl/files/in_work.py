@@ -1,13 +1,13 @@
-"""Files in progress: random names, and locks that end together with their process.
+"""Locks files that a process is writing, so that others can tell if the process is alive.
 
 path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
-in_work.is_abandoned(path)               # True if the process that wrote it is gone
+in_work.is_abandoned(path)               # True if the process that wrote the file is gone
 in_work.remove_abandoned(path)
-with in_work.take_turns("runs/digits"):  # while several processes read and rewrite a file
+with in_work.take_turns("runs/digits"):  # if several processes read and rewrite a file
     ...
 
-The operating system's lock on a file tells whether its writer is alive, whatever the clock says.
-Some file systems lack locks; then it is unknown.
+The operating system releases a file's lock when the process that holds it ends. Some file systems
+have no locks; then nobody knows whether the process is alive.
 """
 
 import contextlib
@@ -23,27 +23,28 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 def make_token() -> str:
-    """Return 16 random digits, a part of a name that others cannot guess."""
+    """Return 16 random hexadecimal digits, for a name that others cannot guess."""
     return secrets.token_hex(8)
 
 
 def create(make_path: Callable[[], str]) -> tuple[str, int]:
     """Create and lock a new file; return its path and its descriptor.
 
-    The lock ends when the descriptor is closed. An existing link of this name is not followed.
+    The lock ends when the descriptor is closed. If the path already exists, also as a link, this
+    raises FileExistsError.
     """
     while True:
         path = make_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with contextlib.suppress(OSError):  # The file system lacks locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # Otherwise another process removed it before the lock.
+        if is_at(descriptor, path):  # Otherwise another process removed the file before the lock.
             return path, descriptor
         os.close(descriptor)
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Return whether an open file still has this name."""
+    """Return True if an open file still has a name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -51,9 +52,9 @@ def is_at(descriptor: int, path: str) -> bool:
 
 
 def hold(path: str) -> int | None:
-    """Share the lock of a file that is read; return its descriptor, or None without locks.
+    """Hold a shared lock of a file; return its descriptor, or None without locks.
 
-    `remove_abandoned` leaves the file until the descriptor is closed.
+    Until the descriptor is closed, `remove_abandoned` does not remove the file.
 
     Raises:
       FileNotFoundError: the file is gone.
@@ -72,20 +73,21 @@ def hold(path: str) -> int | None:
 
 
 def is_abandoned(path: str) -> bool | None:
-    """Return True if the file is not held by a process; None if that is unknown."""
+    """Return True if no process holds a file, False if a process does; None if unknown."""
     return _act_if_abandoned(path, lambda: None)
 
 
 def remove_abandoned(path: str) -> bool | None:
-    """Remove a file that is not held by a process, and return `is_abandoned`; others stay."""
+    """Remove a file if no process holds it, and return the result of `is_abandoned`."""
     return _act_if_abandoned(path, lambda: os.remove(path))
 
 
 @contextlib.contextmanager
 def take_turns(folder: str) -> Iterator[None]:
-    """Wait until other processes and threads leave this context for a folder, and lock them out.
+    """Let only one process or thread at a time be in this context for a folder; others wait.
 
-    The lock is on the folder itself, whose files may be replaced. Without locks there is no wait.
+    The lock is on the folder itself, because its files may be replaced. On a file system without
+    locks, nobody waits.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -97,17 +99,17 @@ def take_turns(folder: str) -> Iterator[None]:
 
 
 def lock_folder(folder: str) -> int:
-    """Lock a folder in progress by a file in it; return the descriptor."""
+    """Lock a folder that this process writes, by a file in it; return the file's descriptor."""
     return create(lambda: os.path.join(folder, _IN_FOLDER))[1]
 
 
 def is_folder_abandoned(folder: str) -> bool | None:
-    """Return True if the folder is not held by a process; None without a lock or if unknown."""
+    """Return True if no process holds a folder; None if unknown, or without a file of a lock."""
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
 def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
-    """Return `is_abandoned`; if True, call `act` before another process can lock the file."""
+    """Return `is_abandoned`; if it is True, call `act` while no other process can lock the file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,12 +1,12 @@
-"""Files in other places than this machine, such as s3://bucket/a.csv, read from copies.
+"""Reads and writes remote files, such as s3://bucket/a.csv, through local copies.
 
 paths = remote.find("Csv.files", "s3://bucket/part-*.csv.gz")
-with open(remote.copy_here(paths[0]), "rb") as file: ...     # a copy, made at the first call
+with open(remote.copy_here(paths[0]), "rb") as file: ...     # a copy, made by the first call
 with remote.replacing("gs://bucket/out.jsonl") as partial:   # a local file, sent at the end
     ...
 
 A process copies each file once into a temporary folder, which it removes when it ends. Each request
-has a time limit, so an absent server is one line after seconds.
+has a time limit, so a server that does not answer is an error after seconds.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mtl.files import in_work, stores
 _MAGIC = re.compile(r"[*?\[]")
 _FOLDER = "mtl-copies-"
 _CHUNK = 1 << 22
-# Free bytes that a copy leaves on its disk.
+# After a copy, this many bytes of the disk must still be free.
 _SPARE = 1 << 28
-# Systems in which a file shows while it is written, and that can rename.
+# In these systems, a file is visible while it is written, and can be renamed.
 _RENAMES = ("hdfs",)
 
 
 class Version(NamedTuple):
-    """The size in bytes and the time of change in nanoseconds of a file; 0 if it is unknown."""
+    """The size of a file in bytes, and its time of change in nanoseconds; 0 if unknown."""
 
     size: int
     changed: int
@@ -48,29 +48,29 @@ def is_remote(path: str) -> bool:
 
 
 def join(folder: str, path: str) -> str:
-    """Return a path within a folder; a path with a scheme stands alone, as an absolute one does.
+    """Return a path within a folder, without file://.
 
-    A path of this machine loses the beginning file://.
+    Like an absolute path, a path with a scheme ignores the folder.
     """
     path = path if "://" in path else os.path.join(folder, path)
     return path.removeprefix("file://")
 
 
 def find(where: str, pattern: str, folders: bool = False) -> list[str]:
-    """Return the file at a path with a scheme, or the sorted files that match a glob.
+    """Return the remote files that a path or a glob names, sorted.
 
     Args:
       where: the name of the setting, for errors.
-      pattern: a path or a glob; * and ? do not match a slash.
-      folders: True if the path may be a folder, which is returned.
+      pattern: a path or a glob with a scheme; * and ? do not match a slash.
+      folders: True if the path may also be a folder.
 
     Raises:
-      UserError: nothing matches, the path is a folder, or the place cannot be reached.
+      UserError: nothing matches, the path is a folder, or the server cannot be reached.
     """
     store = stores.connect(pattern)
-    found = _look_up(store, pattern)
-    if found is not None:
-        fits_here = found.is_file or folders
+    info = _look_up(store, pattern)
+    if info is not None:
+        fits_here = info.is_file or folders
         checks.require(fits_here, where, "name files", pattern, "It is a folder.")
         return [pattern]
     paths = _match_pattern(store, pattern) if _MAGIC.search(store.name_inside(pattern)) else []
@@ -80,7 +80,7 @@ def find(where: str, pattern: str, folders: bool = False) -> list[str]:
 
 
 def _look_up(store: stores.Store, path: str) -> Any:
-    """Return the pyarrow.fs.FileInfo of a path, and note its version; None if it is absent."""
+    """Return the pyarrow.fs.FileInfo of a path, and note its version; None if it does not exist."""
     name = store.name_inside(path).rstrip("/")
     info = stores.ask(path, lambda: store.system.get_file_info(name))
     if info.type.name == "NotFound":
@@ -92,13 +92,13 @@ def _look_up(store: stores.Store, path: str) -> Any:
 def _note_version(path: str, info: Any) -> Any:
     if info.is_file:
         _versions[path] = Version(info.size or 0, info.mtime_ns or 0)
-        if not info.mtime_ns:  # Nothing shows whether it has changed since it was copied.
+        if not info.mtime_ns:  # Without a time of change, the copy may be out of date.
             _copies.pop(path, None)
     return info
 
 
 def _list_folder(store: stores.Store, folder: str, recursive: bool = False) -> list[Any]:
-    """Return the pyarrow.fs.FileInfo of all that lies in a folder, which may be absent."""
+    """Return the pyarrow.fs.FileInfo of all files and folders in a folder; [] if it is absent."""
     from pyarrow import fs
 
     name = store.name_inside(folder).rstrip("/") or "/"
@@ -113,26 +113,26 @@ def _match_pattern(store: stores.Store, pattern: str) -> list[str]:
     parts = pattern[len(store.prefix) :].split("/")
     plain = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
     folder = store.prefix + "/".join(parts[:plain])
-    matched = []
+    paths = []
     for info in _list_folder(store, folder, recursive=plain < len(parts) - 1):
         path = store.name_outside(info.path)
         names = path[len(store.prefix) :].split("/")
         fits = len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
         if info.is_file and fits:
             _note_version(path, info)
-            matched.append(path)
-    return sorted(matched)
+            paths.append(path)
+    return sorted(paths)
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return True if a path equals another one, or matches it as a glob; sends nothing."""
+    """Return True if a path equals a pattern, or matches it as a glob; no request is sent."""
     names, parts = path.split("/"), pattern.split("/")
     is_match = len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
     return path == pattern or is_match
 
 
 def _find_neighbour(store: stores.Store, path: str) -> str:
-    """Return a hint: the nearest name in the folder of a path, or that the folder is missing."""
+    """Return a hint for a wrong path: the nearest name in its folder, or that the folder lacks."""
     folder, _, name = path.rpartition("/")
     names = [info.base_name for info in _list_folder(store, f"{folder}/")]
     if names:
@@ -144,40 +144,40 @@ def look(path: str) -> Version:
     """Return the version of a remote file.
 
     Raises:
-      UserError: it does not exist, or cannot be reached.
+      UserError: the file does not exist, or cannot be reached.
     """
-    found = _look_up(stores.connect(path), path)
-    checks.require(found is not None and found.is_file, path, "exist", "no file")
+    info = _look_up(stores.connect(path), path)
+    checks.require(info is not None and info.is_file, path, "exist", "no file")
     return _versions[path]
 
 
 def exists(path: str) -> bool:
-    """Return True if a file or a folder exists, here or in another place."""
+    """Return True if a local or remote file or folder exists."""
     if not is_remote(path):
         return os.path.exists(path)
     return _look_up(stores.connect(path), path) is not None
 
 
 def is_folder(path: str) -> bool:
-    """Return True if a path is a folder, here or in another place."""
+    """Return True if a path is a local or remote folder."""
     if not is_remote(path):
         return os.path.isdir(path)
-    found = _look_up(stores.connect(path), path.rstrip("/"))
-    return found is not None and not found.is_file
+    info = _look_up(stores.connect(path), path.rstrip("/"))
+    return info is not None and not info.is_file
 
 
 def walk(folder: str) -> list[str]:
-    """Return the paths of all files below a folder in another place, in any order."""
+    """Return the paths of all files below a remote folder, in any order."""
     store, folder = stores.connect(folder), f"{folder.rstrip('/')}/"
-    found = [info for info in _list_folder(store, folder, recursive=True) if info.is_file]
-    paths = [store.name_outside(info.path) for info in found]
-    for path, info in zip(paths, found, strict=True):
+    infos = [info for info in _list_folder(store, folder, recursive=True) if info.is_file]
+    paths = [store.name_outside(info.path) for info in infos]
+    for path, info in zip(paths, infos, strict=True):
         _note_version(path, info)
     return paths
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the names in a folder, here or in another place; [] if it is absent."""
+    """Return the sorted names in a local or remote folder; [] if it is absent."""
     if not is_remote(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     folder = f"{folder.rstrip('/')}/"
@@ -187,8 +187,8 @@ def list_names(folder: str) -> list[str]:
 def copy_here(path: str) -> str:
     """Return the path of a local copy of a remote file; a local path stays as it is.
 
-    `find` and `look` note the version of a file. A file is copied anew only if the noted
-    version differs from the version of the copy, so reading a copy needs no connection.
+    `find` and `look` note the version of a file. A file is copied again only if this version
+    differs from the version of the copy, so no connection is needed to read a copy.
 
     Raises:
       UserError: the file cannot be reached, or does not fit on the disk.
@@ -197,9 +197,9 @@ def copy_here(path: str) -> str:
         return path
     with _lock:
         version = _versions.get(path) or look(path)
-        known = _copies.get(path)
-        # An earlier copy stays, because a reader may open it again.
-        if known is None or known[0] != version:
+        copy = _copies.get(path)
+        # An earlier copy stays on the disk, because a reader may open it again.
+        if copy is None or copy[0] != version:
             _copies[path] = version, _copy_file(path, version)
         return _copies[path][1]
 
@@ -214,7 +214,7 @@ def _copy_file(path: str, version: Version) -> str:
     name, to = store.name_inside(path), os.path.join(folder, in_work.make_token())
     try:
         with open(to, "wb") as file:
-            # By default Arrow decompresses, and compresses, by the ending of a name.
+            # By default, Arrow decompresses a file by the ending of its name.
             opener = functools.partial(store.system.open_input_stream, name, compression=None)
             stream = stores.ask(path, opener)
             while chunk := stores.ask(path, lambda: stream.read(_CHUNK)):
@@ -222,13 +222,14 @@ def _copy_file(path: str, version: Version) -> str:
         size = os.path.getsize(to)
         rule, fix = f"have {version.size} bytes", "It changed while it was read: start again."
         checks.require(size == version.size, path, rule, size, fix)
-    except FileNotFoundError as error:
-        raise checks.UserError(f"{path} is gone: it was there a moment ago.") from error
-    except OSError as error:
-        raise checks.UserError(f"{path} cannot be copied to {folder}: {error.strerror}.") from error
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(to)
+        if isinstance(error, FileNotFoundError):
+            raise checks.UserError(f"{path} is gone: it was there a moment ago.") from error
+        if isinstance(error, OSError):
+            problem = f"{path} cannot be copied to {folder}: {error.strerror}."
+            raise checks.UserError(problem) from error
         raise
     return to
 
@@ -239,14 +240,13 @@ _versions: dict[str, Version] = {}
 _copies: dict[str, tuple[Version, str]] = {}
 """The version and the local path of each copy."""
 _folders: dict[int, str] = {}
-"""The folder of the copies of each process, by its id: a fork does not remove another's."""
+"""{process id: folder of its copies}, so that a fork does not remove the folder of its parent."""
 
 
 def _open_folder() -> str:
-    """Return the folder of this process; make it, and remove those of processes that were killed.
+    """Return the folder of this process for copies.
 
-    Raises:
-      UserError: it cannot be made.
+    The first call creates it, and removes folders of processes that were killed.
     """
     if os.getpid() not in _folders:
         parent = tempfile.gettempdir()
@@ -262,10 +262,10 @@ def _open_folder() -> str:
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Return True for a folder of this user whose process is gone."""
+    """Return True for a folder that belongs to this user and to a process that is gone."""
     with contextlib.suppress(OSError):
-        is_mine = os.lstat(folder).st_uid == os.geteuid() and not os.path.islink(folder)
-        return is_mine and bool(in_work.is_folder_abandoned(folder))
+        is_of_user = os.lstat(folder).st_uid == os.geteuid() and not os.path.islink(folder)
+        return is_of_user and bool(in_work.is_folder_abandoned(folder))
     return False
 
 
@@ -276,7 +276,7 @@ def _remove_folder() -> None:
 
 
 def require_writable(where: str, path: str) -> None:
-    """Fail unless the bucket or folder above a remote output answers; nothing is written."""
+    """Fail unless the bucket or folder of a remote output exists; nothing is written."""
     store = stores.connect(path)
     top = store.prefix + path[len(store.prefix) :].partition("/")[0]
     above = store.prefix.rstrip("/") if store.root.strip("/") else top
@@ -290,7 +290,8 @@ def require_writable(where: str, path: str) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a local path to write to; its file replaces the remote file `path` at the end.
 
-    After an error nothing is sent. If sending fails, the local file stays, and the error names it.
+    After an error, nothing is sent. If the file cannot be sent, it stays on this machine, and the
+    error names its path.
 
     Raises:
       UserError: the file cannot be sent.
@@ -305,16 +306,16 @@ def replacing(path: str) -> Iterator[str]:
     try:
         _send_file(partial, path)
     except (checks.UserError, FileNotFoundError) as error:
-        kept = os.path.join(tempfile.mkdtemp(prefix="mtl-unsent-"), os.path.basename(path))
-        shutil.move(partial, kept)
+        unsent = os.path.join(tempfile.mkdtemp(prefix="mtl-unsent-"), os.path.basename(path))
+        shutil.move(partial, unsent)
         is_absent = isinstance(error, FileNotFoundError)
         problem = f"{path} cannot be written: its bucket or folder is gone." if is_absent else error
-        raise checks.UserError(f"{problem} The file was not sent: it lies in {kept}.") from error
+        raise checks.UserError(f"{problem} The file was not sent: it lies in {unsent}.") from error
     os.remove(partial)
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a remote file as a whole."""
+    """Write a remote file, completely or not at all."""
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(data)
 

@@ -1,4 +1,4 @@
-"""Accesses files of a run: checks their file system, lists them by name, syncs them to disk.
+"""Checks paths of a run, lists files by name, and syncs files to the disk.
 
 storage.listed("runs/digits", "model.ckpt-")             # ["runs/digits/model.ckpt-20.index", ...]
 storage.require_plain("--model_dir", "runs/digits")      # refuses names that TensorFlow misreads
@@ -22,18 +22,18 @@ from mtl import checks
 from mtl.deferred import tf
 from mtl.files import in_work
 
-# A class of characters, or a backslash: as a pattern such a path does not match itself. A path with
-# * or ? does match itself; only our code must not look for such files by pattern.
+# Matches [...] and a backslash. TensorFlow takes a path for a glob, and a path with one of these
+# does not match itself. A path with * or ? does.
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
 
-# TensorFlow uses these words in messages, with various classes of errors.
+# The texts of these errors appear in messages of TensorFlow, whose errors have various classes.
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
 
-# TensorFlow's names for files in memory, and for the local file system.
+# Schemes that errors do not suggest: files in memory, and the local file system.
 _UNUSED = ("ram", "file")
-# Places of data, in which a run cannot lie: it locks, renames and replaces files.
+# Rows may come from these stores, but a run cannot lie there: it locks, renames and replaces files.
 _STORES = ("s3", "s3a", "abfs", "abfss", "hdfs")
 _HOSTS = {"gs": "https://www.googleapis.com"}
 _NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']*)")
@@ -59,11 +59,11 @@ def require_path(where: str, path: str) -> None:
     """
     scheme, separator, _ = path.partition("://")
     if separator:
-        known = sorted({*tf.io.gfile.get_registered_schemes()} - {"", *_UNUSED})
-        listed = " or ".join(f"{name}://" for name in known)
-        rule = f"be a path of this machine, without a scheme, or start with {listed}"
+        schemes = sorted({*tf.io.gfile.get_registered_schemes()} - {"", *_UNUSED})
+        beginnings = " or ".join(f"{name}://" for name in schemes)
+        rule = f"be a path of this machine, without a scheme, or start with {beginnings}"
         fix = "Write to this machine, and copy the files there." if scheme in _STORES else ""
-        checks.require(scheme in known, where, rule, path, fix)
+        checks.require(scheme in schemes, where, rule, path, fix)
         host = _HOSTS.get(scheme)
         rule = "be on a file system that can be reached"
         checks.require(not host or _answers(host), where, rule, path, f"{host} does not answer.")
@@ -80,25 +80,29 @@ def _answers(host: str) -> bool:
 
 
 def require_plain(where: str, path: str) -> None:
-    """Fail for a path that TensorFlow takes for a pattern, under which it finds no checkpoint."""
+    """Fail for a path in which TensorFlow would not find checkpoints.
+
+    These are the paths that `require_path` refuses, and paths with a backslash or [...]: TensorFlow
+    takes them for patterns, which do not match themselves.
+    """
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
-    fix = "Rename it, or go there with cd and name it from there."
+    fix = "Rename the folder, or change into it with cd and use a relative path."
     checks.require(not _PATTERN.search(path), where, rule, path, fix)
 
 
 def is_local(path: str) -> bool:
-    """Return whether the path is on the local file system."""
+    """Return True if a path has no scheme, so that it names a local file."""
     return "://" not in path
 
 
 def exists(path: str) -> bool:
-    """Return whether a file or a folder exists; a local one is looked up without TensorFlow."""
+    """Return True if a file or a folder exists; for a local path, TensorFlow is not imported."""
     return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
 
 
 def require_regular(path: str) -> None:
-    """Fail for a pipe, a socket or a device, because reading one may wait for ever."""
+    """Fail for a pipe, a socket or a device, because a reader may wait for ever."""
     if is_local(path) and os.path.exists(path):
         mode = os.stat(path).st_mode
         is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -107,36 +111,39 @@ def require_regular(path: str) -> None:
 
 
 def may_exist(path: str) -> bool:
-    """Return whether a local file exists; True for others, without a connection."""
+    """Return True if a local file exists; also True for any remote file, without a request."""
     return not is_local(path) or os.path.exists(path)
 
 
 def read(path: str) -> bytes:
-    """Return the bytes of a file; a local one is read without TensorFlow."""
+    """Return the bytes of a file; for a local file, TensorFlow is not imported."""
     require_regular(path)
     with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
 
 
 def listed(directory: str, beginning: str = "") -> list[str]:
-    """Return the sorted paths in `directory` whose names start with `beginning`; [] if missing.
+    """Return the sorted paths in a folder whose names start with `beginning`.
 
-    This function avoids glob, because the path of a run may hold characters of patterns.
+    This function does not use glob, because a path may hold characters such as "[".
 
     Args:
-      directory: a local folder, or one with a scheme.
-      beginning: the first characters of the names, taken literally.
+      directory: a local folder, or a folder with a scheme.
+      beginning: the first characters of the names.
+
+    Returns:
+      Paths that start with `directory`; [] if the folder does not exist.
     """
     is_here = is_local(directory)
     if not (os.path.isdir(directory) if is_here else tf.io.gfile.isdir(directory)):
         return []
-    listing = os.listdir(directory) if is_here else tf.io.gfile.listdir(directory)
-    names = (name.rstrip("/") for name in listing)
+    entries = os.listdir(directory) if is_here else tf.io.gfile.listdir(directory)
+    names = (name.rstrip("/") for name in entries)
     return sorted(os.path.join(directory, name) for name in names if name.startswith(beginning))
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Wait until files and folders are on the local disk; other file systems sync by themselves."""
+    """Wait until local files and folders are on the disk; remote paths are ignored."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -146,35 +153,37 @@ def sync(paths: Iterable[str]) -> None:
 
 
 def require_possible(where: str, folder: str, what: str, path: str) -> None:
-    """Fail if `folder` cannot be written or made; nothing is written.
+    """Fail if a folder cannot be created or written; nothing is written.
 
-    Checks local file systems only: others would need a trial write. `what` is a part of the
-    message: what `path` has to be.
+    Only local folders are checked: a check of others would have to write a file.
 
     Args:
       where: the flag or setting that names the path, for the error.
       folder: the folder to write into; it need not exist.
-      what: what the path has to be, such as "a folder".
+      what: the kind of path that is needed, such as "a folder".
       path: the path as the user wrote it, for the error.
+
+    Raises:
+      UserError: the folder cannot be created or written.
     """
     if not is_local(folder):
         return
-    there = os.path.abspath(folder)
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    reason = "" if os.access(there, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
-    reason = reason if os.path.isdir(there) else os.strerror(errno.ENOTDIR)
-    checks.require(not reason, where, f"be {what} that can be written", path, f"{reason}: {there}.")
+    above = os.path.abspath(folder)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    reason = "" if os.access(above, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    reason = reason if os.path.isdir(above) else os.strerror(errno.ENOTDIR)
+    checks.require(not reason, where, f"be {what} that can be written", path, f"{reason}: {above}.")
 
 
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
-    """Turn a failing file operation in this context into a UserError: `what` cannot be written.
+    """Turn errors of file operations in this context into a UserError.
 
     Args:
-      where: the flag or setting that names the path.
-      what: what the path has to be, such as "a file".
-      path: the path as the user wrote it.
+      where: the flag or setting that names the path, for the error.
+      what: the kind of path that is needed, such as "a file".
+      path: the path as the user wrote it, for the error.
     """
     try:
         yield
@@ -189,9 +198,9 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def explain_storage_errors() -> Iterator[None]:
     """Turn errors of a full, read-only, limited or absent disk into a UserError."""
-    told, log = threading.excepthook, logging.getLogger("tensorflow")
-    # A thread writes event files, and prints its error before it passes it on.
-    threading.excepthook = lambda args: None if _describe_problem(args.exc_value) else told(args)
+    before, log = threading.excepthook, logging.getLogger("tensorflow")
+    # The thread that writes event files would print its error, which this context raises again.
+    threading.excepthook = lambda args: None if _describe_problem(args.exc_value) else before(args)
     log.addFilter(_is_other)
     try:
         yield
@@ -203,7 +212,7 @@ def explain_storage_errors() -> Iterator[None]:
             raise
         raise checks.UserError(message) from error
     finally:
-        threading.excepthook = told
+        threading.excepthook = before
         log.removeFilter(_is_other)
 
 
@@ -212,31 +221,31 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _describe_problem(error: BaseException | None) -> str | None:
-    """Return a line with the file that cannot be written or reached, and the reason, or None."""
+    """Return a line with the file that cannot be written or reached, and the reason.
+
+    None for errors that have nothing to do with storage.
+    """
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
     if absent:
         return f"{absent.group(1)} is on a file system that TensorFlow does not know."
     if unreached:
-        named = re.search(r"gs://\S*", text)
-        path = named.group() if named else "a file"
+        url = re.search(r"gs://\S*", text)
+        path = url.group() if url else "a file"
         return f"{path} cannot be reached: {unreached.group(1)}."
-    found = _NO_SPACE.search(text)
-    if found is None:
+    reason = _NO_SPACE.search(text)
+    if reason is None:
         return None
     # TensorFlow's message is "path; reason", sometimes after other words.
-    named = re.search(r"([^\s;'\"]+)['\"]?; $", text[: found.start()])
-    path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
+    name = re.search(r"([^\s;'\"]+)['\"]?; $", text[: reason.start()])
+    path = getattr(error, "filename", None) or (name and name.group(1)) or "a file"
     path = re.sub(rf"\.{in_work.TOKEN}\.partial$", "", str(path))
     fix = "Earlier files are kept: make room or choose another folder, then start again."
-    return f"{path} cannot be written: {found.group()}. {fix}"
+    return f"{path} cannot be written: {reason.group()}. {fix}"
 
 
 def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Return whether the host of `url` answers.
-
-    With a proxy, which resolves hosts itself, the answer is True.
-    """
+    """Return True if the host of a URL answers; always True with a proxy, which finds the host."""
     if urllib.request.getproxies():
         return True
     parts = urllib.parse.urlsplit(url)

@@ -2,9 +2,9 @@
 
 store = stores.connect("s3://bucket/data/a.csv")
 store.system.get_file_info(store.name_inside("s3://bucket/data/a.csv"))
-stores.ask("s3://bucket/data/a.csv", request)        # one line if it fails, or takes too long
+stores.ask("s3://bucket/data/a.csv", request)        # a UserError if it fails or takes too long
 
-pyarrow brings the clients of the known schemes; fsspec, if it is installed, brings others.
+pyarrow has the clients of s3, gs, abfs and hdfs; fsspec, if it is installed, has others.
 Credentials come from the environment, never from a path.
 """
 
@@ -25,15 +25,15 @@ from mtl import checks
 _Result = TypeVar("_Result")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
-# A request that takes longer fails. The clients of some schemes would wait for minutes.
+# The longest time for a request. The clients of some schemes would wait for minutes.
 PATIENCE_SECS = 30.0
-# Time limits within the clients, whose errors tell more. Each request has two attempts.
+# Time limits of the clients, whose errors say more. Each request has two attempts.
 _CONNECT_SECS, _REPLY_SECS, _RETRY_SECS = 5, 8, 10
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _LOCAL = "file"
 # Schemes of fsspec that name local files, or files within files.
 _WRAPPERS = {"local", "data", "dir", "zip", "tar", "libarchive", "reference", "generic", "dask"}
-# A user of this name in a path means: without credentials, as for a public bucket.
+# With this user in a path, a client sends no credentials, as for a public bucket.
 _ANONYMOUS = "anonymous"
 _AZURE = "AZURE_STORAGE_CONNECTION_STRING"
 _FIXES = {
@@ -42,7 +42,7 @@ _FIXES = {
     "abfs": f"Credentials: {_AZURE}, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
     "hdfs": "It needs a Hadoop client: JAVA_HOME, HADOOP_HOME and CLASSPATH.",
 }
-# Words in the errors of clients that lack credentials, or have wrong ones.
+# Words in errors of clients that lack credentials, or have wrong credentials.
 _REFUSED = re.compile(r"(?i)access.?denied|forbidden|credential|token|unauth|\b40[13]\b|AccessKey")
 _READ_FROM = ("AWS_", "AZURE_", "CLOUD", "GOOGLE_", "HADOOP_", "HOME", "JAVA_", "STORAGE_")
 
@@ -53,7 +53,7 @@ class Store(NamedTuple):
     Attributes:
       system: a pyarrow.fs.FileSystem.
       prefix: the beginning of a path, such as "s3://bucket/".
-      root: the same beginning as the system names it, such as "bucket/".
+      root: the beginning of a name inside the system, such as "bucket/".
     """
 
     system: Any
@@ -61,24 +61,24 @@ class Store(NamedTuple):
     root: str
 
     def name_inside(self, path: str) -> str:
-        """Return the name that the system has for a path."""
+        """Return the name of a path inside the system."""
         return self.root + path[len(self.prefix) :]
 
     def name_outside(self, name: str) -> str:
-        """Return the path of a name that the system returned."""
+        """Return the path for a name that the system returned."""
         # A system may write "/bucket/a" for "bucket/a".
         return self.prefix + name.lstrip("/")[len(self.root.lstrip("/")) :]
 
 
 def find_scheme(path: str) -> str | None:
     """Return the scheme of a path, such as "s3"; None for a local path, also with file://."""
-    found = _SCHEME.match(path)
-    scheme = found and found.group(1)
+    match = _SCHEME.match(path)
+    scheme = match and match.group(1)
     return None if scheme == _LOCAL else scheme and _ALIASES.get(scheme, scheme)
 
 
 def connect(path: str) -> Store:
-    """Return the file system of a path with a scheme; nothing is sent yet for most schemes.
+    """Return the file system of a path with a scheme; most clients send no request yet.
 
     Raises:
       UserError: the scheme is unknown, or lacks its client or settings.
@@ -88,9 +88,9 @@ def connect(path: str) -> Store:
     authority, slash, inner = rest.partition("/")
     if scheme not in _OPENERS and not _is_bridged(str(scheme), path):
         others = "" if importlib.util.find_spec("fsspec") else " The package fsspec adds others."
-        listed = ", ".join(f"{name}://" for name in _OPENERS)
+        beginnings = ", ".join(f"{name}://" for name in _OPENERS)
         fix = f"{checks.nearest(written.lower(), _OPENERS)}{others}".strip()
-        checks.fail(path, f"be a local path, or start with {listed} or file://", written, fix)
+        checks.fail(path, f"be a local path, or start with {beginnings} or file://", written, fix)
     has_place = bool(authority or scheme == "hdfs") and bool(slash and inner)
     checks.require(has_place, path, f"be {written}://BUCKET/PATH", path)
     password = authority.partition("@")[0].partition(":")[1] if "@" in authority else ""
@@ -100,7 +100,7 @@ def connect(path: str) -> Store:
 
 
 def _read_environment() -> tuple[tuple[str, str], ...]:
-    """Return the variables that clients read, so that a change makes a new connection."""
+    """Return the environment variables that clients read: a change makes a new connection."""
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_READ_FROM)))
 
 
@@ -118,24 +118,24 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
 
     Raises:
       FileNotFoundError: the file does not exist.
-      UserError: the request failed, or took longer than `PATIENCE_SECS`; names path and cause.
+      UserError: the request failed, or took longer than `PATIENCE_SECS`; the text names the cause.
     """
-    found: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+    future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
     def run() -> None:
         try:
-            found.set_result(request())
+            future.set_result(request())
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        return found.result(PATIENCE_SECS)
+        return future.result(PATIENCE_SECS)
     except (checks.UserError, FileNotFoundError):
         raise
     except concurrent.futures.TimeoutError as error:
-        # From Python 3.11 on, the client's own timeouts are errors of this class.
-        is_over = not found.done()
+        # From Python 3.11 on, timeouts that a client raises have this class, too.
+        is_over = not future.done()
         problem = f"no answer within {PATIENCE_SECS:g} seconds" if is_over else explain(error)
     except Exception as error:  # Clients behind fsspec raise errors of any class.
         problem = explain(error)
@@ -146,7 +146,7 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
 
 
 def explain(error: Exception) -> str:
-    """Return the reason in an error of a client, in a short line."""
+    """Return the reason of a client's error as a short line."""
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)
     text = google.group(1) if google else text.partition(" dlopen(")[0]
@@ -162,7 +162,7 @@ def _open_s3(authority: str, environment: Mapping[str, str]) -> tuple[Any, str]:
     if endpoint is None:
         try:
             region = fs.resolve_s3_region(bucket)
-        except OSError:  # A closed network may reach the servers of its own region alone.
+        except OSError:  # A closed network may reach only the servers of its region.
             if region is None:
                 raise
     settings = {"endpoint_override": endpoint} if endpoint else {}
@@ -242,7 +242,7 @@ _OPENERS: Mapping[str, Callable[[str, Mapping[str, str]], tuple[Any, str]]] = {
 
 
 def _is_bridged(scheme: str, path: str) -> bool:
-    """Return True if fsspec is installed and knows the scheme of a path without further paths."""
+    """Return True if fsspec is installed and knows the scheme of a path without "::"."""
     if "::" in path or importlib.util.find_spec("fsspec") is None:
         return False
     import fsspec

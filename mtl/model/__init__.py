@@ -1,4 +1,4 @@
-"""The model: the parts of a training step, and the graph that joins them."""
+"""The model: its parts, and the graphs of training, evaluation and prediction."""
 
 from mtl.model.multi_task_model import MultiTaskModel
 

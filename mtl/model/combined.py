@@ -5,8 +5,8 @@ model.MultiTaskModel.combined_metrics = [@combined.MeanGain()]
 combined.MeanGain.baselines = {"income/auc": 0.896, "never_married/auc": "runs/never_married"}
 checkpoints.Best.metric = "mean_gain"
 
-A run copies the baselines from other runs into `<model_dir>/statistics` when it starts. The metric
-then means the same for all its checkpoints, even if another run changes later.
+When a run starts, it copies the baselines from other runs into `<model_dir>/statistics`. So the
+metric means the same for all checkpoints of the run, even if another run changes later.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Combined(types.CombinedMetric, abc.ABC):
 
     Attributes:
       baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for
-        the value at that run's best checkpoint, or at its last one if it keeps no best. It is
-        read once, when training starts.
+        the value at that run's best checkpoint, or at its last checkpoint if it has no best. The
+        folder is read once, when training starts.
       name: the name of this metric.
     """
 
@@ -61,24 +61,24 @@ class Combined(types.CombinedMetric, abc.ABC):
         return cast(Mapping[str, float], self.baselines)
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Fail unless a metric can be compared with this number."""
+        """Fail unless `value` can be a baseline."""
         checks.number(where, value)
 
     def fitted(self, statistics: types.Statistics) -> Combined:
-        """Return a copy with a number for each baseline: kept by the run, or read now."""
-        kept = _read_file(statistics.path(_FILE)).get(self.name, {})
-        if kept.get("given") == self.baselines:
-            return dataclasses.replace(self, baselines=kept["values"])
+        """Return a copy with a number for each baseline: as the run saved it, or read now."""
+        record = _read_file(statistics.path(_FILE)).get(self.name, {})
+        if record.get("given") == self.baselines:
+            return dataclasses.replace(self, baselines=record["values"])
         return dataclasses.replace(self, baselines=self._find_values())
 
     def _find_values(self) -> dict[str, float]:
         """Return all baselines as numbers."""
         where = f"{type(self).__name__}.baselines"
         return {
-            metric: _read_result(f"{where}[{metric!r}]", given, metric)
-            if isinstance(given, str)
-            else given
-            for metric, given in self.baselines.items()
+            metric: _read_result(f"{where}[{metric!r}]", baseline, metric)
+            if isinstance(baseline, str)
+            else baseline
+            for metric, baseline in self.baselines.items()
         }
 
 
@@ -94,9 +94,9 @@ class MeanGain(Combined):
     name: str = "mean_gain"
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Fail if the baseline is 0: a gain is a share of it."""
+        """Fail if a baseline is 0, because a gain is a share of its baseline."""
         super().check_baseline(where, value)
-        checks.require(value != 0, where, "not be 0, of which nothing is a share", value)
+        checks.require(value != 0, where, "not be 0, as a gain is divided by it", value)
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
         """Return the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
@@ -113,12 +113,20 @@ def build_metrics(
     metrics: types.Metrics,
     find_direction: Callable[[str], bool | None],
 ) -> types.Metrics:
-    """Build the combined metrics from the metrics of tasks: {name: (value, update)}.
+    """Build the combined metrics from the metrics of tasks.
+
+    Args:
+      parts: the combined metrics.
+      metrics: {metric of a task: (value, update)}.
+      find_direction: metric -> True if higher values are better; None if unknown.
+
+    Returns:
+      {name of a combined metric: (value, update)}.
 
     Raises:
-      UserError: a task has no such metric, or nothing says if higher values are better.
+      UserError: a metric does not exist, or has no better direction.
     """
-    found = {}
+    combined_metrics = {}
     for part in parts:
         where = f"a metric of {type(part).__name__} {part.name!r}"
         directions = {}
@@ -126,34 +134,37 @@ def build_metrics(
             checks.one_of(where, metric, metrics)
             higher = find_direction(metric)
             if higher is None:
-                checks.fail(where, "be one of which higher or lower values are better", metric)
+                checks.fail(where, "have a direction that is better, higher or lower", metric)
             directions[metric] = higher
         value = part.combine({metric: metrics[metric][0] for metric in directions}, directions)
-        found[part.name] = (value, tf.group(*{metrics[metric][1] for metric in directions}))
-    return found
+        updates = {metrics[metric][1] for metric in directions}
+        combined_metrics[part.name] = (value, tf.group(*updates))
+    return combined_metrics
 
 
 def keep_baselines(parts: Sequence[types.CombinedMetric], directory: str, is_new: bool) -> None:
-    """Write the baselines of a new run; check that a resumed run has the same ones.
+    """Write the baselines of a new run; check that a continued run has the same baselines.
 
     Raises:
       UserError: the baselines have changed, or cannot be read from a run.
     """
-    own = [part for part in parts if isinstance(part, Combined)]
+    with_baselines = [part for part in parts if isinstance(part, Combined)]
     path = os.path.join(directory, _FILE)
     if is_new and tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
-    kept = _read_file(path)
-    for part in own:
-        before = kept.get(part.name, {}).get("given", part.baselines)
+    records = _read_file(path)
+    for part in with_baselines:
+        before = records.get(part.name, {}).get("given", part.baselines)
         where, rule = f"{type(part).__name__}.baselines", "be as when the run was started"
         fix = f"They were {before}."
         checks.require(before == part.baselines, where, rule, dict(part.baselines), fix)
-    new = {part.name: part for part in own if part.name not in kept}
-    if new:
-        given = {name: {"given": dict(part.baselines)} for name, part in new.items()}
-        found = {name: {**given[name], "values": part._find_values()} for name, part in new.items()}
-        checksums.write_json(path, {**kept, **found})
+    new_records = {
+        part.name: {"given": dict(part.baselines), "values": part._find_values()}
+        for part in with_baselines
+        if part.name not in records
+    }
+    if new_records:
+        checksums.write_json(path, {**records, **new_records})
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -161,10 +172,10 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _read_result(where: str, model_dir: str, metric: str) -> float:
-    """Return a metric of a run at its best checkpoint, or at its last one if it keeps no best.
+    """Return a metric of a run at its best checkpoint, or at its last one if it has no best.
 
     Raises:
-      UserError: the folder holds no such evaluation, or the metric is NaN or infinite there.
+      UserError: the run was not evaluated, or the metric is missing, NaN or infinite.
     """
     storage.require_plain(where, model_dir)
     curves, broken = event_files.read_record(os.path.join(model_dir, "eval"))

@@ -17,18 +17,18 @@ from mtl.step import training_loop
 
 @dataclasses.dataclass(frozen=True)
 class GraphOptions:
-    """The options of `MultiTaskModel.model_fn`; runs set them, gin files do not.
+    """The options of `MultiTaskModel.model_fn`, which a run sets, not a gin file.
 
     Attributes:
-      statistics: what the columns learned from the training split.
+      statistics: the statistics of the training split, such as vocabularies.
       may_stack: True lets equal tasks share variables of the graph. Other code must then not look
         for the variables of a single task.
       loop: in training, the arguments of `training_loop.run_repeatedly`, for several steps per
         session call.
       slices: the number of micro-batches of a training batch.
       precision: the number format of the network's computations, in training.
-      extensions: act in each training step, the first outermost; None for the extensions that the
-        model's parts bring, `MultiTaskModel.step_extensions`.
+      extensions: functions that make the extensions of a training step, the outermost first; None
+        for `MultiTaskModel.step_extensions`.
       training_hooks: returns the hook arguments of the EstimatorSpec, to watch the steps.
       attack: moves the inputs of an evaluation towards larger losses.
       evaluation_hooks: returns the hooks of an evaluation, to watch its rows.

@@ -1,4 +1,4 @@
-"""The model: one training step, readable on one screen.
+"""The model: the code of a training step is `MultiTaskModel._step`.
 
 from mtl import model
 model.MultiTaskModel.columns = [@features.Numeric()]
@@ -34,7 +34,7 @@ class MultiTaskModel(passes.Passes):
     """A shared network with several heads, as an Estimator's `model_fn`."""
 
     def fitted(self, statistics: features_lib.Statistics) -> MultiTaskModel:
-        """Return the model with everything that heads and metrics learn before training."""
+        """Return the model with the statistics of the training split in its heads and metrics."""
         heads = [
             types.read_member(head, types.FittedHead, "fitted")(statistics) for head in self.heads
         ]
@@ -45,7 +45,7 @@ class MultiTaskModel(passes.Passes):
         return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
     def fill_schedules(self, train_steps: int) -> MultiTaskModel:
-        """Return the model; schedules without a length get the length of the run."""
+        """Return the model with `train_steps` as the length of schedules that have no length."""
         return schedules.fill_decay_steps(self, train_steps)
 
     def model_fn(
@@ -56,7 +56,7 @@ class MultiTaskModel(passes.Passes):
         *,
         options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
-        """Build a graph; `tf.estimator.Estimator` calls this once for each graph.
+        """Build the graph of a mode; `tf.estimator.Estimator` calls this once for each graph.
 
         Args:
           features: {field: [B, ...]}; with `GraphOptions.loop`, in training, an iterator of
@@ -76,8 +76,8 @@ class MultiTaskModel(passes.Passes):
         return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
 
     def _can_stack(self, options: graph_options.GraphOptions) -> bool:
-        """Return whether equal tasks may share variables in this graph."""
-        # Slices, and extensions such as audits, do not handle stacked variables.
+        """Return True if equal tasks may share variables in this graph."""
+        # Slices, and extensions such as audits, cannot handle variables that tasks share.
         suits = [getattr(make, "suits_stacks", False) for make in options.extensions or ()]
         is_plain = options.slices == 1 and options.precision == precision_lib.PLAIN
         return is_plain and all(suits) and self.stacks_tasks
@@ -149,12 +149,12 @@ class MultiTaskModel(passes.Passes):
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         for head in self.heads_with_loss:
             labels = types.read_member(head, types.BatchHead, "see_batch")(labels)
-        made = [make(self, features, labels) for make in options.extensions or ()]
-        with extensions_lib.enter(made) as extensions:
+        all_extensions = [make(self, features, labels) for make in options.extensions or ()]
+        with extensions_lib.enter(all_extensions) as extensions:
             forward: types.Forward = functools.partial(self._pass_forward, options.statistics)
             for extension in extensions:
                 forward = extension.wrap_forward(forward)
-            # One pass through the network, or one for each slice of the batch on each replica.
+            # The batch is one forward pass, or a pass for each slice on each replica.
             batch = whole_batch.build_batch(
                 forward,
                 self._sum_row_weights,
@@ -165,26 +165,26 @@ class MultiTaskModel(passes.Passes):
             )
             of_network = outlets.take_scalars()
             parts = self.weigh_losses, self.surgery, self.reads_losses
-            found = balanced.balance_losses(batch, *parts)
+            result = balanced.balance_losses(batch, *parts)
             with contextlib.ExitStack() as stack:
                 for extension in extensions:
-                    stack.enter_context(extension.around_update(found, batch))
-                train_op, of_update = self.update(found.penalised, found.variables, found.losses)
+                    stack.enter_context(extension.around_update(result, batch))
+                train_op, of_update = self.update(result.penalised, result.variables, result.losses)
             for extension in extensions:
                 train_op = extension.after_update(train_op)
             of_network |= outlets.take_scalars()
-        if found.penalty is not None:
-            of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
-        monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
-        return train_op, monitors | found.describe_tasks()
+        if result.penalty is not None:
+            of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
+        monitors = {"loss": result.total, **result.monitors, **of_update, **of_network}
+        return train_op, monitors | result.describe_tasks()
 
     def differentiate(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> balanced.Balanced:
-        """Build the gradients of a training step, from a pass as in evaluation.
+        """Build the gradients of a training step, from a forward pass in evaluation mode.
 
         Weighting and surgery use the present values of their variables. Dropout and mixing are off,
-        and UPDATE_OPS stay as they are.
+        and no UPDATE_OPS are added.
         """
 
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:
@@ -197,8 +197,8 @@ class MultiTaskModel(passes.Passes):
                 parts = self.weigh_losses, self.surgery, self.reads_losses
                 return balanced.balance_losses(batch, *parts), {}
 
-        found, _ = self.held.wrap_step(build)(features, labels)
-        return cast(balanced.Balanced, found)
+        result, _ = self.held.wrap_step(build)(features, labels)
+        return cast(balanced.Balanced, result)
 
     def _pass_forward(
         self,
@@ -207,16 +207,16 @@ class MultiTaskModel(passes.Passes):
         labels: types.Tensors,
         training: bool = True,
     ) -> whole_batch.ForwardPass:
-        """Compute the losses of these rows, and of samples of these rows."""
+        """Compute the losses of rows, and a function that computes them for samples of the rows."""
         scope = tf1.get_variable_scope()
         with contextlib.ExitStack() as stack:
-            around = [one.around_network() for one in extensions_lib.current()]
-            noted = [stack.enter_context(context) for context in around]
-            found = stack.enter_context(outlets.collect_losses()) if self.built_losses else {}
+            contexts = [extension.around_network() for extension in extensions_lib.current()]
+            tensor_maps = [stack.enter_context(context) for context in contexts]
+            emitted = stack.enter_context(outlets.collect_losses()) if self.built_losses else {}
             outputs = self.build_outputs(features, statistics, training)
-        watched = {name: tensors for one in noted for name, tensors in one.items()}
+        watched = {name: tensors for by_name in tensor_maps for name, tensors in by_name.items()}
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
-        activations = self.gather_activations(features, labels, outputs, scope, found, training)
+        activations = self.gather_activations(features, labels, outputs, scope, emitted, training)
         show = mixture and self.show_mixed(activations, outputs.encoded)
         if not self.built_losses:
             rows = {}
@@ -224,7 +224,7 @@ class MultiTaskModel(passes.Passes):
             rows = row_losses.compute(self.built_losses, activations, show)
         else:
             rows = self._infer_rows(activations)
-        whole = {name: found.average() for name, found in rows.items()}
+        whole = {name: losses.average() for name, losses in rows.items()}
         if mixture is not None:
             mixed = self._mix_losses(logits, labels, mixture)
             return whole_batch.ForwardPass({**mixed, **whole}, towers.shared, watched=watched)
@@ -236,7 +236,7 @@ class MultiTaskModel(passes.Passes):
                         whole_batch.take_every(logits, first, count),
                         whole_batch.take_every(labels, first, count),
                     ),
-                    **{name: found.average(first, count) for name, found in rows.items()},
+                    **{name: losses.average(first, count) for name, losses in rows.items()},
                 }
                 for first in range(count)
             ]
@@ -246,53 +246,63 @@ class MultiTaskModel(passes.Passes):
         return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
 
     def _infer_rows(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
-        """Compute auxiliary losses as in evaluation; 0 for losses that only a step can compute."""
+        """Compute auxiliary losses in evaluation mode; 0 for losses that only training has."""
         emitted = activations.emitted
         parts = [p for p in self.built_losses if emitted_losses.is_inferred(p, emitted)]
-        found = row_losses.compute(parts, activations)
+        losses = row_losses.compute(parts, activations)
         nothing = row_losses.RowLosses(tf.zeros([1]), tf.zeros([1]))
-        return {part.name: found.get(part.name, nothing) for part in self.built_losses}
+        return {part.name: losses.get(part.name, nothing) for part in self.built_losses}
 
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
     ) -> dict[str, tf.Tensor]:
-        """Compute the losses of mixed rows, from their own labels and their partners' labels."""
+        """Compute the losses of mixed rows, from the labels of the rows and of their partners."""
         others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
-        own, of_partners = (
+        losses, partner_losses = (
             self._compute_losses(logits, labels),
             self._compute_losses(logits, others),
         )
         share = mixture.share
-        return {task: share * own[task] + (1 - share) * of_partners[task] for task in own}
+        return {task: share * losses[task] + (1 - share) * partner_losses[task] for task in losses}
 
     def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
         return together.sum_label_weights(self.heads_with_loss, labels)
 
     def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
-        own = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
-        return {**self._sum_label_weights(labels), **own}
+        weights = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
+        return {**self._sum_label_weights(labels), **weights}
 
     def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses of tasks and auxiliary losses, {name: scalar} -> {name: scalar}.
+        """Weigh the losses of tasks and auxiliary losses.
 
-        Each auxiliary loss is then multiplied by its own weight, which the weighting never sees.
+        After the weighting, each auxiliary loss is multiplied by its `weight`.
+
+        Args:
+          losses: {name of a task or an auxiliary loss: scalar}.
+          step: the global step, an int64 scalar.
+
+        Returns:
+          {name: scalar}.
         """
         weighted = self.weighting(losses, step)
-        own = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
-        return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
+        factors = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
+        return {
+            name: factors[name] * loss if name in factors else loss
+            for name, loss in weighted.items()
+        }
 
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
-        # Surgery has to see which variables belong to a single task.
+        # Surgery must be able to see in the graph which variables belong to a single task.
         if self.adds_losses:
             return together.compute_losses(self.heads_with_loss, logits, labels)
         return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}
 
     def _export_outputs(self, logits: types.Tensors, predictions: types.Tensors) -> dict[str, Any]:
         """Return a signature for each head and kind, and `serving_default` with all predictions."""
-        found = together.build_export_outputs(self.heads, logits, predictions)
+        outputs_by_task = together.build_export_outputs(self.heads, logits, predictions)
         signatures = {
             task if kind == "predict" else f"{task}/{kind}": output
-            for task, outputs in found.items()
+            for task, outputs in outputs_by_task.items()
             for kind, output in outputs.items()
         }
         everything = compat.estimator.export.PredictOutput(predictions)

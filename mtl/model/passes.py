@@ -1,4 +1,4 @@
-"""From features to logits: encode the columns, mix rows, run the network and the heads."""
+"""Builds the graph from features to logits: columns, mixing of rows, network and heads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ with deferred.imports():
 
 
 class Outputs(NamedTuple):
-    """The inputs and outputs of network and heads, and the mixture of rows (None: not mixed)."""
+    """The tensors of a pass from features to logits.
+
+    Attributes:
+      encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+      inputs: the inputs of the network: `encoded`, or mixed rows of `encoded`.
+      towers: {task: [B, H]}.
+      logits: {task: [B, C]}.
+      mixture: the mixture of the rows; None if they are not mixed.
+    """
 
     encoded: types.Tensors
     inputs: types.Tensors
@@ -40,9 +48,9 @@ class Passes(settings.Settings):
     def infer_activations(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> activations_lib.Activations:
-        """Compute the inputs of auxiliary losses, as in evaluation: rows do not affect each other.
+        """Compute the inputs of auxiliary losses in evaluation mode.
 
-        UPDATE_OPS stay as they are.
+        Rows do not affect each other in this mode. No UPDATE_OPS are added.
         """
         scope = tf1.get_variable_scope()
         with (
@@ -56,13 +64,27 @@ class Passes(settings.Settings):
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
-        """Encode the features and run the network, {field: [B, ...]} -> {task: [B, H]}."""
+        """Encode the features, and run the network.
+
+        Args:
+          features: {field: [B, ...]}.
+          statistics: the statistics of the training split.
+          training: True for training mode.
+
+        Returns:
+          {task: [B, H], or a map [B, H, W, C]}.
+        """
         return self._build_network(self._encode(features, statistics, training), training)
 
     def build_logits(self, towers: types.Tensors, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run every head, {task: [B, H]} of heads with a tower -> {task: [B, C]} of all heads.
+        """Run all heads.
 
-        Heads with calibration slices also read the features of the rows, {field: [B, ...]}.
+        Args:
+          towers: {task: [B, H]} for `tower_tasks`.
+          features: {field: [B, ...]}, for heads with calibration slices.
+
+        Returns:
+          {task: [B, C]} for all tasks.
         """
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
@@ -72,18 +94,18 @@ class Passes(settings.Settings):
                 return calibrate(head.logits(tower), features)
 
         with_tower = set(self.tower_tasks)
-        own = [head for head in self.heads if head.name in with_tower]
-        found = together.build_logits(own, towers, build)
+        heads = [head for head in self.heads if head.name in with_tower]
+        logits = together.build_logits(heads, towers, build)
         for head in self.heads:
             if head.name not in with_tower:
                 with tf1.variable_scope(f"head/{head.name}"):
-                    found[head.name] = cast(types.ComposingHead, head).compose(found)
-        return {head.name: found[head.name] for head in self.heads}
+                    logits[head.name] = cast(types.ComposingHead, head).compose(logits)
+        return {head.name: logits[head.name] for head in self.heads}
 
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> Outputs:
-        """Encode the features, run network and heads; rows are mixed only in training."""
+        """Encode the features, and run network and heads; rows are mixed only in training."""
         with self._separate_tasks(training), self.quantize(training):
             encoded = self._encode(features, statistics, training)
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
@@ -95,7 +117,16 @@ class Passes(settings.Settings):
     def run_again(
         self, features: types.Tensors, inputs: types.Tensors, training: bool
     ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
-        """Run network and heads on other inputs for the rows with these features."""
+        """Run network and heads again, on other inputs for the same rows.
+
+        Args:
+          features: {field: [B, ...]}, the features of the rows.
+          inputs: {column: [B, D] or [B, H, W, C]}, the inputs of the network.
+          training: True for training mode.
+
+        Returns:
+          Towers {task: [B, H]} and logits {task: [B, C]}.
+        """
         with self._separate_tasks(training), self.quantize(training, requires_use=False):
             towers = self._build_network(inputs, training)
             return towers, self.build_logits(towers, features)
@@ -103,10 +134,14 @@ class Passes(settings.Settings):
     def quantize(
         self, training: bool, requires_use: bool = True
     ) -> contextlib.AbstractContextManager[object]:
-        """Quantise the network that is built within the context, if the model does.
+        """Return a context that quantises the network if the model has a `quantization`.
+
+        Args:
+          training: True for training mode.
+          requires_use: True fails at the end of the context if a pattern has matched nothing.
 
         Raises:
-          UserError: at the end of the context, if `requires_use` and a pattern matches nothing.
+          UserError: a pattern of the quantization matches nothing.
         """
         if self.quantization is None:
             return contextlib.nullcontext()
@@ -121,7 +156,7 @@ class Passes(settings.Settings):
         found: types.Tensors,
         training: bool,
     ) -> activations_lib.Activations:
-        """Return all tensors that an auxiliary loss, or an attack, may read."""
+        """Return the tensors that auxiliary losses and attacks may read."""
         forward = functools.partial(self.run_again, features, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
@@ -131,7 +166,7 @@ class Passes(settings.Settings):
     def show_mixed(
         self, activations: activations_lib.Activations, encoded: types.Tensors
     ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
-        """Return a function: auxiliary loss -> the activations of unmixed or mixed rows for it."""
+        """Return a function that chooses the activations of mixed or unmixed rows for a loss."""
 
         @functools.cache
         def run_plain() -> types.Activations:
@@ -145,11 +180,11 @@ class Passes(settings.Settings):
         return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
-        """Predict with every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+        """Predict with all heads, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return a scaffold that restores averaged or unmasked weights; None if there are none."""
+        """Return a scaffold that restores averaged or unmasked weights; None for plain weights."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None
@@ -165,7 +200,7 @@ class Passes(settings.Settings):
         if training:
             changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
             for name in [name for columns in changed for name in columns]:
-                # Each image has its own random changes, through ops that the proof does not know.
+                # Augmentations change each image separately, but `proof` does not know their ops.
                 inputs[name] = proof.declare(inputs[name])
         return inputs
 
@@ -176,7 +211,7 @@ class Passes(settings.Settings):
             )
 
     def _run_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
-        """Run the network, and fail unless it gives every task its tower."""
+        """Run the network, and fail unless it returns a tower for every task."""
         tasks, kind = self.tower_tasks, type(self.network).__name__
         towers = self.network(inputs, tasks, training)
         where = f"MultiTaskModel.network, {kind},"
@@ -194,7 +229,7 @@ def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
     rank, rule, fix = 2, "be [B, H] of a known H", ""
     if types.read_member(head, types.MapHead, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"
-        fix = "The trunk networks.UNet gives maps."
+        fix = "The trunk networks.UNet returns maps."
     elif shape.rank == 4:
         fix = f"{type(head).__name__} predicts no maps."
     fits = shape.rank == rank and shape[1:].is_fully_defined()

@@ -1,4 +1,4 @@
-"""The parts of a model, their checks, and the facts that follow from the parts without a graph."""
+"""The parts of a model, their checks, and properties that follow from the parts."""
 
 import dataclasses
 import functools
@@ -34,20 +34,20 @@ class Settings:
       update: turns gradients into a training step.
       weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
       surgery: combines the tasks' gradients; a plain sum by default.
-      freezing: holds variables still, for good or up to a step; none by default.
-      quantization: rounds chosen weights and inputs to few values; None by default.
-      pruning: cuts chosen weights while the network trains; none by default.
+      freezing: keeps variables constant, for ever or up to a step; no variables by default.
+      quantization: rounds weights and inputs to few values; None by default.
+      pruning: sets weights to 0 while the network trains; no weights by default.
       mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. Every
         head then has to compute a loss for each row, as `types.ExampleHead` does.
       auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`. Only training
         computes them, and it balances them like the losses of tasks; scope `auxiliary/<name>`.
       slices: {field: values} of features or labels. Evaluations repeat every metric for the rows
         with each value, as `income/auc@country=DE`. Two numbers (from, to) choose the rows from the
-        first number up to just below the second: `@age=30..40`. One of them may be None.
-      combined_metrics: computed by evaluations from the metrics of several tasks, such as
+        first number up to just below the second: `@age=30..40`. One of the numbers may be None.
+      combined_metrics: metrics that an evaluation computes from metrics of several tasks, such as
         `combined.MeanGain`.
-      extensions: act in every training step, beside the extensions that other parts bring; see
-        `types.StepExtension`.
+      extensions: functions that make extensions of every training step, beside the extensions of
+        other parts; see `types.StepExtension`.
     """
 
     columns: Sequence[types.Column]
@@ -73,9 +73,9 @@ class Settings:
             where, rule = f"MultiTaskModel.{setting}", f"be built, such as @{example}()"
             checks.is_a(where, getattr(self, setting), kind, rule)
         for setting, (arguments, example) in _LISTS.items():
-            where, given = f"MultiTaskModel.{setting}", getattr(self, setting)
-            checks.is_a(where, given, (list, tuple), f"be a list, such as [@{example}()]")
-            for part in given:
+            where, parts = f"MultiTaskModel.{setting}", getattr(self, setting)
+            checks.is_a(where, parts, (list, tuple), f"be a list, such as [@{example}()]")
+            for part in parts:
                 checks.require_part(where, part, example, arguments)
         checks.is_a("MultiTaskModel.heads", self.heads, (list, tuple), "be a list")
         object.__setattr__(self, "heads", _list_heads(self.heads))
@@ -96,7 +96,7 @@ class Settings:
         types.check_parts(self._all_parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the data have the fields of the parts, and the sampler suits the heads."""
+        """Fail unless the data has the fields of the parts, and the sampler suits the heads."""
         spec, sampler = experiment.data.spec, experiment.data.sampler
         for field in self.slices:
             checks.one_of("MultiTaskModel.slices", field, spec.fields)
@@ -150,7 +150,7 @@ class Settings:
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
     def _check_composed(self) -> None:
-        """Fail unless every head without a tower can be composed, and every tower learns."""
+        """Fail unless every composed head has its tasks, and a loss trains every tower."""
         where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
         for head in self.heads:
             for task in types.read_member(head, types.ComposingHead, "composes"):
@@ -162,7 +162,7 @@ class Settings:
         )
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}
         for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
-            rule = f"hold a loss that trains the task {task!r}, which has none itself"
+            rule = f"hold a loss that trains the task {task!r}, whose head has no loss"
             fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)
 
@@ -186,9 +186,9 @@ class Settings:
             rule = f"not move pixels, as the label map of task {head.name!r} would stay in place"
             checks.require(not moves, "Image.augmentations", rule, type(part).__name__)
         if self.mixing is not None:
-            rule = f"mix all pixels alike, as task {head.name!r} labels each of them"
+            rule = f"mix all pixels alike, as task {head.name!r} has a label for each pixel"
             is_even = types.read_member(self.mixing, types.Mixing, "is_even")
-            fix = "mixing.Mixup does."
+            fix = "mixing.Mixup mixes them alike."
             checks.require(is_even, "MultiTaskModel.mixing", rule, self.mixing, fix)
 
     @property
@@ -198,7 +198,7 @@ class Settings:
 
     @property
     def tower_tasks(self) -> tuple[str, ...]:
-        """The tasks with a tower of the network; other tasks are composed of these."""
+        """The tasks with a tower of the network; other tasks combine logits of these tasks."""
         return tuple(
             h.name for h in self.heads if not types.read_member(h, types.ComposingHead, "composes")
         )
@@ -218,12 +218,12 @@ class Settings:
     @property
     def loss_names(self) -> tuple[str, ...]:
         """The names of the losses that training adds up: tasks, then auxiliary losses."""
-        own = (head.name for head in self.heads_with_loss)
-        return (*own, *(part.name for part in self.built_losses))
+        tasks = (head.name for head in self.heads_with_loss)
+        return (*tasks, *(part.name for part in self.built_losses))
 
     @functools.cached_property  # The search goes through all settings of all parts.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses of the setting, then those that columns and the network emit."""
+        """The losses of the setting `auxiliary_losses`, then losses of columns and network."""
         emitted = emitted_losses.find_losses([*self.columns, self.network])
         return [*self.auxiliary_losses, *emitted]
 
@@ -240,7 +240,7 @@ class Settings:
 
     @property
     def heads_of_losses(self) -> Sequence[types.Head]:
-        """The heads that the auxiliary losses build themselves."""
+        """The heads that auxiliary losses build."""
         return [
             head
             for part in self.built_losses
@@ -249,7 +249,7 @@ class Settings:
 
     @property
     def are_rows_apart(self) -> bool:
-        """True if a training step computes a row alone as it does among other rows."""
+        """True if the losses of a row in a training step do not depend on other rows."""
         apart = [
             types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
@@ -264,7 +264,7 @@ class Settings:
 
     @property
     def held(self) -> freezing_lib.Freezing:
-        """The variables that do not move: by the setting, and as the network requires."""
+        """The variables that do not change, by the setting `freezing` or by the network."""
         return types.read_member(self.network, types.Network, "hold")(self.freezing)
 
     @property
@@ -285,25 +285,25 @@ class Settings:
 
     @property
     def _all_parts(self) -> list[Any]:
-        """All parts; extensions of earlier parts are further out in a step."""
+        """All parts; in a step, the extension of an earlier part encloses those of later parts."""
         first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
         return [*first, *last, self.freezing, self.quantization]
 
     @functools.cached_property  # The search goes through all settings of all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
-        """Functions that make the extensions of a training step: of the setting, then of parts."""
+        """Functions that make the extensions of a step: of `extensions`, then of other parts."""
         parts = types.walk_parts(self._all_parts)
-        brought = [part.step_extension for part in parts if hasattr(part, "step_extension")]
-        return [*self.extensions, *dict.fromkeys(brought)]
+        of_parts = [part.step_extension for part in parts if hasattr(part, "step_extension")]
+        return [*self.extensions, *dict.fromkeys(of_parts)]
 
     @property
     def reads_losses(self) -> bool:
-        """True if weighting or surgery decide by the values of the losses."""
+        """True if weighting or surgery depends on the values of the losses."""
         return balanced.read_losses(self.weighting, self.surgery)
 
     def find_direction(self, metric: str) -> bool | None:
-        """Return whether a higher value of a metric is better; None if unknown."""
+        """Return True if higher values of a metric are better, False if lower; None if unknown."""
         if metric in _LOSSES:
             return False
         for part in self.combined_metrics:
@@ -311,59 +311,62 @@ class Settings:
                 return types.read_member(part, types.CombinedMetric, "higher_is_better")
         task, _, name = metric.partition("/")
         heads = [head for head in self.heads if head.name == task]
-        found = [
-            declared for head in heads for declared in metrics_lib.find_directions(head, [name])
-        ]
-        return found[0][1] if found else None
+        pairs = [pair for head in heads for pair in metrics_lib.find_directions(head, [name])]
+        return pairs[0][1] if pairs else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return each task's most telling metric out of these, then the combined ones."""
+        """Return the main metric of each task, then the combined metrics.
+
+        Args:
+          metrics: the names of the metrics to choose from.
+        """
         metrics = list(metrics)
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
         for head in self.heads:
-            own = [name for task, name in names if task == head.name]
+            of_task = [name for task, name in names if task == head.name]
             mains += [
-                f"{head.name}/{name}" for name, _ in metrics_lib.find_directions(head, own)[:1]
+                f"{head.name}/{name}" for name, _ in metrics_lib.find_directions(head, of_task)[:1]
             ]
         return [*mains, *(p.name for p in self.combined_metrics if p.name in metrics)]
 
     def find_first_final_step(self, train_steps: int) -> int:
-        """Return the step from which checkpoints have their final sparsity.
+        """Return the first step whose checkpoint has the final sparsity of the pruning.
 
-        0 if the model prunes nothing, or if the run ends earlier.
+        The step is 0 if the model prunes nothing, or if the run ends earlier.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0
 
     @property
     def column_files(self) -> dict[str, str]:
-        """The files that the columns' settings name, {purpose: path}."""
-        named = (types.read_member(column, types.Column, "files") for column in self.columns)
-        return {f"features/{output}": path for files in named for output, path in files.items()}
+        """The files that the settings of columns name, {purpose: path}."""
+        maps = (types.read_member(column, types.Column, "files") for column in self.columns)
+        return {f"features/{output}": path for files in maps for output, path in files.items()}
 
     @property
     def training_files(self) -> dict[str, str]:
-        """The files that training reads, {purpose: path}: of columns, masks, auxiliary losses."""
+        """The files that columns, masks and auxiliary losses read, {purpose: path}."""
         entries = self.freezing.entries.items()
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
-        read = {what: path for what, path in masks.items() if path}
+        other_files = {purpose: path for purpose, path in masks.items() if path}
         for part in self.built_losses:
             files = types.read_member(part, types.AuxiliaryLoss, "files")
-            read |= {f"auxiliary/{part.name}/{what}": path for what, path in files.items()}
-        return {**self.column_files, **read}
+            prefix = f"auxiliary/{part.name}"
+            other_files |= {f"{prefix}/{purpose}": path for purpose, path in files.items()}
+        return {**self.column_files, **other_files}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
         """Return the tokens or classes that rows of variables stand for, {scope: names}."""
-        named: dict[str, types.RowNames] = {}
+        names_by_scope: dict[str, types.RowNames] = {}
         for column in self.columns:
-            of_column = types.read_member(column, types.Column, "row_names")(statistics)
-            own = {f"features/{name}/": names for name, names in of_column.items()}
-            named = row_names_lib.join(named, own)
+            by_name = types.read_member(column, types.Column, "row_names")(statistics)
+            of_column = {f"features/{name}/": names for name, names in by_name.items()}
+            names_by_scope = row_names_lib.join(names_by_scope, of_column)
         for head in self.heads:
             of_head = types.read_member(head, types.NamingHead, "row_names")
-            named |= {f"head/{head.name}/": of_head} if of_head else {}
-        return named
+            names_by_scope |= {f"head/{head.name}/": of_head} if of_head else {}
+        return names_by_scope
 
 
 def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
@@ -378,11 +381,11 @@ def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
 
 def _check_sampler(sampler: Any, head: types.Head) -> None:
     """Fail if sampler and loss correct the same imbalance, or the sampler splits groups."""
-    balanced = types.read_member(head, types.ClassHead, "balances")
-    twice = sampler and sampler.balances and sampler.balances == balanced
-    rule = f"not balance {balanced!r}, as the loss of {head.name!r} does"
-    fix = "Both would correct twice: leave out one of them."
-    checks.require(not twice, "Pipeline.sampler", rule, sampler, fix)
+    field = types.read_member(head, types.ClassHead, "balances")
+    balances_twice = sampler and sampler.balances and sampler.balances == field
+    rule = f"not balance {field!r}, as the loss of {head.name!r} does"
+    fix = "Together they would correct twice: leave out one of them."
+    checks.require(not balances_twice, "Pipeline.sampler", rule, sampler, fix)
     group = types.read_member(head, types.GroupHead, "whole_groups")
     rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
     fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."

@@ -2,11 +2,11 @@
 
 step = model_fns.build_step(losses, update=update.Update(), surgery=surgery.Combine(...))
 model_fns.warm_start(transfer.WarmStart(source="runs/a"), config.model_dir)
-rows = model_fns.SavedInput(input_fn, model_dir)          # a resumed run goes on reading
+rows = model_fns.SavedInput(input_fn, model_dir)          # a continued run reads the next rows
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 model_fns.export(estimator, "models/a", spec, rows)       # checked before it is published
 
-docs/have_an_estimator.md leads through them, and docs/own_model_fn.md says what each takes.
+docs/have_an_estimator.md is a tutorial, and docs/own_model_fn.md a reference of these functions.
 """
 
 from mtl.model_fns.audit import Audit

@@ -1,4 +1,4 @@
-"""The clip audit of `mtl.tools.clip_audit`, in the training of any Estimator.
+"""Runs the clip audit of `mtl.tools.clip_audit` in the training of any Estimator.
 
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 observe = audit.observe(losses_of, (features, labels), ids=features["row"])     # in model_fn
@@ -23,10 +23,10 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     """Records the norm of every example's gradient in every step.
 
     The report is written to `<model_dir>/clip_audit/training` when the training ends;
-    docs/clipping.md describes it. Values that need a head, such as EL2N, are NaN in it.
+    docs/clipping.md describes it. Its values that need a head, such as EL2N, are NaN.
 
     Args:
-      settings: the settings of the audit; `key` is ignored, as `observe` gets the ids.
+      settings: the settings of the audit; `key` is ignored, because `observe` gets the ids.
       model_dir: the folder of the Estimator.
     """
 
@@ -40,16 +40,16 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         """Return the function that `build_step` calls to observe the step.
 
         Args:
-          losses_of: builds the network again for the given rows, as in evaluation: examples must
-            not depend on each other. Rows in the nesting of `batch` -> {task: losses [B]}.
-          batch: the rows of the step, in any nesting.
-          ids: the ids of samples, [B] int64 or string.
+          losses_of: builds the network again in evaluation mode, in which rows do not depend on
+            each other: rows in the nesting of `batch` -> {task: losses [B]}.
+          batch: the rows of the step, tensors [B, ...] in any nesting.
+          ids: the ids of the samples, [B] int64 or string.
 
         Raises:
-          UserError: several replicas train.
+          UserError: the training has several replicas.
         """
         count = replicas.count()
-        checks.require(count == 1, "Audit", "be of a training on one replica", count)
+        checks.require(count == 1, "Audit", "observe a training on one replica", count)
         self._recording.go_on_from(run_directory.step_of(self._dir))
 
         def observe(weights: types.Tensors) -> None:

@@ -1,4 +1,4 @@
-"""Exports any Estimator, and compares the export with its predictions before publishing it.
+"""Exports any Estimator, and compares the export with the Estimator before it is published.
 
 path = model_fns.export(estimator, "models/clicks", spec, make_dataset)
 """
@@ -31,41 +31,44 @@ def export(
     settings: serving.Serving = _DEFAULTS,
     checkpoint: str = "latest",
 ) -> str:
-    """Publish `folder/<version>`, a SavedModel, and return its path.
+    """Publish a checkpoint of an Estimator as a SavedModel, `folder/<version>`.
 
-    The export is loaded afresh. It must predict held-out rows like the Estimator, from tf.Examples
-    and from tensors; docs/serving.md lists the checks. An output in `export_outputs` of the
-    `model_fn` is compared with the prediction of the same name, or of `<signature>/<output>`.
+    The export is loaded from its files. It must predict held-out rows like the Estimator, from
+    tf.Examples and from tensors; docs/serving.md lists the checks. An output in `export_outputs` of
+    the `model_fn` is compared with the prediction `<output>` or `<signature>/<output>`.
 
     Args:
       estimator: predicts {name: [B, ...]} from {feature: [B, ...]}.
       folder: the folder of the versions.
-      spec: the features that are served.
-      make_dataset: makes batches {feature: [B, ...]} of rows to check the export on.
+      spec: the features that clients send.
+      make_dataset: builds batches {feature: [B, ...]} of the rows on which the export is checked.
       settings: the settings of the export.
-      checkpoint: "latest" for the last one of the Estimator, or a path.
+      checkpoint: "latest" for the last checkpoint of the Estimator, or a path.
+
+    Returns:
+      The path of the version.
 
     Raises:
       RefusedError: the export and the Estimator differ; the export is not published.
-      UserError: the checkpoint is missing or of another model, or an output cannot be compared.
+      UserError: the checkpoint is missing or does not fit, or an output cannot be compared.
     """
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)
     run_directory.require_writable("export: folder", folder)
-    own = functools.partial(estimator.model_fn, config=estimator.config)
-    model_fn = serving.add_signatures(_require_comparable(own), settings)
+    plain_model_fn = functools.partial(estimator.model_fn, config=estimator.config)
+    model_fn = serving.add_signatures(_require_comparable(plain_model_fn), settings)
     model_fn = mismatch.refuse_mismatch(model_fn, path)
-    checked = compat.estimator.Estimator(model_fn, config=estimator.config)
+    exported = compat.estimator.Estimator(model_fn, config=estimator.config)
     add_files = added.choose_files(settings)
     exporter = serving.Exporter(
         settings, spec, (), make_dataset, estimator.model_dir, add_files=add_files
     )
-    return exporter(checked, folder, path)
+    return exporter(exported, folder, path)
 
 
 def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `model_fn` that fails if an output of its exports cannot be compared."""
 
-    def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+    def build_and_check(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
         if mode == compat.estimator.ModeKeys.PREDICT:
             where = "export: the predictions of the model_fn"
@@ -73,7 +76,7 @@ def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
             _check_outputs(spec.export_outputs, spec.predictions)
         return spec
 
-    return checked
+    return build_and_check
 
 
 def _check_outputs(signatures: Mapping[str, Any], predictions: Mapping[str, tf.Tensor]) -> None:
@@ -86,4 +89,5 @@ def _check_outputs(signatures: Mapping[str, Any], predictions: Mapping[str, tf.T
             if f"{name}/{key}" not in predictions:
                 where = f"export: output {key!r} of signature {name!r}"
                 names = list(predictions)
-                checks.require(key in names, where, "have a prediction's name", key, f"{names}.")
+                fix = f"The predictions are {names}."
+                checks.require(key in names, where, "have the name of a prediction", key, fix)

@@ -1,4 +1,4 @@
-"""An input with a position that every checkpoint saves: a resumed run goes on reading from there.
+"""An input whose position is saved with every checkpoint, so that a continued run reads on.
 
 rows = model_fns.SavedInput(make_dataset, model_dir)
 estimator.train(rows.read, max_steps=1000, saving_listeners=[rows])
@@ -19,17 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
-    """The input of one training, and the listener that saves its position.
+    """The input of a training, and the listener that saves its position.
 
-    Its state lies in `<model_dir>/input`, with a file for each checkpoint that is kept. The state
-    holds shuffled rows, prefetched rows and the epoch. A Python generator has a state that cannot
-    be saved: a log line says so.
+    The state lies in `<model_dir>/input`, with files for each checkpoint in the folder. It holds
+    the shuffle buffer, prefetched rows and the epoch. The state of a Python generator cannot be
+    saved; a log line then says so.
 
     Args:
-      make_dataset: makes the batches, as an `input_fn` does.
+      make_dataset: returns a dataset of batches, like an `input_fn`.
       model_dir: the folder of the Estimator.
-      settings: settings that determine the order of the rows, such as a seed and the files, in any
-        nesting. A state saved under other settings is not used.
+      settings: the settings that determine the order of the rows, such as a seed and the files, in
+        any nesting. A state that was saved with other settings is not used.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         """Return the next batch; this is the `input_fn` of `Estimator.train`.
 
         Raises:
-          UserError: several replicas train, or `make_dataset` does not return a dataset.
+          UserError: the training has several replicas, or `make_dataset` returns no dataset.
         """
         count = replicas.count()
         checks.require(count == 1, "SavedInput", "be read by one replica", count)
         dataset = self._make()
-        checks.is_a("SavedInput", dataset, tf.data.Dataset, "make a tf.data.Dataset")
+        checks.is_a("SavedInput", dataset, tf.data.Dataset, "return a tf.data.Dataset")
         iterator = tf1.data.make_initializable_iterator(dataset)
-        # Estimator's own iterator would start anew by a hook, after the state was restored.
+        # A hook of Estimator would initialise its own iterator after the state was restored.
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)
@@ -61,22 +61,22 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         """Save the position of the input with each checkpoint."""
         state, step = self._require_state(), int(global_step_value)
         if not self._is_placed:
-            # Estimator saves before the first step, also in a run that goes on.
+            # Estimator saves before the first step, also in a continued run.
             self._is_placed = True
-            is_later = step == run_directory.step_of(self._dir) and step > 0
-            if is_later and state.restore(session, step):
+            is_continued = step == run_directory.step_of(self._dir) and step > 0
+            if is_continued and state.restore(session, step):
                 return
-            if is_later:
+            if is_continued:
                 _log.info("Step %d was saved without this input: its order starts anew.", step)
         state.save(session, step)
 
     def after_save(self, session, global_step_value):
         """Remove the states of deleted checkpoints."""
-        kept = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
-        self._require_state().keep([*kept, int(global_step_value)])
+        steps = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
+        self._require_state().keep([*steps, int(global_step_value)])
 
     def _require_state(self) -> input_state.InputState:
-        fix = "Give Estimator.train the input_fn SavedInput.read."
+        fix = "Call Estimator.train with SavedInput.read as input_fn."
         if self._state is None:
             checks.fail("SavedInput", "be read by the training that saves it", None, fix)
         return self._state

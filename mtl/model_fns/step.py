@@ -18,20 +18,20 @@ from mtl.optimization import schedules
 from mtl.step import outlets, penalties, replicas, whole_batch
 
 Observe = Callable[[types.Tensors], None]
-"""Called with {task: its weight}; what it adds to UPDATE_OPS runs before the weights move."""
+"""Called with {task: its weight}; ops that it adds to UPDATE_OPS run before the weights move."""
 
 _EQUAL, _SUM = weighting_lib.Equal(), surgery_lib.Sum()
 
 
 class Step(NamedTuple):
-    """The loss and the train_op for an EstimatorSpec, and monitors.
+    """The loss and the train_op for an EstimatorSpec, and scalars to watch.
 
     Attributes:
-      loss: scalar, the sum of the weighted losses before the step. A NaN becomes 0, as Estimator
-        would end at NaN even if `Update.if_not_finite` lets the run go on.
-      train_op: takes the step, after UPDATE_OPS, and counts it.
+      loss: the sum of the weighted losses before the step, a scalar. NaN is replaced by 0, because
+        Estimator would end the run at NaN even if `Update.if_not_finite` lets it continue.
+      train_op: makes the step after UPDATE_OPS, and counts it.
       monitors: {name: scalar}: `loss`, `<task>/loss`, `weight/<task>`, `learning_rate`,
-        `gradient_norm`, and monitors of the parts.
+        `gradient_norm`, and scalars of weighting, surgery and update.
     """
 
     loss: tf.Tensor
@@ -53,9 +53,9 @@ def build_step(
 ) -> Step:
     """Build a step of the trainable variables: weighting, surgery, clipping, optimizer.
 
-    Call it once, at the end of a training graph: it uses the `UPDATE_OPS` and
-    `REGULARIZATION_LOSSES` that exist by then. With replicas of a `tf.distribute` strategy, the
-    losses of a replica are means over its rows, and all replicas have the same weight.
+    Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
+    `REGULARIZATION_LOSSES` that exist at this time. With replicas of a `tf.distribute` strategy,
+    the losses of a replica are means over its rows, and all replicas have the same weight.
 
     Args:
       losses: {task: scalar}, without weight penalties.
@@ -65,8 +65,11 @@ def build_step(
       shared: tensors that the tasks share, [B, ...] each, for a surgery on the representation.
       samples: S -> the losses of S samples of the batch: every S-th row, starting at each of the
         first S rows; only methods that compare samples need it.
-      train_steps: the length of schedules that do not set their own.
-      observe: watches the step, such as `Audit.observe`.
+      train_steps: the length of schedules without a length.
+      observe: watches the step, such as the result of `Audit.observe`.
+
+    Returns:
+      The loss, the op of the step, and scalars to watch.
 
     Raises:
       UserError: losses are empty or not scalar, or no variable has a gradient.
@@ -81,19 +84,19 @@ def build_step(
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
     update, weighting, surgery = parts
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
-    if replicas.count() > 1:  # The step adds up replicas, but the loss is the mean of theirs.
+    if replicas.count() > 1:  # The step sums over replicas, but the loss is a mean over them.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
         forward = forward._replace(penalties=penalties.take())
     of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)
     batch = whole_batch.WholeBatch(forward)
-    found = balanced.balance_losses(batch, weighting, surgery, reads_losses)
+    result = balanced.balance_losses(batch, weighting, surgery, reads_losses)
     if observe:
-        with outlets.drop_summaries():  # It may build the network again.
-            observe(found.weights)
-    train_op, of_update = update(found.penalised, found.variables, found.losses)
+        with outlets.drop_summaries():  # `observe` may build the network a second time.
+            observe(result.weights)
+    train_op, of_update = update(result.penalised, result.variables, result.losses)
     of_network |= outlets.take_scalars()
-    if found.penalty is not None:
-        of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
-    monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
-    return Step(balanced.hide_nan(found.total), train_op, monitors | found.describe_tasks())
+    if result.penalty is not None:
+        of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
+    monitors = {"loss": result.total, **result.monitors, **of_update, **of_network}
+    return Step(balanced.hide_nan(result.total), train_op, monitors | result.describe_tasks())

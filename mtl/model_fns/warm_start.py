@@ -1,4 +1,4 @@
-"""A warm start with the checks of `transfer.WarmStart`, in the `model_fn` of any Estimator.
+"""Warm-starts the `model_fn` of any Estimator, with the checks of `transfer.WarmStart`.
 
 if mode == tf.estimator.ModeKeys.TRAIN:
     model_fns.warm_start(transfer.WarmStart(source="runs/a", include=["^tower/"]), model_dir)
@@ -20,16 +20,16 @@ def warm_start(
     model_dir: str,
     row_names: Mapping[str, types.RowNames] | None = None,
 ) -> None:
-    """Let the variables of the graph start from saved values, by `settings`.
+    """Let variables of the graph start from saved values.
 
-    Call it last, once the step is built, in place of Estimator's `warm_start_from`. A run that goes
-    on starts from its own checkpoint. The start of each variable is logged, and written to
-    `<model_dir>/warm_start.txt`.
+    Call this function after the step is built, instead of Estimator's `warm_start_from`. In a
+    continued run it does nothing: the run starts from its last checkpoint. The source of each first
+    value is logged, and written to `<model_dir>/warm_start.txt`.
 
     Args:
-      settings: the source and the chosen variables.
+      settings: the source, and the variables that start from it.
       model_dir: the folder of the run.
-      row_names: {scope: the meanings of its table rows in this run}, if rows have moved.
+      row_names: {scope: the names of the rows of its table in this run}, if rows have moved.
 
     Raises:
       UserError: the source is missing, a pattern matches no variable, or a shape differs.

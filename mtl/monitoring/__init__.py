@@ -1,1 +1,1 @@
-"""Shows and keeps the state of a run while it trains: progress, summaries, checkpoints."""
+"""Shows and records a run while it trains: progress, TensorBoard, metrics, warnings, summary."""

@@ -1,11 +1,11 @@
 """Sums the rows of an evaluation for curves, histograms and confusion matrices.
 
-counting = curves.Counting(heads, logits, labels, True, True, write)     # a hook of the evaluation
-counted.trace_thresholds(0)            # ROC, precision and recall of the first class
-counted.bin_shares(0)                  # reliability
+hook = curves.Counting(heads, logits, labels, True, True, write)         # of the evaluation
+sums.trace_thresholds(0)               # ROC, precision and recall of the first class
+sums.bin_shares(0)                     # reliability
 
-The size of these sums does not depend on the size of the split. They come from the pass of the
-evaluation itself, and weight rows as its metrics do.
+The size of these sums does not depend on the size of the split. The evaluation computes them in its
+only pass over the rows, with the weights that its metrics use.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from mtl import types
 from mtl.deferred import tf, tf1
 
 NUM_THRESHOLDS = 201
-"""Of `hits` and `misses`, from 0 to 1 in equal steps."""
+"""The number of thresholds of `hits` and `misses`, from 0 to 1 in equal steps."""
 MOST_CURVES = 32
-"""Of a task with more classes, curves of the first ones alone."""
+"""The most classes of a task with curves; further classes get no curves."""
 MOST_CLASSES = 200
-"""Of a task with more classes, no matrix."""
+"""The most classes of a task with a confusion matrix."""
 
 _THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
-# All probabilities of rare events are near 0: thresholds of ROC have equal distances in the logit.
+# Thresholds of ROC have equal distances in the logit, because probabilities of rare events are all
+# near 0.
 _REACH, _PER_LOGIT = 17, 64
 _NUM_LOGITS = 2 * _REACH * _PER_LOGIT
 _NUM_HISTOGRAM = 50
-# The metric calibration_error has the same bins: it can be computed from them.
+# The metric calibration_error has the same bins, so it can be computed from these sums.
 _NUM_SHARES = 15
 
 
 class Threshold(NamedTuple):
-    """Rates of a classification by a threshold; NaN if the split has no rows of a kind."""
+    """Rates of a classification by a threshold; NaN if the split lacks positives or negatives."""
 
     threshold: float
     recall: float
@@ -45,7 +46,15 @@ class Threshold(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Rows with probabilities from `low` to `high`: weight, mean prediction, share of positives."""
+    """A bin of rows with probabilities from `low` to `high`.
+
+    Attributes:
+      low: the lower edge of the bin.
+      high: the upper edge.
+      weight: the sum of the weights of the rows.
+      mean_prediction: the mean probability of the rows.
+      share: the share of positives among the rows.
+    """
 
     low: float
     high: float
@@ -69,12 +78,12 @@ class Counted:
 
     Attributes:
       names: the names of the K classes with curves.
-      confusion: [C, C] of true by predicted classes; None for tasks without one class a row.
-      hits: [K, N + 1], for each class the weights of its rows by the number of thresholds that
+      confusion: [C, C], true by predicted classes; None for tasks whose rows have several classes.
+      hits: [K, N + 1], the weights of the rows of each class, by the number of thresholds that
         their scores reach.
-      misses: [K, N + 1], the same for rows of other classes.
-      by_logit: [2, K, M], weights of rows of other classes, and of rows of the class, by logit.
-      by_share: [3, K, 15]: weights, predictions and positives, by the bins of calibration_error.
+      misses: [K, N + 1], the weights of the rows of other classes, by the same number.
+      by_logit: [2, K, M], the weights of rows of other classes, and of the class, by bin of logit.
+      by_share: [3, K, 15], sums of weights, predictions and positives, by bin of probability.
     """
 
     names: Sequence[str]
@@ -87,7 +96,11 @@ class Counted:
         self.by_share = np.zeros([3, count, _NUM_SHARES])
 
     def add(self, said: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a batch."""
+        """Add the rows of a batch.
+
+        Args:
+          said: {name: [B, ...]}, predictions with targets and weights, as from `watch_head`.
+        """
         targets, weights = said["targets"], said["weights"]
         if self.confusion is not None:
             np.add.at(self.confusion, (targets.astype(int), said["class_id"]), weights)
@@ -107,15 +120,15 @@ class Counted:
         known = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
         # side="right": a score equal to a threshold reaches it.
         reached = np.searchsorted(_THRESHOLDS, known, side="right")
-        for sums, chosen in ((self.hits, is_hit), (self.misses, ~is_hit)):
-            np.add.at(sums[number], reached, np.where(chosen, weights, 0))
+        for sums, mask in ((self.hits, is_hit), (self.misses, ~is_hit)):
+            np.add.at(sums[number], reached, np.where(mask, weights, 0))
         with np.errstate(divide="ignore"):
             shares = np.clip(known, 0, 1).astype(np.float64)
             logits = np.log(shares) - np.log1p(-shares)
         # A probability of 0 or 1 has an infinite logit, and goes into the first or last bin.
         places = np.clip((logits + _REACH) * _PER_LOGIT, 0, _NUM_LOGITS - 1).astype(int)
         np.add.at(self.by_logit[:, number].swapaxes(0, 1), (places, is_hit.astype(int)), weights)
-        # float32, as in `metrics.calibration_sums`: another rounding could choose another bin.
+        # float32, as in `metrics.calibration_sums`, because other rounding may give other bins.
         bins = (known * np.float32(_NUM_SHARES)).astype(int)
         bins = np.clip(bins, 0, _NUM_SHARES - 1)
         counts = np.where(known < 0, 0, weights)
@@ -125,30 +138,30 @@ class Counted:
     def trace_thresholds(self, number: int) -> list[Threshold]:
         """Return ROC, precision and recall of a class, from the highest threshold to the lowest.
 
-        Thresholds lie 1/64 of a logit apart. A threshold is left out if no further row reaches it.
+        Thresholds lie 1/64 of a logit apart. A threshold is left out if it adds no row.
         """
         misses, hits = self.by_logit[:, number]
         reached = np.flatnonzero(hits + misses)[::-1]
         true, false = (np.cumsum(sums[reached]) for sums in (hits, misses))
-        # The lower edge of a bin, as a probability: all of its rows reach it.
+        # The lower edge of each bin, as a probability: all rows of the bin reach it.
         shares = 1 / (1 + np.exp(_REACH - reached / _PER_LOGIT))
         with np.errstate(invalid="ignore"):
-            # `[-1:].sum()` is 0 without any row, where `[-1]` would fail.
+            # `[-1:].sum()` is 0 if there is no row; `[-1]` would fail.
             recall, fall_out = (sums / sums[-1:].sum() for sums in (true, false))
         columns = (shares, recall, fall_out, true / (true + false))
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
 
     def trace_roc(self, number: int) -> list[tuple[float, float]]:
         """Return (false positive rate, recall) of a class, from (0, 0) on."""
-        traced = self.trace_thresholds(number)
-        return [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in traced)]
+        points = self.trace_thresholds(number)
+        return [(0.0, 0.0), *((point.false_positive_rate, point.recall) for point in points)]
 
     def trace_reliability(self, number: int) -> list[tuple[float, float]]:
         """Return (mean prediction, share of positives) of a class, by bins of probability."""
-        return [(one.mean_prediction, one.share) for one in self.bin_shares(number)]
+        return [(share.mean_prediction, share.share) for share in self.bin_shares(number)]
 
     def bin_shares(self, number: int) -> list[Share]:
-        """Return the reliability of a class by 15 equal bins of probability, without empty ones."""
+        """Return the reliability of a class in 15 equal bins of probability; no empty bins."""
         count = _NUM_SHARES
         return [
             Share(at / count, (at + 1) / count, weight, predicted / weight, positive / weight)
@@ -160,9 +173,9 @@ class Counted:
         """Return the histogram of the probabilities of a class, in 50 equal bins."""
         bars = []
         for sums in (self.hits, self.misses):
-            own = sums[number, 1:].copy()  # The first entry counts NaN.
-            own[-2] += own[-1]  # The last entry counts probabilities of exactly 1.
-            bars.append(own[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
+            weights = sums[number, 1:].copy()  # The first entry counts NaN.
+            weights[-2] += weights[-1]  # The last entry counts probabilities of exactly 1.
+            bars.append(weights[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
         return [
             Bar(at / _NUM_HISTOGRAM, (at + 1) / _NUM_HISTOGRAM, positives, negatives)
             for at, (positives, negatives) in enumerate(np.transpose(bars).tolist())
@@ -173,7 +186,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
     """Counts the rows of an evaluation, and passes the sums to `write` at its end.
 
     Args:
-      heads: fitted heads; the hook counts those that predict classes.
+      heads: fitted heads; heads that do not predict classes are ignored.
       logits: {task: [B, C]}.
       labels: {field: [B, ...]}.
       has_curves: True to count for curves.
@@ -191,40 +204,40 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         write: Callable[[int, Mapping[str, Counted]], None],
     ):
         self._write = write
-        self._said: dict[str, dict[str, tf.Tensor]] = {}
+        self._tensors: dict[str, dict[str, tf.Tensor]] = {}
         self._counted: dict[str, Counted] = {}
         for head in heads:
-            found = watch_head(head, logits[head.name], labels)
-            if found is not None and has_shares(head, found):
-                self._watch_task(head, found, has_curves, has_matrices)
+            tensors = watch_head(head, logits[head.name], labels)
+            if tensors is not None and has_shares(head, tensors):
+                self._watch_task(head, tensors, has_curves, has_matrices)
 
     def _watch_task(
-        self, head: types.Head, said: types.Tensors, has_curves: bool, has_matrices: bool
+        self, head: types.Head, tensors: types.Tensors, has_curves: bool, has_matrices: bool
     ) -> None:
         """Watch the tensors of a task that its curves and its matrix need."""
         names = types.read_member(head, types.ClassHead, "class_names")
-        has_one = said["targets"].shape.rank == 1 and "class_id" in said
-        has_matrix = has_matrices and has_one and len(names) <= MOST_CLASSES
+        has_one_class = tensors["targets"].shape.rank == 1 and "class_id" in tensors
+        has_matrix = has_matrices and has_one_class and len(names) <= MOST_CLASSES
         if not (has_matrix or has_curves):
             return
-        kept = {"targets": said["targets"], "weights": said["weights"]}
-        drawn, matrix = list[str](), None
+        fetches = {"targets": tensors["targets"], "weights": tensors["weights"]}
+        curve_names, matrix = list[str](), None
         if has_matrix:
-            kept["class_id"], matrix = said["class_id"], np.zeros([len(names)] * 2)
-        if has_curves and "probability" in said:
-            kept["probability"], drawn = said["probability"], [names[-1]]
+            fetches["class_id"], matrix = tensors["class_id"], np.zeros([len(names)] * 2)
+        if has_curves and "probability" in tensors:
+            fetches["probability"], curve_names = tensors["probability"], [names[-1]]
         elif has_curves:
-            # Cut in the graph, so that a call does not fetch all probabilities.
-            kept["probabilities"] = said["probabilities"][:, :MOST_CURVES]
-            drawn = list(names[:MOST_CURVES])
-        self._counted[head.name] = Counted(drawn, matrix)
-        self._said[head.name] = kept
+            # Slice in the graph, so that a session call does not fetch all probabilities.
+            fetches["probabilities"] = tensors["probabilities"][:, :MOST_CURVES]
+            curve_names = list(names[:MOST_CURVES])
+        self._counted[head.name] = Counted(curve_names, matrix)
+        self._tensors[head.name] = fetches
 
     def after_create_session(self, session, coord):
         self._step = int(session.run(tf1.train.get_global_step()))
 
     def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._said)
+        return tf1.train.SessionRunArgs(self._tensors)
 
     def after_run(self, run_context, run_values):
         for task, counted in self._counted.items():
@@ -235,7 +248,12 @@ class Counting(tf.compat.v1.train.SessionRunHook):
 
 
 def has_shares(head: types.Head, said: types.Tensors) -> bool:
-    """Return whether a task predicts a probability for each of its classes."""
+    """Return True if a task predicts a probability for each of its classes.
+
+    Args:
+      head: the head of the task.
+      said: {name: [B, ...]}, the tensors of the task from `watch_head`.
+    """
     names = types.read_member(head, types.ClassHead, "class_names")
     shares = said.get("probabilities")
     is_binary = said["targets"].shape.rank == 1 and {"class_id", "probability"} <= said.keys()
@@ -250,19 +268,20 @@ def watch_head(
 ) -> dict[str, tf.Tensor] | None:
     """Return the predictions of a task for each row, with targets and weights.
 
-    The predictions are a class, a number, or shares of classes: [B] or [B, C] each. Return None for
-    a task without any of these.
-
     Args:
       head: a fitted head.
       logits: [B, C].
       labels: {field: [B, ...]}.
+
+    Returns:
+      {name: [B] or [B, C]} with "targets", "weights", and classes, numbers or probabilities; None
+      for a task that predicts none of these.
     """
     if not isinstance(head, types.ExampleHead) or head.field not in labels:
         return None
-    said = dict(head.predictions(logits))
+    predictions = dict(head.predictions(logits))
     examples = head.examples(logits, labels)
-    kept = {name: said[name] for name in _SHOWN if name in said}
-    if not kept or any(value.shape.rank > 2 for value in kept.values()):
+    tensors = {name: predictions[name] for name in _SHOWN if name in predictions}
+    if not tensors or any(value.shape.rank > 2 for value in tensors.values()):
         return None
-    return {**kept, "targets": examples.targets, "weights": examples.weights}
+    return {**tensors, "targets": examples.targets, "weights": examples.weights}

@@ -1,7 +1,7 @@
-"""Keeps reasons to doubt the result of a run: shown at each start, and again in the summary.
+"""Records warnings about a run in its folder: each start logs them, and the summary repeats them.
 
-doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])  # replaces the last
-doubts.read_all_doubts("runs/digits")                                             # of all kinds
+doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])
+doubts.read_all_doubts("runs/digits")                    # ["Field 'age' never varies."]
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _FILE = "warnings.json"
 
 
 def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
-    """Warn, and keep the lines in the run's folder; they replace earlier lines of this kind.
+    """Log warnings, and record them in the run's folder.
 
     Args:
       model_dir: the folder of the run.
-      kind: names the check that doubts, such as "data".
-      lines: a sentence each; none to forget earlier lines.
+      kind: the name of the check that warns, such as "data".
+      lines: warnings of one sentence each; they replace earlier lines of this kind.
     """
     for line in lines:
         _log.warning("Warning: %s", line)
-    known = _read_doubts(model_dir)
-    after = {**known, kind: list(lines)}
-    after = {name: kept for name, kept in after.items() if kept}
-    # Most runs have no doubts, and get no file.
-    if after != known:
+    before = _read_doubts(model_dir)
+    after = {**before, kind: list(lines)}
+    after = {name: lines_of_kind for name, lines_of_kind in after.items() if lines_of_kind}
+    # Most runs have no warnings, and get no file.
+    if after != before:
         atomic.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
 
 
@@ -53,8 +53,8 @@ def _read_doubts(model_dir: str) -> dict[str, list[str]]:
         return {}
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
-            known = json.loads(file.read())
-        except (ValueError, RecursionError):  # A damaged file must not stop a run: it only informs.
+            record = json.loads(file.read())
+        except (ValueError, RecursionError):  # A damaged file of warnings must not stop a run.
             return {}
-    is_whole = isinstance(known, dict) and all(isinstance(lines, list) for lines in known.values())
-    return known if is_whole else {}
+    is_whole = isinstance(record, dict) and all(isinstance(v, list) for v in record.values())
+    return record if is_whole else {}

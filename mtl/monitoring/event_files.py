@@ -19,10 +19,10 @@ Curves = dict[str, dict[int, float]]
 
 
 class Record(NamedTuple):
-    """The scalars of a folder, without those that TensorBoard was told to forget.
+    """The scalars of a folder, without steps that were trained again.
 
     Attributes:
-      curves: {tag: {step: value}}, only finite values.
+      curves: {tag: {step: value}}, with finite values.
       broken: {tag: steps at which the value was NaN or infinite}.
     """
 
@@ -33,7 +33,7 @@ class Record(NamedTuple):
 def read_record(directory: str) -> Record:
     """Return all scalars of a folder; if a step was written twice, the last value counts."""
     record = Record({}, {})
-    # In the order of their names, which hold the second in which they were opened.
+    # The order of the names is the order of time: a name holds the second of its opening.
     for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
             if event.session_log.status == tf1.SessionLog.START:
@@ -54,7 +54,7 @@ def _add_value(record: Record, tag: str, step: int, value: float) -> None:
 
 
 def _forget_from(record: Record, first: int) -> None:
-    """Drop steps from `first` on: a run that went on from an earlier step trained them again."""
+    """Remove steps from `first` on, which a continued run has trained again."""
     for points in record.curves.values():
         for step in [step for step in points if step >= first]:
             del points[step]
@@ -63,6 +63,6 @@ def _forget_from(record: Record, first: int) -> None:
 
 
 def _read_events(path: str) -> Iterator[tf.compat.v1.Event]:
-    """Yield the events of a file, up to the break that a killed run has left."""
+    """Yield the events of a file, up to an event that a killed run has written in part."""
     with contextlib.suppress(tf.errors.DataLossError):
         yield from tf1.train.summary_iterator(path)

@@ -1,9 +1,9 @@
-"""Hooks that act on exact global steps, whatever the number of steps per session call.
+"""Hooks that act at exact global steps, for any number of steps per session call.
 
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
 
-Estimator's counters do not fit: they assume one step for each session call, and count from the step
-at which a process began.
+Estimator's hooks would not work here: they assume one step for each session call, and count from
+the step at which a process began.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _log = logging.getLogger(__name__)
 _DOMINANT_SHARE = 0.9
 # From this share of skipped steps on, a warning reports them.
 _SKIPPED_SHARE = 0.1
-# From this share of used rows on, a table has no place for most new keys.
+# From this share of used rows on, a table has no free row for most new keys.
 _FULL_SHARE = 0.95
 
 
 @dataclasses.dataclass
 class TrainingTime:
-    """The time in session calls. Time between calls, such as for an evaluation, does not count.
+    """The time in session calls; time between calls, such as for an evaluation, does not count.
 
     Attributes:
-      secs: total seconds.
+      secs: the total time in seconds.
       waited_secs: seconds in which steps waited for their batches; None if unknown.
     """
 
@@ -52,9 +52,9 @@ class TrainingTime:
 
 
 class StepHook:
-    """Calls `on_step` after every session call that made a step, with the values of its last step.
+    """Calls `on_step` after every session call with a step, with the values of the last step.
 
-    It works within `StepHooks`, which give all step hooks the same `time`.
+    Step hooks run inside `StepHooks`, which sets their attribute `time`.
     """
 
     def __init__(self, result: training_loop.StepResult):
@@ -75,23 +75,24 @@ class StepHook:
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow.
+        """Act after a session call.
+
+        The values of the tensors of `choose_more` follow as additional arguments.
 
         Args:
           run_context: the context of the session call, which can end the training.
           step: the global step after the call.
-          values: float [N], of `result.names`; the values of `choose_more` follow as further
-            arguments.
+          values: the values of `result.names`, float [N].
         """
         raise NotImplementedError
 
 
 class UnseenSteps(NamedTuple):
-    """Takes the steps that no hook has to see, by session calls without hooks.
+    """Makes the steps that no hook has to see, in session calls without hooks.
 
-    It serves session calls of one step, such as with replicas. There, hooks cost a tenth of the
-    time of a small network's step. As with a loop in the graph, hooks see only the steps at which
-    something is due, the last step, and one step each second.
+    It is used if a session call makes a single step, such as with replicas. Hooks would then cost a
+    tenth of the time of a small network's step. As with a loop in the graph, hooks see the steps at
+    which something is due, the last step, and one step each second.
 
     Attributes:
       last_step: the last step of the run.
@@ -104,20 +105,23 @@ class UnseenSteps(NamedTuple):
     due_at: Sequence[int] = ()
 
     def take(self, session: tf.compat.v1.Session, fetches: Any, step: int, pace: float) -> int:
-        """Take steps after `step`, and return the last step taken: hooks have to see the next one.
+        """Make the steps after `step` that hooks need not see.
 
-        If a step takes longer than a second, hooks see all steps: a run that is asked to stop ends
-        after the current step.
+        If a step takes longer than a second, hooks see all steps, so that a request to stop ends
+        the run after the current step.
 
         Args:
           session: the session of the training.
           fetches: the fetches that make a step.
-          step: the last step made.
-          pace: an estimate of the seconds that a step takes.
+          step: the last step so far.
+          pace: an estimate of the time for a step, in seconds.
+
+        Returns:
+          The last step; the next session call makes the step that hooks see.
         """
         due = [(step // every + 1) * every for every in self.due_every]
-        due += [chosen for chosen in self.due_at if chosen > step]
-        # Less 1: the session call after these steps makes the step that hooks see.
+        due += [later for later in self.due_at if later > step]
+        # Minus 1, because the session call after these steps makes the step that hooks see.
         end = min([self.last_step, *due]) - 1
         deadline = time.perf_counter() + training_loop.SECS_PER_CALL
         while step < end and time.perf_counter() + pace < deadline:
@@ -127,14 +131,14 @@ class UnseenSteps(NamedTuple):
 
 
 class StepHooks(tf.compat.v1.train.SessionRunHook):
-    """Runs step hooks in their order, and fetches the values for all of them at once.
+    """Runs step hooks in order, with a single fetch of the values for all of them.
 
-    Separate fetches for each hook would cost a session call a tenth of a small network's step.
+    Separate fetches for each hook would cost a tenth of the time of a small network's step.
 
     Args:
       result: the result of the step.
-      hooks: step hooks, in their order.
-      unseen: takes steps without any hook of the session; None lets hooks see every step.
+      hooks: the step hooks, in order.
+      unseen: makes steps that no hook has to see; None lets hooks see every step.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
             session, fetches = run_context.session, run_context.original_args.fetches
             self._reached = self._unseen.take(session, fetches, self._reached, self._pace)
         more = [hook.choose_more(self._reached + 1) for hook in self._hooks]
-        self._counts = [len(chosen) for chosen in more]
+        self._counts = [len(tensors) for tensors in more]
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
@@ -179,12 +183,12 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
             self._time.waited_secs += next(results)
         # With `unseen`, a call of this hook covers several steps.
         self._pace = secs / max(1, step - self._begun)
-        # A call may make no step, such as the last call of a run: then it has no values.
+        # A call without a step, such as the last call of a run, has no values.
         if step == self._reached:
             return
         self._reached = step
-        for hook, own in zip(self._hooks, self._counts, strict=True):
-            hook.on_step(run_context, step, values, *itertools.islice(results, own))
+        for hook, count in zip(self._hooks, self._counts, strict=True):
+            hook.on_step(run_context, step, values, *itertools.islice(results, count))
 
     def end(self, session):
         for hook in self._hooks:
@@ -192,17 +196,17 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 
 
 class Summaries(StepHook):
-    """Writes every monitor, and the speed, for TensorBoard each `every_steps`.
+    """Writes all scalars of a step, and the speed, for TensorBoard every `every_steps` steps.
 
-    It also writes the summaries that `tf1.summary` made in the same step. If workers train
-    asynchronously, the next step is unknown, and these summaries may belong to the step after.
+    The hook also writes summaries that `tf1.summary` made in the same step. If workers train
+    asynchronously, the next step is unknown, so these summaries may belong to the following step.
 
     Args:
       result: the result of the step.
       model_dir: the folder of the run.
-      every_steps: steps between two summaries.
-      batch_size: rows of a step.
-      writes_graph: True to write the whole graph for TensorBoard.
+      every_steps: the number of steps between two summaries.
+      batch_size: the number of rows of a step.
+      writes_graph: True also writes the graph for TensorBoard.
     """
 
     def __init__(
@@ -225,7 +229,7 @@ class Summaries(StepHook):
 
     def choose_more(self, step):
         summary = self._result.summary
-        # A call of a loop may end at any later step, so its summary is always fetched.
+        # A call of a loop may end at any later step, so always fetch its summary.
         may_be_due = self._result.is_repeated or self._owes or self._is_due(step)
         return () if summary is None or not may_be_due else (summary,)
 
@@ -235,8 +239,7 @@ class Summaries(StepHook):
 
     def on_step(self, run_context, step, values, summary=None):
         is_due = self._is_due(step)
-        # If the expected step was not the due one, the next step brings the summary of
-        # `tf1.summary`.
+        # If another step was due than expected, write the summary of the next step.
         self._owes |= is_due
         if self._owes and summary is not None:
             self._writer.add_summary(summary, step)
@@ -258,23 +261,23 @@ class Summaries(StepHook):
             value=[tf1.Summary.Value(tag=tag, simple_value=x) for tag, x in scalars.items()]
         )
         self._writer.add_summary(summary, step)
-        # At once: the last values before a failure explain it.
+        # Flush at once: after a failure, the last values may explain it.
         self._writer.flush()
 
 
 def open_writer(folder: str) -> tf.compat.v1.summary.FileWriter:
-    """Return the writer of a folder, without a graph: a new writer would write the default one."""
+    """Return the writer of a folder; without this function, it would write the default graph."""
     with tf.Graph().as_default():
         return tf1.summary.FileWriterCache.get(folder)
 
 
 @contextlib.contextmanager
 def closing_writers(folder: str) -> Iterator[None]:
-    """Close the writers of a folder and of its subfolders at the end of the block.
+    """Close the event writers of a folder and its subfolders at the end of this context.
 
     TensorFlow keeps writers by the names of their folders until the process ends. If a folder is
-    removed and trained in anew, an old writer would write into a removed file. The same happens if
-    a relative name means another folder after a change of the current one.
+    removed and another training starts there, the old writer would write into a removed file. The
+    same would happen if the process changes its current folder, for a relative name.
     """
     try:
         yield
@@ -287,19 +290,18 @@ def closing_writers(folder: str) -> Iterator[None]:
 
 
 def _set_aside(folder: str) -> None:
-    """Rename the event files that were opened in this second.
+    """Rename event files that were opened in the present second.
 
-    The name of an event file has the second in which it was opened, so a further writer of the same
-    second would overwrite it. TensorBoard reads files in the order of their names: "-1." comes
-    before ".".
+    The name of an event file holds the second of its opening, so another writer in the same second
+    would overwrite it. TensorBoard reads files in the order of their names: "-1." comes before ".".
     """
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
-        found = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
-        # An older file keeps its name: no writer can open it again.
-        if found and int(found[2]) >= int(time.time()):
-            start, second, end = found.groups()
-            named = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
-            path = next(filter(_is_free, (os.path.join(folder, one) for one in named)))
+        match = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
+        # An older file keeps its name, because no new writer gets the same name.
+        if match and int(match[2]) >= int(time.time()):
+            start, second, end = match.groups()
+            names = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
+            path = next(filter(_is_free, (os.path.join(folder, new) for new in names)))
             tf.io.gfile.rename(os.path.join(folder, name), path)
 
 
@@ -308,7 +310,7 @@ def _is_free(path: str) -> bool:
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
-    """Make TensorBoard forget the events from this step on: these steps are trained again.
+    """Let TensorBoard forget the events from a step on, because the run trains it again.
 
     Args:
       writer: the writer of the folder.
@@ -320,13 +322,13 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
 
 
 def forget_from(folder: str, step: int) -> None:
-    """Make TensorBoard forget the events of a folder from this step on, if the folder exists."""
+    """Let TensorBoard forget the events of a folder from a step on, if the folder exists."""
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
 
 
 class Dominance(StepHook):
-    """Warns at the first summary of a run if one loss makes up nearly all of the sum."""
+    """Warns at the first summary of a run if a single loss is almost the whole sum."""
 
     def __init__(self, result, model_dir: str, model: Any, run: Any):
         super().__init__(result)
@@ -342,8 +344,8 @@ class Dominance(StepHook):
         if not self._is_due or step < self._at:
             return
         self._is_due = False
-        found = dict(zip(self._result.names, values.tolist(), strict=True))
-        losses = {name: found[f"weight/{name}"] * found[f"{name}/loss"] for name in self._names}
+        scalars = dict(zip(self._result.names, values.tolist(), strict=True))
+        losses = {name: scalars[f"weight/{name}"] * scalars[f"{name}/loss"] for name in self._names}
         total, name = sum(losses.values()), max(losses, key=losses.get)
         # Some weightings add terms that make a loss negative; then shares are undefined.
         is_sum = math.isfinite(total) and min(losses.values()) >= 0
@@ -370,13 +372,13 @@ class Skipped(StepHook):
         self._step, self._values = step, values
 
     def end(self, session):
-        found = dict(zip(self._result.names, self._values.tolist(), strict=True))
-        # No lines forget a warning that an earlier part of the run left.
-        skipped, lines = found.get("skipped_steps", 0), []
+        scalars = dict(zip(self._result.names, self._values.tolist(), strict=True))
+        # An empty list removes the warning of an earlier start.
+        skipped, lines = scalars.get("skipped_steps", 0), []
         if skipped > _SKIPPED_SHARE * self._step:
             lines = [
                 f"{skipped:.0f} of {self._step} steps were skipped, since a loss or a gradient was "
-                "not finite: nothing was learned in them."
+                "not finite: the model learned nothing in them."
             ]
         doubts.record_doubts(self._model_dir, "skipped", lines)
 
@@ -395,12 +397,11 @@ class FullTables(StepHook):
         self._values = values
 
     def end(self, session):
-        found = dict(zip(self._result.names, self._values.tolist(), strict=True))
-        sizes = {name: found.get(f"table/{name}/size", 0.0) for name in self._capacities}
+        scalars = dict(zip(self._result.names, self._values.tolist(), strict=True))
+        sizes = {name: scalars.get(f"table/{name}/size", 0.0) for name in self._capacities}
         lines = [
-            f"Table {name!r} holds {sizes[name]:,.0f} keys of {capacity:,}: most new keys find "
-            "their places taken, and stay unknown. Raise Growing.capacity, or set "
-            "Growing.eviction."
+            f"Table {name!r} holds {sizes[name]:,.0f} keys of {capacity:,}: most new keys find no "
+            "free row, and stay unknown. Raise Growing.capacity, or set Growing.eviction."
             for name, capacity in self._capacities.items()
             if sizes[name] > _FULL_SHARE * capacity
         ]
@@ -408,7 +409,12 @@ class FullTables(StepHook):
 
 
 class Callbacks(tf.compat.v1.train.SessionRunHook):
-    """Calls back before the first step, once the model is restored, and after each session call."""
+    """Calls functions before the first step, once the model is restored, and after session calls.
+
+    Args:
+      on_start: called once, before the first step.
+      on_call: called after each session call.
+    """
 
     def __init__(
         self,
@@ -418,7 +424,7 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
         self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()  # Also if a lost session is created again.
+        self._on_start()  # Cached: a session that is created again does not call it twice.
 
     def after_run(self, run_context, run_values):
         self._on_call()

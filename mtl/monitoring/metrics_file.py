@@ -1,4 +1,4 @@
-"""Keeps all metrics of all evaluations of a run in one file, a line for each evaluation.
+"""Records all metrics of all evaluations of a run in one file, a line for each evaluation.
 
 metrics_file.add_row("runs/digits", "runs/digits/model.ckpt-500", "test", metrics)
 frame = pandas.read_json("runs/digits/metrics.jsonl", lines=True)
@@ -25,7 +25,7 @@ from mtl.files import atomic, in_work, storage
 _log = logging.getLogger(__name__)
 
 NAME = "metrics.jsonl"
-# Two evaluations differ in at least one of these.
+# Two different evaluations differ in at least one of these keys.
 _KEYS = ("split", "checkpoint", "attacked", "step")
 
 
@@ -38,7 +38,7 @@ def add_row(
 ) -> None:
     """Add the metrics of an evaluation; a repeated evaluation replaces its line.
 
-    If the folder of the run cannot be written, only a warning appears, as metrics are also printed.
+    If the folder of the run cannot be written, this only logs a warning: metrics are also printed.
 
     Args:
       model_dir: the folder of the run.
@@ -57,7 +57,7 @@ def add_row(
     }
     for name in sorted(metrics.keys() - {"global_step"}):
         value = float(metrics[name])
-        # JSON has no NaN: many readers refuse Python's spelling of it.
+        # JSON has no NaN: many readers refuse the "NaN" that Python writes.
         row[name] = value if math.isfinite(value) else None
     path = os.path.join(model_dir, NAME)
     try:
@@ -68,25 +68,25 @@ def add_row(
 
 
 def forget_from(model_dir: str, step: int) -> None:
-    """Drop the evaluations from this step on: a run that goes on makes them anew."""
+    """Remove the evaluations from a step on, which a continued run will repeat."""
     path = os.path.join(model_dir, NAME)
     with _lock_file(model_dir):
         rows = read_rows(path)
-        kept = [row for row in rows if row["step"] < step]
-        if len(kept) < len(rows):
-            atomic.write(path, "".join(map(_spell_row, kept)))
+        earlier = [row for row in rows if row["step"] < step]
+        if len(earlier) < len(rows):
+            atomic.write(path, "".join(map(_format_row, earlier)))
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """Return the lines of a file of metrics, without a half-written line of a killed process.
+    """Return the rows of a file of metrics, without a line that a killed process wrote in part.
 
-    A missing file has no lines.
+    A missing file has no rows.
     """
     return _parse_rows(_read(path))
 
 
 def _lock_file(model_dir: str) -> contextlib.AbstractContextManager[None]:
-    """Lock the file: a training and parallel evaluations must not lose each other's lines."""
+    """Lock the file, so that a training and evaluations beside it do not lose lines."""
     return (
         in_work.take_turns(model_dir) if storage.is_local(model_dir) else contextlib.nullcontext()
     )
@@ -95,20 +95,20 @@ def _lock_file(model_dir: str) -> contextlib.AbstractContextManager[None]:
 def _write_row(path: str, row: Mapping[str, Any]) -> None:
     text = _read(path)
     rows = _parse_rows(text)
-    same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
-    if same and {**same[-1], "timestamp": row["timestamp"]} == row:
+    repeats = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
+    if repeats and {**repeats[-1], "timestamp": row["timestamp"]} == row:
         return
-    # Otherwise a line is only appended, whatever the length of the file.
-    if same or not _is_whole(text, rows):
-        others = [other for other in rows if other not in same]
-        atomic.write(path, "".join(map(_spell_row, [*others, row])))
+    if repeats or not _is_whole(text, rows):
+        others = [other for other in rows if other not in repeats]
+        atomic.write(path, "".join(map(_format_row, [*others, row])))
         return
+    # Append a new line, instead of writing a long file again.
     with tf.io.gfile.GFile(path, "a") as file:
-        file.write(_spell_row(row))
+        file.write(_format_row(row))
 
 
 def _is_whole(text: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether `rows` holds every line of a file, and its last line is complete."""
+    """Return True if `rows` holds every line of a file, and its last line is complete."""
     return len(rows) == text.count("\n") and (not text or text.endswith("\n"))
 
 
@@ -128,5 +128,5 @@ def _parse_line(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and all(key in row for key in _KEYS) else None
 
 
-def _spell_row(row: Mapping[str, Any]) -> str:
+def _format_row(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"

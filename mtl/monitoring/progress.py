@@ -1,10 +1,11 @@
-"""Shows the progress of a run: a bar on a terminal, a log line now and then elsewhere.
+"""Shows the progress of a run: a bar on a terminal, elsewhere a log line every 10 seconds.
 
 progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "never_married"])
 with progress.tell_while(lambda: "exporting step 1000"):     # work between steps, or after them
     ...
 
-If the share of waiting is large, the input pipeline slows the run: steps wait for batches.
+"waiting" is the share of the time in which steps wait for batches. If it is large, the input
+pipeline slows the run down.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ _LINE_TASKS = 8
 # Formats of tqdm: all fields, and without elapsed time and steps per second.
 _WIDE = "{l_bar}{bar}{r_bar}"
 _NARROW = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
-# A rate may become longer between this measurement and the display.
+# The text may grow by these columns until it is shown, because tqdm computes its rate again.
 _SPARE_COLUMNS = 2
 
 
 @contextlib.contextmanager
 def tell_while(describe: Callable[[], str]) -> Iterator[None]:
-    """Log the current work about every 10 seconds; log nothing if the block takes less."""
+    """Log the current work about every 10 seconds inside this context.
+
+    Args:
+      describe: returns the work, such as "exporting step 1000".
+    """
     done, start = threading.Event(), time.perf_counter()
 
     def tell() -> None:
@@ -58,16 +63,16 @@ def tell_while(describe: Callable[[], str]) -> Iterator[None]:
 
 
 class Progress(hooks.StepHook):
-    """Shows steps done, time left, examples per second, share of waiting, and losses.
+    """Shows the step, the remaining time, examples per second, the share of waiting, and losses.
 
-    On a terminal it is one bar, as wide as the terminal; elsewhere it is a log line about every 10
-    seconds. The record of each line holds the same numbers in `fields`, for `--json_log`.
+    On a terminal it shows a bar as wide as the terminal; elsewhere it logs a line about every 10
+    seconds. The record of each line holds the numbers in `fields`, for `--json_log`.
 
     Args:
       result: the result of the step.
       last_step: the step at which the run ends.
-      batch_size: rows of a step, of all replicas together.
-      losses: the names of the losses that are shown beside their sum.
+      batch_size: the number of rows of a step, over all replicas.
+      losses: the names of the losses to show beside their sum.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Progress(hooks.StepHook):
         super().__init__(result)
         self._last_step, self._batch_size = last_step, batch_size
         self._loss = result.names.index("loss")
-        # The loss of a single task is the sum.
+        # The loss of a single task equals the sum, so it is not shown twice.
         names = losses if len(losses) > 1 else ()
         self._losses = {name: result.names.index(f"{name}/loss") for name in names}
 
@@ -111,14 +116,14 @@ class Progress(hooks.StepHook):
             self._bar.update(step - self._step)
         if is_logged:
             self._logged = time.perf_counter()
-            # A bar shows the same numbers: then only files such as --json_log get the line.
+            # If the bar shows the same numbers, only log files, such as of --json_log, get a line.
             level = logging.INFO if self._bar.disable else logging.DEBUG
             line = "step %d of %d, %s, %.0f s left"
             details = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
             _log.log(level, line, *details, extra={"fields": fields})
 
     def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
-        """Return all known values by name, as plain numbers."""
+        """Return the values to show, {name: number}."""
         steps_per_sec = (step - self._first) / self.time.secs
         fields: dict[str, Any] = {"step": step, "loss": float(values[self._loss])}
         fields["losses"] = {name: float(values[at]) for name, at in self._losses.items()}
@@ -128,16 +133,16 @@ class Progress(hooks.StepHook):
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _fit_words(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
-        """Return the format of the bar, and the text that leaves the bar ten columns."""
+        """Return the bar's format, and the longest text that leaves ten columns for the bar."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)
-        # From the fullest text to the shortest: the first that fits the terminal is shown.
-        asked = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
-        asked += [(_NARROW, some, 0) for some in (fields, speed, loss)]
-        # Without `ncols` tqdm gives a bar of ten columns, so `line` shows the least width.
+        # From the longest text to the shortest; the first that fits is shown.
+        choices = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
+        choices += [(_NARROW, some, 0) for some in (fields, speed, loss)]
+        # Without `ncols`, tqdm makes a bar of ten columns, so `line` has the smallest width.
         state = {**self._bar.format_dict, "n": step, "ncols": None}
-        for bar, some, number in asked:
+        for bar, some, number in choices:
             words = self._tell(some, number)
             line = tqdm.tqdm.format_meter(**state | {"bar_format": bar, "postfix": words})
             if len(line) <= columns:
@@ -146,16 +151,16 @@ class Progress(hooks.StepHook):
 
     def _tell(self, fields: dict[str, Any], num_tasks: int) -> str:
         """Return `fields` as text, with the losses of the first `num_tasks` tasks."""
-        told = []
+        texts = []
         if "examples_per_sec" in fields:
-            told.append(f"{fields['examples_per_sec']:,.0f} examples/s")
+            texts.append(f"{fields['examples_per_sec']:,.0f} examples/s")
         if "input_wait_share" in fields:
-            told.append(f"waiting {fields['input_wait_share']:.0%}")
-        told.append(f"loss {fields['loss']:.4g}")
+            texts.append(f"waiting {fields['input_wait_share']:.0%}")
+        texts.append(f"loss {fields['loss']:.4g}")
         losses = list(fields["losses"].items())
-        told += [f"{name} {loss:.4g}" for name, loss in losses[:num_tasks]]
-        left = len(losses) - num_tasks
-        return ", ".join(told + [f"{left} more"] * (0 < left < len(losses)))
+        texts += [f"{name} {loss:.4g}" for name, loss in losses[:num_tasks]]
+        more = len(losses) - num_tasks
+        return ", ".join(texts + [f"{more} more"] * (0 < more < len(losses)))
 
     def end(self, session):
         self._bar.close()

@@ -26,16 +26,16 @@ from mtl.variables import pruned
 _CELLS = 3
 
 
-# Metrics that warn of errors in others; they are hidden while they are 0.
+# The endings of metrics that warn of errors in other metrics; they are hidden while they are 0.
 _WARNINGS = ("nan_predictions", "_error_bound")
 
 
 def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]:
-    """Return commands that can follow on a run."""
+    """Return commands for the next steps after a training."""
     checkpoint = "best" if has_best else "latest"
-    served = storage.make_absolute(os.path.join(model_dir, "export", checkpoint))
+    export = storage.make_absolute(os.path.join(model_dir, "export", checkpoint))
     python = shlex.quote(_find_python())
-    folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
+    folder, mount = map(shlex.quote, (model_dir, f"{export}:/models/{model_name}"))
     return [
         f"{python} -m tensorboard.main --logdir {folder}",
         f"{python} -m launch.report --model_dir {folder}",
@@ -48,23 +48,28 @@ def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a block for each task and slice, its metrics side by side; n/a if undefined.
+    """Return a text with a block for each task and slice; an undefined metric is n/a.
 
-    Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
+    Estimator's `loss` is a mean over batches. It is left out if there is an `average_loss`, which
+    is a mean over rows.
+
+    Args:
+      metrics: {metric: value}.
     """
     blocks = []
-    # The metrics of all tasks, whose name is empty, come last.
-    for task, cells in sorted(_tell_by_task(metrics).items(), key=lambda one: (not one[0], one[0])):
+    # Metrics of all tasks, under the name "", come last.
+    by_task = _tell_by_task(metrics).items()
+    for task, cells in sorted(by_task, key=lambda item: (not item[0], item[0])):
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
         blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
     return "\n".join(blocks)
 
 
 def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {task, maybe with a slice: its metrics}; metrics of all tasks are under ""."""
+    """Return {task, or "task, slice": texts of its metrics}; metrics of all tasks are under ""."""
     by_task: dict[str, list[str]] = {}
-    left_out = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
-    for name in sorted(metrics.keys() - left_out):
+    hidden = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
+    for name in sorted(metrics.keys() - hidden):
         whole, _, of_rows = name.partition("@")  # A slice follows "@".
         if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
@@ -76,35 +81,38 @@ def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
 
 
 def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[str]) -> str:
-    """Return a table of the metrics `shown`, a row for each {name: metrics}."""
+    """Return a table of metrics.
+
+    Args:
+      found: {name of a row: {metric: value}}.
+      shown: the names of the metrics, which are the columns.
+    """
     lines = [["", *shown]]
-    lines += [[name, *(shorten(metrics[own]) for own in shown)] for name, metrics in found.items()]
+    for name, metrics in found.items():
+        lines.append([name, *(shorten(metrics[metric]) for metric in shown)])
     return "\n".join(f"  {line}" for line in aligned.align_columns(lines))
 
 
 def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one.
+    """Return a line about an evaluation.
 
     Args:
       metrics: {metric: value}, with `global_step`.
       shown: the names of metrics to show.
-      best: the name of the metric that picks the best checkpoint.
+      best: the name of the metric that chooses the best checkpoint; it is shown, too.
       is_best: True if this evaluation is the best so far.
     """
-    told = []
+    texts = []
     for name in dict.fromkeys([*shown, best]):
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
-        told.append(f"{name} {value}" + " (best so far)" * (is_best and name == best))
-    return f"step {metrics['global_step']} evaluated: {', '.join(told)}"
+        texts.append(f"{name} {value}" + " (best so far)" * (is_best and name == best))
+    return f"step {metrics['global_step']} evaluated: {', '.join(texts)}"
 
 
 def shorten(value: float) -> str:
-    """Return a metric in few characters, as terminals and pages show it; n/a if undefined.
-
-    It has at most 11 characters, and `metrics_table` relies on this.
-    """
+    """Return a metric in at most 11 characters, for terminals and pages; n/a if undefined."""
     if math.isnan(value):
         return "n/a"
     if math.isinf(value):
@@ -121,13 +129,13 @@ def exactly(value: Any) -> str:
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """Return the summary of a run of `steps` steps; `model_name` is the name for serving.
+    """Return the summary that a training prints at its end.
 
     Args:
       model_dir: the folder of the run.
       metrics: the last held-out metrics, with `global_step`.
-      steps: the steps that this call has trained.
-      model_name: the name for serving.
+      steps: the number of steps that this call has trained.
+      model_name: the name for TensorFlow Serving.
     """
     best, last = _find_last(os.path.join(model_dir, "best")), _find_last(model_dir)
     cut = pruned.count_weights(last) if last else None
@@ -137,14 +145,14 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "checkpoint": last,
         "best checkpoint": best,
         "export": _find_newest(os.path.join(model_dir, "export", "latest")),
-        # A run that starts anew keeps old exports, as a server may still serve them.
+        # Show a best export only if there is a best: after a new start, old exports may remain.
         "best export": best and _find_newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
         "all metrics": os.path.join(model_dir, metrics_file.NAME),
         "profile": _describe_profile(model_dir),
         "configuration": os.path.join(model_dir, "config.gin"),
     }
-    told = doubts.read_all_doubts(model_dir)
+    warnings = doubts.read_all_doubts(model_dir)
     commands = _list_commands(model_dir, bool(best), model_name)
     return "\n".join(
         [
@@ -153,8 +161,8 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
             "",
             metrics_table(metrics),
             "",
-            *(f"  Warning: {line}" for line in told),
-            *([""] if told else []),
+            *(f"  Warning: {line}" for line in warnings),
+            *([""] if warnings else []),
             *(f"  {name:<16} {path}" for name, path in places.items() if path),
             "",
             "Next:",
@@ -164,11 +172,11 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _describe_profile(model_dir: str) -> str | None:
-    """Return the headline of the last profile of a run, and its path."""
+    """Return the headline of the last profile of a run, and its path; None without a profile."""
     folder = os.path.join(model_dir, "profile")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    found = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}
-    last = max((n for n in names if n.endswith(".json")), key=lambda n: found[n], default=None)
+    times = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}
+    last = max((n for n in names if n.endswith(".json")), key=lambda n: times[n], default=None)
     if last is None:
         return None
     with tf.io.gfile.GFile(os.path.join(folder, last)) as file:
@@ -186,16 +194,16 @@ def _describe_cut(cut: int, total: int, num_packed: int) -> str:
 
 
 def _describe_tables(checkpoint: str) -> dict[str, str]:
-    """Return how full the growing tables are, by name."""
+    """Return {growing table: a text with the number of its keys and its capacity}."""
     shapes = dict(tf.train.list_variables(checkpoint))
     tables = [name.removesuffix("/keys") for name in shapes if name.endswith("/keys")]
-    sizes = {own: f"{own}/size" for own in tables if f"{own}/size" in shapes}
+    sizes = {table: f"{table}/size" for table in tables if f"{table}/size" in shapes}
     return {
-        f"table {own.removeprefix('features/')}": (
+        f"table {table.removeprefix('features/')}": (
             f"{int(tf.train.load_variable(checkpoint, size)):,} keys of "
-            f"{math.prod(shapes[f'{own}/keys']):,}"
+            f"{math.prod(shapes[f'{table}/keys']):,}"
         )
-        for own, size in sizes.items()
+        for table, size in sizes.items()
     }
 
 
@@ -206,12 +214,12 @@ def _find_last(directory: str) -> str | None:
 def _find_newest(directory: str) -> str | None:
     versions = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
     # Object stores list folders with a slash at the end.
-    numbered = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
-    return os.path.join(directory, max(numbered, key=int)) if numbered else None
+    numbers = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
+    return os.path.join(directory, max(numbers, key=int)) if numbers else None
 
 
 def _find_python() -> str:
-    """Return the command of this Python: `python` if that finds it, else its path."""
+    """Return the command for this Python: `python` if this runs it, else its path."""
     path = shutil.which("python")
     return (
         "python"

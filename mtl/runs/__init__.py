@@ -1,1 +1,1 @@
-"""Operations on an experiment: train, evaluate, predict, prune, audit, debug and export it."""
+"""Trains and evaluates the model of an experiment, with the stages around both."""

@@ -18,7 +18,7 @@ from mtl.deferred import tf
 
 
 def list_run_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of bad records, damaged checkpoints and our own assertions."""
+    """Return the exceptions of bad records, damaged checkpoints and assertions in the graph."""
     return (
         tf.errors.InvalidArgumentError,
         tf.errors.DataLossError,
@@ -35,15 +35,25 @@ def explain_run_errors(
     checkpoint: str | None,
     *splits: str,
 ) -> Iterator[None]:
-    """Turn errors that a user can fix, in these splits or the checkpoint, into a UserError."""
+    """Turn an error that a user can fix into a UserError.
+
+    Args:
+      data: the pipeline, which finds the bad record.
+      model: the model, whose heads and columns check the record.
+      checkpoint: the checkpoint that the context reads; None if it reads no checkpoint.
+      *splits: the splits that the context reads.
+
+    Raises:
+      UserError: the checkpoint is damaged, a record is bad, or an assertion in the graph failed.
+    """
     try:
         yield
     except list_run_errors() as error:
-        # A damaged checkpoint shows as any of these errors, so it is looked at first.
+        # A damaged checkpoint can raise any of these errors, so check it first.
         if checkpoint:
             run_directory.require_intact(checkpoint)
         heads = [*model.heads, *model.heads_of_losses]
-        # Lazily: each diagnosis reads a split record by record.
+        # A generator, because each diagnosis reads a split record by record.
         problems = (data.diagnose(error, split, heads, model.columns) for split in splits)
         assertion = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (assertion and assertion.group(1))

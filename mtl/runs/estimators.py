@@ -39,13 +39,13 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      checkpoint: checked against the model; None skips the check.
-      keep: features that predictions pass through.
+      checkpoint: the checkpoint to check against the model; None skips the check.
+      keep: fields of the rows to return beside the predictions.
       events: the folder of TensorBoard's files; `model_dir` by default.
       is_attacked: True evaluates inputs that `Experiment.attack` moves.
       may_stack: True lets equal tasks share variables of the graph.
       evaluation_hooks: builds the hooks of an evaluation.
-      tell_unknown: gets lines about values in predictions that the model does not know.
+      tell_unknown: called with lines about unknown values in the rows of predictions.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
@@ -77,8 +77,8 @@ def build_exported(
 ) -> compat.estimator.Estimator:
     """Build the Estimator that exports a checkpoint of a run.
 
-    Each task keeps separate variables: the rewriting of exports reads them by task. TensorFlow Lite
-    cannot split texts and integers of all tasks into those of each task.
+    Each task keeps separate variables, because `mtl.serving` rewrites the graph task by task.
+    TensorFlow Lite cannot split a tensor of texts or integers of all tasks by task.
     """
     may_stack = experiment.serving.keeps_graph and not is_converted
     return build_estimator(experiment, model_dir, checkpoint, may_stack=may_stack)
@@ -87,7 +87,7 @@ def build_exported(
 def build_config(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> compat.estimator.RunConfig:
-    """Build the settings of an Estimator in one process, with its session's settings."""
+    """Build the settings of an Estimator, and of its session, for a single process."""
     with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
     session_config = experiment.distribution.resources.session_config()

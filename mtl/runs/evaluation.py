@@ -1,4 +1,4 @@
-"""Evaluates checkpoints as a run saves them: metrics, exports, the best so far.
+"""Evaluates the checkpoints of a run, exports them, and keeps the best.
 
 evaluator = evaluation.Evaluator(experiment, "runs/digits")
 metrics = evaluator("runs/digits/model.ckpt-500")
@@ -30,7 +30,7 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# A metric that is measured again may differ by this share of its value.
+# Two measurements of the same metric may differ by this share of its value.
 _ROUNDING = 1e-5
 _NO_OBSERVERS = types.RunObserver()
 
@@ -46,7 +46,7 @@ class Evaluator:
     Args:
       experiment: the run's settings.
       model_dir: the folder of the run.
-      interruption: says if this process was asked to stop; an evaluation stops between batches.
+      interruption: records a request to stop; an evaluation then stops between batches.
       observers: the observers of the training; they see each evaluation and may add hooks.
 
     Attributes:
@@ -65,7 +65,7 @@ class Evaluator:
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         direction = experiment.model.find_direction(experiment.best.metric)
-        # Before this step less is cut: such a network would always be the best.
+        # Before this step, pruning has cut fewer weights: such a network would always be the best.
         first = experiment.model.find_first_final_step(experiment.run.train_steps)
         best = experiment.best.with_direction(direction)
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
@@ -76,15 +76,21 @@ class Evaluator:
         self._measured_on: dict[str, Any] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluate a checkpoint, then export it as the latest and, if it is the best, as the best.
+        """Evaluate a checkpoint, export it as "latest", and as "best" if it is the best.
 
-        One line of the log holds the main metric of every task. If rows or settings have changed
-        since the evaluation of the best checkpoint, this function first evaluates the best again.
+        A log line holds the main metric of every task. If rows or settings have changed since the
+        evaluation of the best checkpoint, this function also evaluates the best again.
+
+        Args:
+          checkpoint: the path of the checkpoint.
+
+        Returns:
+          {metric: value}, with "global_step".
         """
         experiment = self._experiment
         watch = self._observers.watch_evaluation(checkpoint)
         self.metrics, self._measured_on = self._measure(checkpoint, watch)
-        # Before `is_best`, which compares with the value of the best.
+        # Must come before `is_best`, which compares with the value of the best checkpoint.
         self._renew_best()
         main_metrics, best = (
             experiment.model.find_main_metrics(self.metrics),
@@ -106,7 +112,7 @@ class Evaluator:
         watch: types.EvaluationHooks | None = None,
         events: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the metrics of a checkpoint, and a description of the rows and settings."""
+        """Return the metrics of a checkpoint, and a description of its rows and settings."""
         data, model = self._experiment.data, self._experiment.model
         split, rows = data.eval_split, self._rows
         passing = _Passing(self._interruption)
@@ -117,13 +123,13 @@ class Evaluator:
         ):
             if watch is None:
                 metrics = self.graph.evaluate(checkpoint, pass_hooks, events)
-            else:  # Observers add other ops to the graph at other steps.
+            else:  # Observers may add different ops at each step, so this needs a new graph.
                 rows = measured.Rows()
                 estimator = estimators.build_estimator(
                     self._experiment,
                     self._model_dir,
                     checkpoint,
-                    evaluation_hooks=lambda *seen: [*watch(*seen), *rows.watch(*seen)],
+                    evaluation_hooks=lambda *tensors: [*watch(*tensors), *rows.watch(*tensors)],
                 )
                 one_pass = functools.partial(data.one_pass, split)
                 metrics = estimator.evaluate(one_pass, hooks=pass_hooks, checkpoint_path=checkpoint)
@@ -135,14 +141,14 @@ class Evaluator:
         return measured.digest_settings(self._experiment.model)
 
     def _tell_doubts(self) -> None:
-        """Warn, once in a run, of slices without rows and of a best metric that is NaN."""
+        """Warn of slices without rows and of a best metric that is NaN, once in a run."""
         experiment, metrics = self._experiment, cast(dict[str, Any], self.metrics)
         lines_by_kind = {
             "slices": describe_empty_slices(experiment, metrics, experiment.data.eval_split),
             "best_value": _describe_nan(experiment, metrics),
         }
         for kind, lines in lines_by_kind.items():
-            # Recording logs them; later evaluations would repeat the same lines.
+            # `record_doubts` logs the lines, and later evaluations would repeat them.
             if lines and not doubts.read_doubts(self._model_dir, kind):
                 doubts.record_doubts(self._model_dir, kind, lines)
 
@@ -156,14 +162,14 @@ class Evaluator:
         columns = experiment.model.columns
         count = unknown_values.watch_evaluation(columns, statistics, where, tell)
         return evaluation_graph.EvaluationGraph(
-            experiment, self._model_dir, lambda *seen: [*rows.watch(*seen), *count(*seen)]
+            experiment, self._model_dir, lambda *tensors: [*rows.watch(*tensors), *count(*tensors)]
         )
 
     def _renew_best(self) -> None:
         """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
 
-        Patience goes on, without a message, if only settings changed and the value stayed the same.
-        The same holds for records of an earlier version, which do not describe rows and settings.
+        If only settings have changed and the value has not, patience continues without a message.
+        This also holds for records of an earlier version, which do not describe rows and settings.
         """
         record, now = self.keeper.read(), self._measured_on
         before = record.get("measured_on")
@@ -177,7 +183,7 @@ class Evaluator:
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
-            # Read a moment after the others: then the split itself gives other rows each time.
+            # The two evaluations are a moment apart, so the split gives different rows each time.
             if rows != now["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
@@ -203,7 +209,7 @@ class Evaluator:
     def _tell_renewed(
         self, record: Mapping[str, Any], rows_differ: bool, value: float | None
     ) -> str:
-        """Return one line that says why the value of the best has changed."""
+        """Return a line that says why the value of the best checkpoint was measured again."""
         split, metric = self._names_of_best
         rows, settings = f"the rows of split {split!r}", "settings of the model"
         subject = rows if rows_differ else settings
@@ -215,10 +221,14 @@ class Evaluator:
         return f"{reason}: {had} and {now}. Patience starts anew."
 
     def catch_up(self, is_evaluated_beside: bool = False) -> None:
-        """Forget best checkpoints of steps after the latest checkpoint.
+        """Make up for what an interrupted run left undone.
 
-        Evaluates the latest checkpoint if an interrupted run did not. If a separate process
-        evaluates (`is_evaluated_beside`), that process does it, after the checkpoints before it.
+        Forgets best checkpoints of steps after the latest checkpoint. Evaluates the latest
+        checkpoint if it was not evaluated.
+
+        Args:
+          is_evaluated_beside: True if a separate process evaluates; it then evaluates the
+            checkpoint in its turn.
         """
         path, step = (
             run_directory.find_latest(self._model_dir),
@@ -227,13 +237,13 @@ class Evaluator:
         # A run that went on from an earlier checkpoint trains those steps again.
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
-        # Later steps will run again; the evaluation of this one stands if it is done.
+        # Steps after the latest checkpoint run again. If its evaluation is done, it stays valid.
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done and not is_evaluated_beside:
             self(cast(str, path))  # If there is no checkpoint, step 0 counts as evaluated.
 
     def forget_later(self) -> None:
-        """Forget evaluations of later steps, once a checkpoint is restored."""
+        """Remove evaluations of steps that will run again, once a checkpoint is restored."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
             metrics_file.forget_from(self._model_dir, self._unknown_from)
@@ -242,7 +252,7 @@ class Evaluator:
     def evaluate_again(self) -> dict[str, Any]:
         """Return the metrics of the latest checkpoint, which is already evaluated and exported.
 
-        If rows or settings have changed, evaluate it in full: it may now be the best.
+        If rows or settings have changed, the checkpoint may now be the best, and is exported.
         """
         path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
         plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
@@ -259,7 +269,7 @@ class Evaluator:
         estimator = estimators.build_exported(self._experiment, self._model_dir, checkpoint)
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
-            describe = "exporting {} to {}, and checking what it predicts".format
+            describe = "exporting {} to {}, and checking its predictions".format
             try:
                 with progress.tell_while(functools.partial(describe, checkpoint, folder)):
                     exporter.export(estimator, folder, checkpoint, self.metrics, False)
@@ -286,9 +296,9 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on the whole of a split.
 
-    Appends the metrics to `metrics.jsonl`. For a split that the run itself does not evaluate, also
-    writes `eval_<split>` for TensorBoard and removes its later steps; `eval` belongs to the run.
-    Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
+    The metrics are appended to `metrics.jsonl`. For a split other than `Pipeline.eval_split`, they
+    also go to `eval_<split>` for TensorBoard, where later steps are removed; the run itself writes
+    `eval`. Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
 
     Args:
       experiment: the settings of the run.
@@ -352,13 +362,13 @@ def _watch_rows(
     write_curves: CurveWriter | None,
 ) -> types.EvaluationHooks:
     """Return a function that builds the hooks of an evaluation's rows."""
-    watching: list[types.EvaluationHooks] = []
+    builders: list[types.EvaluationHooks] = []
     if write_curves is not None:
-        watching.append(watch_curves(experiment, model_dir, split, is_attacked, write_curves))
+        builders.append(watch_curves(experiment, model_dir, split, is_attacked, write_curves))
     statistics, where = fitting.load_statistics(model_dir), f"of split {split!r}"
     columns, warn = experiment.model.columns, unknown_values.warn
-    watching.append(unknown_values.watch_evaluation(columns, statistics, where, warn))
-    return lambda *rows: [hook for watch in watching for hook in watch(*rows)]
+    builders.append(unknown_values.watch_evaluation(columns, statistics, where, warn))
+    return lambda *rows: [hook for build in builders for hook in build(*rows)]
 
 
 def watch_curves(
@@ -394,7 +404,7 @@ def watch_curves(
 
 
 def name_stream(experiment: experiment_lib.Experiment, split: str | None) -> str:
-    """Return the name of an evaluation of a split; `eval` for the run's own evaluation."""
+    """Return the name of an evaluation: "eval" for `Pipeline.eval_split`, else "eval_<split>"."""
     is_own = split in (None, experiment.data.eval_split)
     return "eval" if is_own else f"eval_{_spell(cast(str, split))}"
 
@@ -404,7 +414,7 @@ def _spell(split: str) -> str:
 
 
 def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Return the step of an evaluation, and the metrics without it."""
+    """Return the global step of an evaluation, and its other metrics as floats."""
     values = {name: float(value) for name, value in metrics.items() if name != "global_step"}
     return int(metrics["global_step"]), values
 
@@ -414,21 +424,21 @@ def _have_rows_changed(before: Mapping[str, Any] | None, now: Mapping[str, Any])
 
 
 def _are_close(value: float, other: float) -> bool:
-    """Return whether two values are equal up to rounding in sums."""
+    """Return True if two values are equal up to rounding in sums."""
     both_nan = math.isnan(value) and math.isnan(other)
     return both_nan or math.isclose(value, other, rel_tol=_ROUNDING)
 
 
 def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return lines about reasons to doubt the choice of the best checkpoint."""
+    """Return warnings about the choice of the best checkpoint."""
     heads, metric = experiment.model.heads, experiment.best.metric
-    tell = [types.read_member(head, types.Head, "directions") for head in heads]
-    if metric not in ("average_loss", "loss") or any(tell):
+    directions = [types.read_member(head, types.Head, "directions") for head in heads]
+    if metric not in ("average_loss", "loss") or any(directions):
         return []
     names = ", ".join(experiment.model.tasks)
     return [
         f"Best.metric {metric!r} is the same for all checkpoints, as {names} trains nothing: the "
-        "best one is the first. Use --checkpoint latest."
+        "best checkpoint is the first. Use --checkpoint latest."
     ]
 
 
@@ -466,9 +476,9 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 
 
 class _Passing(tf.compat.v1.train.SessionRunHook):
-    """Counts the batches of an evaluation, and ends an interrupted one.
+    """Counts the batches of an evaluation, and ends the process after a request to stop.
 
-    The next start evaluates that checkpoint again.
+    The next start evaluates the checkpoint again.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):

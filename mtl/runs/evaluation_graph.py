@@ -1,7 +1,7 @@
 """The graph that evaluates the checkpoints of a run; it is built once for all of them.
 
-Building it takes longer than most evaluations. A training builds it before its first step, because
-wrong metrics are then refused early, and keeps it.
+To build the graph takes longer than most evaluations, so a training keeps it. A training builds it
+before its first step, so that wrong settings of metrics fail early.
 
 graph = evaluation_graph.EvaluationGraph(experiment, "runs/digits")
 graph.metrics                                        # ["loss", "digit/accuracy", ...]
@@ -62,14 +62,15 @@ class EvaluationGraph:
         hooks: Sequence[tf.compat.v1.train.SessionRunHook],
         events: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
-
-        The metrics go to the folder `events`; by default to that of the run's evaluations.
+        """Evaluate a checkpoint, and write its metrics for TensorBoard.
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
-          hooks: further hooks of the session.
-          events: the folder for TensorBoard; None for the folder of the run's evaluations.
+          hooks: additional hooks of the session.
+          events: the folder for TensorBoard; None for `<model_dir>/eval`.
+
+        Returns:
+          {metric: value}, with "global_step".
 
         Raises:
           UserError: the checkpoint does not fit the model, or a file that columns read has changed.

@@ -25,8 +25,8 @@ class BestExporter(compat.estimator.Exporter):
     """Keeps the best checkpoint, and exports it once, as `<model_dir>/export/best/<version>`.
 
     Args:
-      keeper: the record of the best.
-      export: writes an export.
+      keeper: the record of the best checkpoint.
+      export: writes an export, and returns its path.
       measured_on: describes the rows and settings of the evaluation.
     """
 
@@ -46,6 +46,6 @@ class BestExporter(compat.estimator.Exporter):
         path = None
         if self._keeper.is_best(eval_result):
             path = self._export(estimator, export_path, checkpoint_path)
-        # Record it last: if the run is killed before, it exports the best once more.
+        # Record the best last: if the run is killed before, its next start exports it again.
         self._keeper.update(checkpoint_path, eval_result, self._measured_on())
         return path

@@ -1,4 +1,4 @@
-"""Keeps in the folder of a run the step at which it failed, to replay that step.
+"""Records the step at which a run failed, so that `launch.debug` can replay it.
 
 with failures.keep_failure("runs/a", keep):       # writes runs/a/failure.json
     train()
@@ -21,12 +21,12 @@ from mtl.files import atomic
 from mtl.optimization import finite
 
 FILE = "failure.json"
-# In quotes for a shell. One process with one device replays a step.
+# A binding in quotes for a shell: a replay runs in one process with one device.
 ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 
 
 def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
-    """Return the command that examines a step; `tells_strategy` adds the one-device strategy."""
+    """Return the command that examines a step; `tells_strategy` adds the strategy of one device."""
     command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
     return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
 
@@ -35,15 +35,16 @@ def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> 
 def keep_failure(
     model_dir: str, keep: Callable[[], None], place: settings.Place | None = None
 ) -> Iterator[None]:
-    """Record the step if a run fails at a loss or gradient that is not finite, and add advice.
+    """Record the step if the run fails because a loss or gradient is not finite.
 
     Args:
       model_dir: the folder of the run.
-      keep: called first; it keeps the first checkpoint of the run, which a replay starts from.
+      keep: called before the step is recorded; it keeps the first checkpoint of the run, from which
+        a replay starts.
       place: the place of this process; None for a process with one device.
 
     Raises:
-      UserError: the error of the run; with the command that examines the step, if there is one.
+      UserError: the error of the run, with the command that examines the step if there is a step.
     """
     path = os.path.join(model_dir, FILE)
     if tf.io.gfile.exists(path):
@@ -52,7 +53,7 @@ def keep_failure(
         yield
     except checks.UserError as error:
         step_in_error = finite.find_step(str(error))
-        # A bad record is reported instead of the step, whose number is in the original error.
+        # If a bad record explains the failure, only the original error holds the step.
         step = finite.find_step(str(error.__cause__)) if step_in_error is None else step_in_error
         if step_in_error is not None:
             keep()
@@ -66,7 +67,7 @@ def keep_failure(
 
 
 def read_step(model_dir: str) -> int | None:
-    """Return the step at which a run failed; None if it did not, or has gone on since."""
+    """Return the step at which a run failed; None if it did not fail, or has continued since."""
     path = os.path.join(model_dir, FILE)
     if not tf.io.gfile.exists(path):
         return None
@@ -77,6 +78,6 @@ def read_step(model_dir: str) -> int | None:
     except (ValueError, KeyError, TypeError):
         step = None
     if not isinstance(step, int):
-        fix = "Delete it, and give --step."
+        fix = "Delete the file, and set --step."
         raise checks.UserError(f"{path} must hold the step at which the run failed. {fix}")
     return step if step >= run_directory.step_of(model_dir) else None

@@ -1,6 +1,6 @@
 """Fits columns, heads and samplers to the training split before the first step.
 
-The file of statistics also holds the baselines of combined metrics.
+The statistics also hold the baselines of combined metrics.
 
 fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
@@ -32,14 +32,14 @@ def fit_statistics(
 ) -> None:
     """Compute and write the statistics of the training split for a new run.
 
-    `look` sees the same batches; afterwards it reads only the further batches that it needs.
+    `look` sees the same batches. After them, it reads more batches only if it needs more.
 
     Args:
       data: the pipeline.
       model: the model, whose columns and heads are fitted.
-      warm_start: the source of first values, which may bring statistics.
+      warm_start: the source of first values; its run may also supply statistics.
       model_dir: the folder of the run.
-      look: looks at the batches on the way; None if nothing else does.
+      look: checks the batches in the same pass; None checks nothing.
 
     Raises:
       UserError: the run in `model_dir` was trained without statistics, or the split has a bad
@@ -50,15 +50,15 @@ def fit_statistics(
     label_parts = [part for part in (*model.heads, data.sampler) if part is not None]
     unfitted_parts = features_lib.missing_statistics([*model.columns, *label_parts], directory)
     if unfitted_parts and not is_new:
-        rule = "hold a run with the same columns, or none"
+        rule = "hold a run with the same columns, or no run"
         fix = f"It was trained without the statistics of {', '.join(unfitted_parts)}."
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explain_run_errors(data, model, None, split):
-        # One pass serves both: the statistics, and a look at the labels.
+        # One pass serves both the statistics and the check of the labels.
         batches = _read(data, split)
-        passing = look.look_at(batches) if look else batches
-        features_lib.fit_columns(model.columns, passing, directory, label_parts, anew=is_new)
+        batches = look.look_at(batches) if look else batches
+        features_lib.fit_columns(model.columns, batches, directory, label_parts, anew=is_new)
         if look:
             look.finish()
     features_lib.seal_statistics(directory)
@@ -68,5 +68,5 @@ def fit_statistics(
 
 
 def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:
-    """Yield the batches of a split; reading starts with the first batch asked for."""
+    """Yield the batches of a split; reading starts when the first batch is taken."""
     yield from data.in_large_batches(split).one_pass(split)

@@ -1,4 +1,4 @@
-"""Passes fields of rows through the graph of predictions, to return both together.
+"""Passes fields of the rows through the graph of predictions, beside the predictions.
 
 model_fn = kept_fields.keep_fields(model_fn, ["id"], spec.features)
 rows = kept_fields.restore_rows(estimator.predict(...))   # {"id": b"r7", "income/probability": 0.2}
@@ -14,40 +14,40 @@ import numpy as np
 from mtl import checks, spec
 from mtl.deferred import compat, tf
 
-# An Estimator cannot predict ragged tensors: lists are padded, and cut again.
+# An Estimator cannot predict ragged tensors, so lists are padded, and later cut to their length.
 _LENGTH = "\0length"
 
 
 def keep_fields(
     model_fn: Callable[..., Any], names: Sequence[str], own: Collection[str]
 ) -> Callable[..., Any]:
-    """Return `model_fn` with these fields of the same rows before its predictions.
+    """Return a `model_fn` whose predictions begin with fields of the rows.
 
-    `model_fn` gets only its `own` features: kept fields do not change predictions.
+    The inner `model_fn` gets only its `own` features, so the fields do not change predictions.
 
     Args:
-      model_fn: gives predictions from features, labels and a mode.
-      names: the fields to return; none returns `model_fn` itself.
+      model_fn: takes features, labels and a mode, and returns an EstimatorSpec.
+      names: the fields to return; an empty list returns `model_fn` itself.
       own: the features that the model reads.
     """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
-        given = {name: values for name, values in features.items() if name in own}
-        made, fields = model_fn(given, labels, mode), {}
+        inputs = {name: values for name, values in features.items() if name in own}
+        estimator_spec, fields = model_fn(inputs, labels, mode), {}
         for name in names:
-            require_no_output(name, made.predictions)
+            require_no_output(name, estimator_spec.predictions)
             values = features[name]
             if isinstance(values, tf.RaggedTensor):
                 fields[name + _LENGTH] = values.row_lengths()
                 values = values.to_tensor()
             fields[name] = values
-        return made._replace(predictions={**fields, **made.predictions})
+        return estimator_spec._replace(predictions={**fields, **estimator_spec.predictions})
 
     return keeping if names else model_fn
 
 
 def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the predictions of such a `model_fn`; lists have their original length."""
+    """Yield predictions of a `model_fn` of `keep_fields`, with lists in their original length."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)
@@ -57,20 +57,23 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
-    """Return a kept field of a batch of predictions as a tensor like the input.
+    """Return a field of a batch of predictions as the tensor that the rows had.
 
     Args:
-      batch: {name: [B, ...]} of predictions as arrays.
-      name: a kept field; the length of its lists stands beside it.
+      batch: {name: [B, ...]}, predictions as arrays.
+      name: a field of `keep_fields`.
+
+    Returns:
+      A tensor [B, ...], ragged if the field is a list.
     """
     values, lengths = tf.constant(batch[name]), batch.get(name + _LENGTH)
     return values if lengths is None else tf.RaggedTensor.from_tensor(values, lengths)
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """Return the values of rows as one array if they share a shape and are not text.
+    """Return the values of rows as an array if they have the same shape and are not text.
 
-    An absent integer, such as a missing label, is None.
+    If integers are missing, such as labels, the result is a list with None in their place.
     """
     is_text = any(isinstance(value, bytes) for value in values)
     if is_text or len(set(map(np.shape, values))) > 1:
@@ -83,6 +86,6 @@ def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
 
 
 def require_no_output(name: str, outputs: Iterable[str]) -> None:
-    """Fail if a field has the name of a prediction, which would replace it."""
-    fix = "The model gives a prediction of this name."
+    """Fail if a field has the name of a prediction, which would replace the field."""
+    fix = "The model has a prediction of this name."
     checks.require(name not in outputs, "--keep", "name no prediction", name, fix)

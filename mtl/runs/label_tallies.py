@@ -1,4 +1,4 @@
-"""Counts missing labels and classes of a split, in batches that are read anyway.
+"""Counts missing labels and classes in batches that other code reads.
 
 missing = label_tallies.Missing(heads)
 for features, labels in batches: missing.see(labels)
@@ -24,23 +24,23 @@ from mtl.heads import base
 from mtl.runs import diagnosis
 
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
-# At most this many batches are read just for a warning.
+# The most batches that are read only for a warning.
 _MOST_BATCHES = 500
-# The classes that a line names; it counts the others.
+# The most classes that a line names; it counts the others.
 _LISTED = 5
 
 
 class Missing:
-    """Counts the rows in which the label of a task is missing, and says why.
+    """Counts the rows without a label, for each task and each reason.
 
     Args:
-      heads: the heads of the tasks; only heads of this package tell if a label is missing.
+      heads: the heads of the tasks; heads that do not derive from `base.Labelled` are left out.
     """
 
     def __init__(self, heads: Sequence[types.Head]):
         self._heads = {head.name: head for head in heads if isinstance(head, base.Labelled)}
         self._counts = {name: collections.Counter[str]() for name in self._heads}
-        # {task of whole numbers: rows of -1, and the least number}.
+        # {task whose labels are whole numbers: the rows with -1, and the smallest number}.
         self._below_zero = {name: (0, 0) for name, head in self._heads.items() if not head.has_ids}
         self._rows = 0
 
@@ -50,18 +50,23 @@ class Missing:
         for name, head in self._heads.items():
             label = labels.get(head.field)
             if not isinstance(label, tf.Tensor):
-                continue  # An empty list is a label: no class applies.
+                continue  # A list is never missing: an empty list says that no class applies.
             values = label.numpy()
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
                 rows, minimum = self._below_zero[name]
-                # The mark of an absent label is the lowest int64.
+                # The smallest int64 marks an absent label.
                 present = values[values > spec.MISSING["int64"]]
                 minimum = min(minimum, *present[present < 0].tolist(), 0)
                 self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), minimum)
 
     def describe(self, split: str, seen: str) -> list[str]:
-        """Return a line for each task that lacks labels; `seen` names the rows that were read."""
+        """Return a line for each task with missing labels.
+
+        Args:
+          split: the name of the split.
+          seen: a text about the part of the split that was read; "" for all rows.
+        """
         lines = []
         for name, counts in self._counts.items():
             rows_by_reason = {reason: rows for reason, rows in counts.items() if rows}
@@ -75,7 +80,12 @@ class Missing:
         return lines
 
     def describe_doubts(self, split: str, seen: str) -> list[str]:
-        """Return a line for each number that is -1 while all others are >= 0: it may be a mark."""
+        """Return a line for each task whose only label below 0 is -1, which may mark a missing one.
+
+        Args:
+          split: the name of the split.
+          seen: a text about the part of the split that was read; "" for all rows.
+        """
         return [
             f"{self._name_label(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}"
             f"{seen}, and no other number there is below 0: -1 counts as a number. If it marks a "
@@ -100,15 +110,15 @@ def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
     masks = {_ABSENT[values.dtype.kind]: absent}
     for mark in marks:
         masks[f"are {mark!r}"] = values == (mark.encode() if isinstance(mark, str) else mark)
-    # A vector lacks its label only if all its values do, so reasons would be ambiguous.
+    # A vector is missing only if all its values are, each maybe for a different reason.
     if values.shape[1] == 1:
         return {reason: int(mask.sum()) for reason, mask in masks.items()}
-    lacking = np.logical_or.reduce(list(masks.values())).all(axis=1)
-    return {"without any value": int(lacking.sum())}
+    is_missing = np.logical_or.reduce(list(masks.values())).all(axis=1)
+    return {"without any value": int(is_missing.sum())}
 
 
 class Classes:
-    """Collects the classes of each task without a row so far.
+    """Collects the classes of each task that have no row so far.
 
     Args:
       heads: the heads of the tasks; tasks without classes are left out.
@@ -134,11 +144,14 @@ class Classes:
 
 
 def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
-    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong.
+    """Count the rows of a batch, or the places of its maps, for each class id.
 
     Args:
       head: a head with classes.
       labels: {field: [B, ...]} of eager tensors.
+
+    Returns:
+      {class id: count}; empty if labels are wrong.
     """
     try:
         targets, present = (part.numpy() for part in head.targets(labels[head.field]))
@@ -150,8 +163,8 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
     except diagnosis.list_run_errors():
         return collections.Counter()
     is_of_places = types.read_member(head, types.MapHead, "is_dense")
-    # [B, C] of 0 and 1.
-    if targets.ndim == 2 and not is_of_places:  # A row may have several classes.
+    # A row may have several classes: targets [B, C] are then 0 or 1.
+    if targets.ndim == 2 and not is_of_places:
         return collections.Counter(np.nonzero((targets > 0.5) & present)[1].tolist())
     ids, counts = np.unique(targets[present].astype(np.int64), return_counts=True)
     return collections.Counter(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
@@ -162,18 +175,18 @@ def describe_untrained(
 ) -> list[str]:
     """Return a line for each task that is evaluated on classes without a row in training.
 
-    Reads labels of the held-out split only if a class is unseen, and stops as soon as possible.
+    Labels of the held-out split are read only if a class has no row, and only as far as necessary.
 
     Args:
-      classes: the classes seen in the training split.
+      classes: the classes without a row in the training split so far.
       heads: the heads of the tasks.
       data: the pipeline with both splits.
       is_whole: True if `classes` saw the whole training split.
     """
-    sought = [head for head in heads if classes.unseen.get(head.name)]
-    if not sought:
+    heads_to_check = [head for head in heads if classes.unseen.get(head.name)]
+    if not heads_to_check:
         return []
-    counts_by_task = _count_split(sought, data)
+    counts_by_task = _count_split(heads_to_check, data)
 
     def list_untrained() -> dict[str, dict[int, int]]:
         return {
@@ -181,14 +194,16 @@ def describe_untrained(
             for name, counts in counts_by_task.items()
         }
 
-    # The look at the training split stopped early: go on only while a class is missing.
+    # If the training split was read in part, read on, as long as a class has no row.
     for labels in () if is_whole else _read_labels(data, data.train_split):
         if not any(list_untrained().values()):
             break
         classes.see(labels)
     untrained_counts = list_untrained()
     return [
-        _describe(head, counts, data) for head in sought if (counts := untrained_counts[head.name])
+        _describe(head, counts, data)
+        for head in heads_to_check
+        if (counts := untrained_counts[head.name])
     ]
 
 

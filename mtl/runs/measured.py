@@ -20,9 +20,13 @@ from mtl.deferred import tf, tf1
 
 
 def hash_rows(values: Sequence[Any]) -> tf.Tensor:
-    """Return hashes of F tensors [B, ...], ragged or not: int64 [B, F + 1]; the last mixes all.
+    """Hash the rows of several fields; equal rows have equal hashes in every batch.
 
-    Equal rows have equal hashes in every batch.
+    Args:
+      values: F tensors [B, ...], ragged or not.
+
+    Returns:
+      Hashes, int64 [B, F + 1]: one for each field, and at last one for the whole row.
     """
     with tf.device("/cpu:0"):
         fields = tf.stack([_hash_values(value) for value in values], axis=1)
@@ -30,9 +34,9 @@ def hash_rows(values: Sequence[Any]) -> tf.Tensor:
 
 
 def digest_settings(model: Any) -> str:
-    """Return a digest of the settings of a model that are not at their defaults.
+    """Return a digest of the settings of a model that differ from their defaults.
 
-    A new setting of a later version leaves the digest the same, as long as it is at its default.
+    A later version may add a setting: its default does not change the digest.
     """
     pairs = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
     return settings_lib.compute_digest(pairs)
@@ -43,23 +47,23 @@ class Rows(tf.compat.v1.train.SessionRunHook):
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._counted: Any = None
+        self._tensors: Any = None
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return the hooks of an evaluation of these rows; called when its graph is built."""
+        """Return the hooks of an evaluation; called with its tensors when the graph is built."""
         del logits
         fields = {**features, **labels}
         self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
         hashes = hash_rows(list(fields.values()))
-        self._counted = tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
+        self._tensors = tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
         return [self]
 
     def begin(self):
         self._count, self._sums = 0, [0] * (len(self._names) + 1)
 
     def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._counted)
+        return tf1.train.SessionRunArgs(self._tensors)
 
     def after_run(self, run_context, run_values):
         count, sums = run_values.results
@@ -73,7 +77,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     def describe_fields(self) -> dict[str, str]:
         """Return {field and type: the number of rows, and their hash}, to compare runs.
 
-        Runs that read the same rows may read different fields of them.
+        Two runs on the same rows may read different fields.
         """
         hashes = zip(self._names, self._sums, strict=False)
         return {name: f"{self._count} rows, {value:016x}" for name, value in hashes}
@@ -84,7 +88,7 @@ def _hash_values(values: Any) -> tf.Tensor:
     if not isinstance(values, tf.RaggedTensor):
         return tf.bitcast(tf.fingerprint(values), tf.int64)
     inner, lengths = _hash_values(values.values), values.row_lengths()
-    # The position in its list counts; the padded width of the batch does not.
+    # The position of an item in its list counts, but not the padded width of the batch.
     places = _hash_values(tf.ragged.range(lengths).values)
     item_hashes = _hash_values(tf.stack([inner, places], axis=1))
     sums = tf.math.unsorted_segment_sum(item_hashes, values.value_rowids(), values.nrows())

@@ -1,4 +1,4 @@
-"""The duties of processes in a cluster besides the chief: work, hold parameters, evaluate.
+"""What processes of a cluster besides the chief do: train, hold parameters, evaluate.
 
 with members.open_heartbeat(cluster, model_dir, timeout_secs=60) as beat:
     members.serve_parameters(cluster, beat, interruption)         # until the chief is done
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 CHIEF, EVALUATOR = "chief-0", "evaluator-0"
 TRAINING, SERVING = "training", "serving"
-# A worker has this long to end by itself once the chief is done.
+# After the chief is done, a worker has this long to end by itself.
 _GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
-    """The heartbeat of a single process; other processes do not wait for it."""
+    """The heartbeat of a run with a single process, which does nothing."""
 
     def __exit__(self, *error) -> None:
         pass
@@ -46,24 +46,24 @@ def open_heartbeat(
     timeout_secs: float,
     is_evaluated_beside: bool,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
-    """Return the heartbeat of this process, which also watches the others.
+    """Return the heartbeat of this process, which also watches the other processes.
 
     Args:
       cluster: the processes of the run; None for a single process.
       model_dir: the folder that all processes share.
-      timeout_secs: after so many seconds without a sign a process counts as lost.
-      is_evaluated_beside: True if a separate process evaluates; the chief goes on without it.
+      timeout_secs: a process counts as lost after this many seconds without a sign of life.
+      is_evaluated_beside: True if a separate process evaluates.
     """
     if cluster is None:
         return NoHeartbeat()
-    # Training goes on without the evaluator, whose work can be done later.
+    # The chief does not end if the evaluator is lost: checkpoints can be evaluated later.
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
     processes = cluster.watched_processes
     return heartbeat_lib.Heartbeat(model_dir, cluster.name, processes, timeout_secs, beside)
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
-    """Tell the other processes that the chief trains, and its first checkpoint."""
+    """Tell the other processes that the chief trains, and from which checkpoint."""
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
@@ -72,7 +72,7 @@ def train_estimator(
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
 ) -> None:
-    """Train, in a cluster together with the other processes."""
+    """Train an Estimator; in a cluster, together with the other processes."""
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
@@ -82,10 +82,10 @@ def train_estimator(
 
 @contextlib.contextmanager
 def lock_evaluator(model_dir: str) -> Iterator[None]:
-    """Fail if another process of a cluster evaluates there; this process may precede the chief.
+    """Hold the lock of a run's evaluator; this process may start before the chief.
 
     Raises:
-      UserError: another process evaluates there.
+      UserError: another process evaluates the run, or the folder cannot be written.
     """
     run_directory.require_writable("--model_dir", model_dir)
     with lock.hold_lock(model_dir, lock.EVALUATOR):
@@ -97,7 +97,7 @@ def serve_parameters(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Hold parameters until the chief is done; if asked to stop, until the chief has saved."""
+    """Hold parameters until the chief is done or, after a request to stop, has saved."""
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
     with interruption.handle_signals():
         beat.publish_phase(SERVING)
@@ -119,15 +119,15 @@ def evaluate_all(
     Args:
       evaluator: evaluates one checkpoint when called with its path.
       model_dir: the folder with the checkpoints.
-      beat: shows the phase of the chief.
-      interruption: ends this process if it, or the chief, was asked to stop.
+      beat: knows the phase of the chief.
+      interruption: ends this process after a request to stop it or the chief.
 
     Returns:
       The metrics of the last evaluation; {} without one.
     """
     beat.wait_for(CHIEF, TRAINING)
     while True:
-        # Asked before the list: a checkpoint that the chief saved at its end is then in the list.
+        # Must come before the list, which then holds the checkpoint that the chief saved last.
         is_last = _is_through(beat, interruption)
         for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:
@@ -138,20 +138,26 @@ def evaluate_all(
 
 
 def tell_what_waits(evaluated: int, last: int) -> None:
-    """Log which checkpoints still wait for the evaluating process when a run ends."""
+    """Log the checkpoints that still wait for their evaluation at the end of a training.
+
+    Args:
+      evaluated: the step of the last checkpoint that was evaluated.
+      last: the step of the last checkpoint.
+    """
     if evaluated < last:
         message = (
-            "Checkpoints after step %d, up to %d, wait for %s. If it has ended, start all again."
+            "Checkpoints after step %d, up to %d, wait for %s. If it has ended, start all "
+            "processes again."
         )
         _log.info(message, evaluated, last, EVALUATOR)
 
 
 @contextlib.contextmanager
 def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
-    """End an asynchronous worker after the chief ended, even if it has no session.
+    """End this asynchronous worker after the chief has ended, even if it has no session.
 
-    Parameter servers end with the chief. The session of a worker that started late, or was in the
-    middle of a step, would wait for them for ever.
+    Parameter servers end with the chief. A worker that starts late, or is in the middle of a step,
+    would otherwise wait for them for ever.
     """
     end_event = threading.Event()
 
@@ -173,7 +179,7 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
 class Following(tf.compat.v1.train.SessionRunHook):
     """Ends an asynchronous worker together with the chief.
 
-    A worker that is asked to stop says so, and waits until the chief has saved.
+    After a request to stop, the worker tells the chief, and waits until the chief has saved.
     """
 
     def __init__(self, beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption):
@@ -189,10 +195,11 @@ class Following(tf.compat.v1.train.SessionRunHook):
 
 
 class Leading(tf.compat.v1.train.SessionRunHook):
-    """Leads workers beside parameter servers; runs in the chief, before the hook that saves.
+    """Starts and stops workers in a run with parameter servers; a hook of the chief.
 
-    Tells the workers to begin once all variables have values: a worker that looked too early would
-    sleep for half a minute. Asks the chief to save and stop if another process was asked to stop.
+    The hook lets the workers begin when all variables have values: a worker that began earlier
+    would sleep for half a minute. If another process got a request to stop, the hook passes the
+    request on to the chief. It runs before the hook that saves.
     """
 
     def __init__(
@@ -209,13 +216,13 @@ class Leading(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         stopped_process = self._beat.find_stopped()
         if stopped_process and not self._interruption.requested:
-            _log.info("%s was stopped: so is the run.", stopped_process)
-            # Set directly: the handler would count a later real signal as the second, and kill.
+            _log.info("%s was stopped, so the whole run stops.", stopped_process)
+            # Do not call the handler: for it, a later real signal would be the second, which kills.
             self._interruption.signal = signal.SIGTERM
 
 
 def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
-    """Return whether the chief is done; if it was stopped, also stop this process."""
+    """Return True if the chief is done; if the chief was stopped, end this process."""
     phase = beat.read_phase(CHIEF)
     if phase == heartbeat_lib.STOPPED:
         interruption.leave("with the chief, which saved")

@@ -1,8 +1,8 @@
 """Opens the parts that act beside a training, and calls them as one observer.
 
-run = types.ObservedRun(experiment=made, model_dir="runs/a", place=place)
-observed = observers.open_all(run, made.observers)
-with observed.around_run():
+run = types.ObservedRun(experiment=experiment, model_dir="runs/a", place=place)
+opened = observers.open_all(run, experiment.observers)
+with opened.around_run():
     ...                                          # every member of `types.RunObserver`
 """
 
@@ -17,7 +17,7 @@ from mtl import checks, types
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
-    """Open the observers of a run in this process; hooks of `Experiment.hooks` come last.
+    """Open the observers of a run in this process, and at last the hooks of `Experiment.hooks`.
 
     Raises:
       UserError: an observer does not fit the run, or needs a package that is not installed.
@@ -25,14 +25,14 @@ def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Obs
     part_observers = [part(run) for part in parts]
     for observer in part_observers:
         _check(observer)
-    hook_observers = [_OwnHook(hook) for hook in run.experiment.hooks]
+    hook_observers = [_UserHook(hook) for hook in run.experiment.hooks]
     return Observers(
         [observer for observer in (*part_observers, *hook_observers) if observer is not None]
     )
 
 
 def _check(observer: Any) -> None:
-    """Fail unless a part has made an observer with valid steps; None means no observer."""
+    """Fail unless a part returned None, or an observer with valid steps."""
     if observer is None:
         return
     rule, kind = "return a types.RunObserver or None", type(observer).__name__
@@ -45,10 +45,10 @@ def _check(observer: Any) -> None:
 
 
 class Observers(types.RunObserver):
-    """Several observers as a single one.
+    """Several observers that act as one.
 
     Args:
-      observers: every method calls theirs in this order.
+      observers: the observers; every method calls them in this order.
     """
 
     def __init__(self, observers: Sequence[types.RunObserver]):
@@ -60,7 +60,9 @@ class Observers(types.RunObserver):
         self.writes_graph = any(observer.writes_graph for observer in observers)
 
     def change_data(self, data: Any) -> Any:
-        return functools.reduce(lambda changed, one: one.change_data(changed), self._all, data)
+        for observer in self._all:
+            data = observer.change_data(data)
+        return data
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
@@ -118,16 +120,16 @@ class Observers(types.RunObserver):
             observer.save(step)
 
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
-        answers = (observer.watch_evaluation(checkpoint) for observer in self._all)
-        watching = [watch for watch in answers if watch is not None]
-        # None lets the evaluator use its one graph for all checkpoints.
-        if not watching:
+        results = (observer.watch_evaluation(checkpoint) for observer in self._all)
+        builders = [build for build in results if build is not None]
+        # None lets the evaluator use the same graph for all checkpoints.
+        if not builders:
             return None
-        return lambda *seen: [hook for watch in watching for hook in watch(*seen)]
+        return lambda *tensors: [hook for build in builders for hook in build(*tensors)]
 
     def add_to_export(self, written: Any) -> None:
-        for one in self._all:
-            one.add_to_export(written)
+        for observer in self._all:
+            observer.add_to_export(written)
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         for observer in self._all:
@@ -142,8 +144,8 @@ class Observers(types.RunObserver):
             observer.write_results()
 
 
-class _OwnHook(types.RunObserver):
-    """A hook of `Experiment.hooks`."""
+class _UserHook(types.RunObserver):
+    """A hook of `Experiment.hooks` as an observer."""
 
     def __init__(self, hook: types.Hook):
         self._hook = hook

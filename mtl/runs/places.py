@@ -18,16 +18,19 @@ _SECS = 10.0
 def find_places(
     data: pipeline.Pipeline, rows: Sequence[Mapping[str, Any]], secs: float = _SECS
 ) -> dict[int, str]:
-    """Return {row: the first place in the training split with the same values in all fields}.
+    """Find the places of rows in the training split.
 
-    The split is read record by record, for at most `secs`. Rows that were not found by then have
-    no entry. Rows that lack a field of the spec have none either: their other fields may match many
-    records.
+    The split is read record by record, for at most `secs`. The place of a row is the first record
+    with the same values in all fields. A row that lacks a field of the spec gets no place, because
+    its other fields may match many records.
 
     Args:
       data: the pipeline of the run.
-      rows: {field: value}, with the row's number in the batch as "row".
+      rows: {field: value} of each row, with the row's number in the batch as "row".
       secs: the time limit in seconds.
+
+    Returns:
+      {number of the row: its place}, for the rows that were found in time.
     """
     fields = data.spec.fields
     numbers: dict[Hashable, list[int]] = {}

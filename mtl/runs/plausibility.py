@@ -1,13 +1,13 @@
-"""Checks that the data can teach the tasks of a run: labels are present, columns vary.
+"""Checks that a model can learn from the data: labels are present, and columns vary.
 
 look = plausibility.Look(model, data, "train")
 for features, labels in look.look_at(data.one_pass("train")): ...       # if there is a pass anyway
-look.finish()                                           # else as few batches as it takes
+look.finish()                                           # reads as few batches as possible
 look.require_labels()
-look.doubts()                                           # ["field 'age' never varies ...", ...]
+look.describe_doubts()                                  # ["Field 'age' never varies ...", ...]
 
-Certain errors are refused, doubts are logged. Good data costs no extra pass: the first batch
-disproves most doubts, and text is read in some hundred batches at most.
+A split without labels is an error; other doubts are logged. Good data costs no extra pass: the
+first batch disproves most doubts, and texts are checked in 500 batches at most.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mtl.runs import diagnosis, label_tallies
 
 _log = logging.getLogger(__name__)
 
-# At most this many batches are read just for a warning; all are searched for a missing label.
+# The most batches that are read only for a warning. The search for a label reads all batches.
 _MOST_BATCHES = 500
-# Splits with fewer rows say little of a model.
+# Metrics on fewer rows are unreliable.
 _FEW_ROWS = 10
 
-# Texts in a list hold one of these signs if they are probably several values.
+# An item of a list of texts with one of these signs is probably several items.
 _ODD_SIGNS = (b"\n ", b" \n", b"\n[", b"|")
 _ODD = re.compile(rb"""\s.*|.*\s|\[(?:(['"]).*\1)?\]|.*\|.*""")
 
@@ -49,8 +49,8 @@ class Look:
       model: the model whose labels and columns are checked.
       data: the source of the rows.
       split: the split.
-      columns: True checks the features as well.
-      whole: False checks only the presence of labels.
+      columns: True also checks the features.
+      whole: False only checks that labels are present.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Look:
         # An evaluation does not need the labels of losses that exist only in training.
         heads = [*model.heads, *(model.heads_of_losses if columns else ())]
         self._unlabelled = {head.name: head for head in heads}
-        # Values that were the same in all rows so far; None before the first.
+        # {name: the value, if all rows so far have the same; None before the first row}.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         with_columns = columns and whole
         fields = _list_fields(model, data.spec) if with_columns else {}
@@ -81,11 +81,11 @@ class Look:
 
     @property
     def is_whole(self) -> bool:
-        """True if all rows of the split were seen."""
+        """True if the look has seen all rows of the split."""
         return self._is_whole
 
     def describe_missing(self) -> list[str]:
-        """Return lines on the number of missing labels in the rows seen, with reasons."""
+        """Return lines about the number of missing labels in the rows so far, with reasons."""
         return self._missing.describe(self._split, self._seen)
 
     @property
@@ -93,14 +93,14 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Yield the batches of the split after a look at each."""
+        """Check each batch of the split, and yield it."""
         for features, labels in batches:
             self._see(features, labels)
             yield features, labels
         self._is_whole = True
 
     def finish(self) -> None:
-        """Read further batches until every doubt is disproved."""
+        """Read batches until every doubt is disproved, or the limit of batches is reached."""
         if self._is_whole or self._is_settled:
             return
         try:
@@ -117,10 +117,13 @@ class Look:
         return not self._unlabelled and (not pending or self._batches >= _MOST_BATCHES)
 
     def require_labels(self, every: bool = True) -> None:
-        """Fail if a task has no label in the split; without `every`, if all tasks have none.
+        """Fail if the split lacks labels.
+
+        Args:
+          every: True requires a label of every task; False requires a label of one task.
 
         Raises:
-          UserError: with the task and the field.
+          UserError: labels are missing; the text names a task and its field.
         """
         if len(self._unlabelled) < (1 if every else self._tasks):
             return
@@ -133,7 +136,7 @@ class Look:
         checks.fail(subject, rule, value, fix)
 
     def describe_doubts(self) -> list[str]:
-        """Return lines about doubts, which do not end a run."""
+        """Return lines about the doubts that are not disproved; none of them ends a run."""
         where = f"of split {self._split!r}{self._seen}"
         return [
             *self._describe_labels(where),
@@ -155,8 +158,8 @@ class Look:
         ]
 
     def _describe_fields(self, where: str) -> list[str]:
-        same = [
-            f"Field {name!r} never varies in the rows {where}: it tells nothing."
+        constant = [
+            f"Field {name!r} never varies in the rows {where}: a model cannot learn from it."
             for name, value in self._fields.items()
             if value is not None and self._rows > 1
         ]
@@ -169,7 +172,7 @@ class Look:
             "included. A list is a|b in CSV, and ['a', 'b'] in Python and JSON."
             for name, text in self._odd_lists.items()
         ]
-        return same + no_texts + odd
+        return constant + no_texts + odd
 
     def _describe_rows(self) -> list[str]:
         """Return lines about a split of few rows."""
@@ -180,7 +183,7 @@ class Look:
         if self._rows < batch and split == self._data.train_split:
             size = f"a batch (Pipeline.batch_size) {batch}"
             return [f"{holds}, and {size}: every batch holds rows more than once."]
-        return [f"{holds}: its metrics say little."] if self._rows < _FEW_ROWS else []
+        return [f"{holds}: its metrics are unreliable."] if self._rows < _FEW_ROWS else []
 
     def _see(self, features: types.Tensors, labels: types.Tensors) -> None:
         first_feature = next(iter(features.values()))
@@ -207,8 +210,8 @@ class Look:
 
     def _see_texts(self, name: str, values: tf.Tensor) -> None:
         joined_texts = tf.strings.reduce_join(values, separator="\n").numpy()
-        is_sought = self._data.spec.fields[name].is_ragged and name not in self._odd_lists
-        if is_sought and (odd := _find_odd(joined_texts)):
+        is_unchecked = self._data.spec.fields[name].is_ragged and name not in self._odd_lists
+        if is_unchecked and (odd := _find_odd(joined_texts)):
             self._odd_lists[name] = odd
         text = _no_text(joined_texts, values)
         if text is not None:
@@ -217,10 +220,10 @@ class Look:
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Return a look at the labels of a split that is evaluated; refuse a split without labels.
+    """Check the labels of a split before its evaluation, and return the look.
 
     Raises:
-      UserError: no task has a label there.
+      UserError: no task has a label in the split.
     """
     look = Look(model, data.keep_labels(), split, columns=False)
     look.finish()
@@ -229,7 +232,7 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
 
 
 def _list_fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
-    """Return {field that a column reads: whether it holds text}."""
+    """Return {field that a column reads: True if it holds text}."""
     return {
         field: spec.fields[field].dtype == "string"
         and not types.read_member(column, types.Column, "reads_files")
@@ -257,7 +260,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 
 def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return the present labels as the head reads them; None if the head does not say."""
+    """Return the targets of the labels that are present; None if the head cannot tell."""
     if not isinstance(head, types.ExampleHead):
         return None
     try:
@@ -282,7 +285,7 @@ def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
 
 
 def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
-    """Forget a name once its values differ."""
+    """Remove a name from `same` once its values differ."""
     if values is None:
         del same[name]
         return
@@ -296,7 +299,7 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
 
 
 def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
-    """Return the first of the values that is not UTF-8; `joined_texts` has a line for each."""
+    """Return the first value that is not UTF-8; `joined_texts` holds all values, one a line."""
     try:
         joined_texts.decode()
     except UnicodeDecodeError:
@@ -305,11 +308,11 @@ def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
 
 
 def _find_odd(joined_texts: bytes) -> str:
-    """Return the first of values, joined by line breaks, that is hardly one value of a list.
+    """Return the first line that looks wrong as an item of a list; "" if all look right.
 
-    Such a value has spaces around it, or looks like a whole list.
+    A wrong item has spaces around it, or looks like a whole list.
     """
-    # One search in all values is faster, since odd values are rare.
+    # A first search through all texts at once is fast, and wrong items are rare.
     around = b"\n" + joined_texts + b"\n"
     if not any(sign in around for sign in _ODD_SIGNS):
         return ""

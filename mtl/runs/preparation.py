@@ -1,4 +1,4 @@
-"""Prepares the first step of a run: statistics, names of rows, a warm start, a computed classifier.
+"""Prepares the first step of a run: checks, statistics, names of rows, first values.
 
 is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
@@ -37,7 +37,7 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# The factor of a schedule may round to 0 in this last share of its steps.
+# In this last share of the steps, the learning rate of a schedule may round to 0.
 _SHARE_AT_ZERO = 0.01
 _STEPS = "Run.train_steps"
 
@@ -47,15 +47,18 @@ def prepare_run(
     model_dir: str,
     build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
 ) -> bool:
-    """Write the files that a run needs; return whether they include a first checkpoint.
+    """Check a run, and write the files that it needs before its first step.
 
     Args:
       experiment: the run's settings.
       model_dir: the folder of the run.
-      build_evaluation: builds the graph of evaluation, which shows errors in it.
+      build_evaluation: builds the graph of evaluation; this finds errors in settings of metrics.
+
+    Returns:
+      True if the files include a first checkpoint, of `Experiment.refit`.
 
     Raises:
-      UserError: the settings or the data have an error that shows before training.
+      UserError: the settings or the data have an error that can be found before training.
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     _check_files(experiment, model_dir, is_new)
@@ -69,7 +72,7 @@ def prepare_run(
     graph = build_evaluation()
     _check_best(experiment.best, model, graph.metrics)
     _check_moving(model, experiment.run.train_steps, graph.variables, model_dir)
-    # Comes last: after an error in the checks above, nothing has changed.
+    # After all checks, so that an error in them leaves the checkpoints unchanged.
     if is_new:
         return _write_start(experiment, model_dir)
     _enlarge_tables(experiment, model_dir)
@@ -77,7 +80,7 @@ def prepare_run(
 
 
 def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: bool) -> None:
-    """Refuse or report changes of the files that a run reads, and record their checksums."""
+    """Refuse or report changes in the files that a run reads, and record their checksums."""
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
@@ -88,7 +91,7 @@ def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: 
 def _fit_statistics(
     experiment: experiment_lib.Experiment, model_dir: str, is_new: bool
 ) -> plausibility.Look:
-    """Write the statistics of the training split; return the look at its rows."""
+    """Write the statistics of the training split, and check its labels."""
     data, model = experiment.data, experiment.model
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
@@ -131,12 +134,12 @@ def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
     network = experiment.model.network
     needs_run = types.read_member(network, types.Network, "starts_from_run")
     is_fit = not (is_new and needs_run) or experiment.warm_start is not None
-    rule = f"be set where {type(network).__name__} adds a task to a run"
+    rule = f"be set, because {type(network).__name__} adds a task to a run"
     checks.require(is_fit, "Experiment.warm_start", rule, None)
 
 
 def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
-    """Write the start of a new run; return whether it is a first checkpoint."""
+    """Write the first values of a new run; return True if they are a checkpoint."""
     data, model, run = experiment.data, experiment.model, experiment.run
     if experiment.refit:
         _refit_classifier(experiment.refit, data, model, run.train_steps, model_dir)
@@ -149,11 +152,11 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
 
 
 def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Give growing tables their present capacity in all checkpoints of a run."""
+    """Enlarge growing tables in all checkpoints of a run to the capacity in its settings."""
     tables = features_lib.list_growing_tables(experiment.model.columns)
     if not tables:
         return
-    # The best checkpoint is exported and evaluated by the same settings.
+    # The best checkpoint is enlarged, too, because exports and evaluations use these settings.
     folders = (os.path.join(model_dir, "best"), model_dir)
     paths = [path for folder in folders for path in run_directory.list_checkpoints(folder)]
     capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
@@ -168,7 +171,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
                 patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()
             }
             saved_shapes = dict(tf.train.list_variables(paths[-1]))
-            # Tables of keys have the old capacity; they are about to change.
+            # Leave out tables of keys: they still have the old capacity.
             keys = {f"{scope}/keys" for scope in capacities}
             shapes_without_keys = [
                 {
@@ -184,8 +187,8 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
     def read_initial(names: list[str]) -> dict[str, np.ndarray]:
         with build_graph().as_default(), tf1.Session() as session:
             variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
-            lacking: dict[str, list[int]] = {name: [] for name in names if name not in variables}
-            mismatch.require_same(paths[-1], lacking, {})
+            unknown: dict[str, list[int]] = {name: [] for name in names if name not in variables}
+            mismatch.require_same(paths[-1], unknown, {})
             return session.run({name: variables[name].initial_value for name in names})
 
     transfer.enlarge_tables(paths, capacities, read_initial)
@@ -199,10 +202,10 @@ def open_plan(
     run: experiment_lib.Run,
     model_dir: str,
 ) -> Iterator[transfer.Plan]:
-    """Yield the start of every variable, in a training graph of one device.
+    """Yield the plan of a warm start: the first value of every variable of a training graph.
 
     Raises:
-      UserError: an error of `WarmStart.plan`, or the network cannot go on from the source.
+      UserError: the source does not suit the run, or the network cannot continue from it.
     """
     with tf.Graph().as_default():
         build_training(data, model, run, model_dir)
@@ -224,8 +227,8 @@ def build_training(
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
     tf1.train.get_or_create_global_step()
-    # Any batches will do: the graph is built for its variables and never reads a row. But parts of
-    # the step need the number of rows, which the last batch of one pass does not have.
+    # Only the variables of this graph matter: it never reads a row. But parts of a step need the
+    # number of rows, which the last batch of one pass does not have.
     batches = data.one_pass(data.train_split)
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
     for fields in (features, labels):
@@ -242,20 +245,20 @@ def build_training(
 def _check_best(
     best: checkpoints.Best, model: model_lib.MultiTaskModel, metrics: Sequence[str]
 ) -> None:
-    """Refuse an unknown `best.metric`, or one whose direction is unknown."""
+    """Refuse a `Best.metric` that does not exist, or whose better direction is unknown."""
     checks.one_of("Best.metric", best.metric, metrics)
     best.with_direction(model.find_direction(best.metric)).require_direction()
 
 
 def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
-    """Refuse a criterion that training cannot compute, if it still has weights to cut."""
+    """Refuse a pruning criterion that training cannot compute, if weights must still be cut."""
     latest = run_directory.find_latest(model_dir)
     reader = tf.train.load_checkpoint(latest) if latest else None
     for index, part in enumerate(model.pruning):
         name = cuts.share_name(index)
         cut = float(reader.get_tensor(name)) if reader and reader.has_tensor(name) else 0.0
-        rule = f"be one that training can compute, to cut {part.final_sparsity:g} of the weights"
-        fix = f"{cut:g} are cut. launch.prune computes it for a finished run."
+        rule = f"be a criterion of a training, to cut {part.final_sparsity:g} of the weights"
+        fix = f"The run has cut {cut:g}. launch.prune uses this criterion on a finished run."
         fits = not part.criterion.is_of_finished_runs or cut >= part.final_sparsity
         checks.require(fits, "Pruning.criterion", rule, part.criterion, fix)
 
@@ -263,7 +266,7 @@ def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
 def _check_moving(
     model: model_lib.MultiTaskModel, train_steps: int, variables: Sequence[str], model_dir: str
 ) -> None:
-    """Refuse a run in which every variable stays; warn of variables that move in few steps."""
+    """Refuse a run in which no variable changes; warn of variables that change in few steps."""
     first, last = run_directory.step_of(model_dir), train_steps
     model = model.fill_schedules(last)
     lines = [
@@ -280,28 +283,29 @@ def _check_moving(
 
 
 def _refuse_idle(groups: Sequence[idle.Moving], last: int) -> NoReturn:
-    """Fail, with the reasons why all variables stay until step `last`."""
+    """Fail with the reason why no variable changes before step `last`."""
     ends = [moving.end for moving in groups if moving.end < last]
     if not ends:
         starts = min(moving.first for moving in groups)
-        rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
+        rule = f"go past step {starts}, up to which Freezing.until freezes all variables"
         checks.fail(_STEPS, rule, last)
     rule = f"go with the learning rate, which is 0 from step {max(ends)} on"
-    checks.fail(_STEPS, rule, last, "Give the schedule more decay_steps, or leave them out.")
+    checks.fail(_STEPS, rule, last, "Raise decay_steps of the schedule, or leave it out.")
 
 
 def _describe_idle(groups: Sequence[idle.Moving], last: int) -> list[str]:
-    """Return lines on variables that move in few of the steps before `last`, or in none."""
+    """Return lines about variables that do not change in many of the steps before `last`."""
     ends = {moving.where: moving.end for moving in groups}
     rate_lines = [
         f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({_STEPS}): "
-        "nothing is learned there. A schedule without decay_steps lasts as long as the run."
+        "the model learns nothing in these steps. Without decay_steps, a schedule lasts as long as "
+        "the run."
         for setting, end in ends.items()
         if last - end > _SHARE_AT_ZERO * last
     ]
     frozen_lines = [
-        f"Freezing.until holds {moving.example!r} up to step {moving.first}, and the run ends at "
-        f"step {last} ({_STEPS}): it never moves."
+        f"Freezing.until freezes {moving.example!r} up to step {moving.first}, and the run ends at "
+        f"step {last} ({_STEPS}): it never changes."
         for moving in groups
         if moving.first >= last
     ]
@@ -323,12 +327,12 @@ def _refit_classifier(
 
 
 def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
-    """Return the data with a batch size that this number of replicas and micro-batches divides.
+    """Return the data with a batch size that can be cut into equal parts.
 
     Args:
       data: the pipeline.
       parts: the number of replicas times the number of micro-batches.
-      uneven: "refuse", or "round" to take fewer rows.
+      uneven: "refuse" to fail, or "round" to take fewer rows in a batch.
 
     Raises:
       UserError: the number does not divide the batch size, and `uneven` does not allow rounding.

@@ -1,8 +1,8 @@
-"""Looks texts up once, when the training rows are read into memory, and not at every step.
+"""Looks up the ids of texts once, when training rows are read into memory, not at every step.
 
-training.Training(made, "runs/a", on_start, observers=[*observers, text_codes.observe])
+training.Training(experiment, "runs/a", on_start, observers=[*observers, text_codes.observe])
 
-The served graph still takes texts. Both find the same ids, as both call `Column.find_ids`.
+The served graph still takes texts. Training and serving get the same ids from `Column.find_ids`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ with deferred.imports():  # Runs without codes do not import it.
 
 
 def observe(run: types.ObservedRun) -> Coding | None:
-    """Return the observer of a run whose training rows lie in memory, with values to look up."""
+    """Return an observer if the training rows lie in memory and columns look values up, or None."""
     experiment = run.experiment
-    # A part of the batch is another tensor, whose ids nobody knows.
+    # Ids belong to the tensor of the whole batch; a slice of the batch is another tensor.
     if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):
         return None
     encoders = list_encoders(experiment, functools.partial(fitting.load_statistics, run.model_dir))
@@ -36,10 +36,10 @@ def _adds_rows(head: types.Head) -> bool:
 
 
 class Coding(types.RunObserver):
-    """Has training read ids.
+    """An observer that lets training read ids in place of texts.
 
     Args:
-      encoders: look values up.
+      encoders: functions that look up the ids of values.
     """
 
     def __init__(self, encoders: coded_rows.Encoders):
@@ -54,7 +54,7 @@ class Coding(types.RunObserver):
         def build(features: Any, labels: Any, *args: Any, **settings: Any) -> Any:
             return model_fn(self._unpack(features), labels, *args, **settings)
 
-        # Estimator looks at the parameters.
+        # Estimator decides by the names of the parameters which arguments it passes.
         return functools.update_wrapper(build, model_fn, ("__module__",))
 
     def _unpack(self, features: Any) -> Any:
@@ -64,10 +64,10 @@ class Coding(types.RunObserver):
 
 
 class _Iterator:
-    """An iterator of batches with texts and remembered ids.
+    """An iterator of batches with texts and their ids.
 
     Args:
-      iterator: of batches of a coded pipeline.
+      iterator: an iterator of the batches of a coded pipeline.
       data: the pipeline.
     """
 
@@ -83,11 +83,13 @@ class _Iterator:
 def list_encoders(
     made: experiment_lib.Experiment, load: Callable[[], types.Statistics]
 ) -> coded_rows.Encoders:
-    """Return functions that look fields up; texts that another column reads stay texts.
+    """Return functions that look up the ids of values, {field: {column: function}}.
+
+    A field of texts is left out if another column reads its texts.
 
     Args:
       made: the settings of the run.
-      load: returns the statistics of its training split, when rows are read.
+      load: returns the statistics of the training split; called when rows are read.
     """
     load = functools.cache(load)
     spec, columns = made.data.spec, made.model.columns
@@ -112,7 +114,7 @@ def _encode(
 
 
 def _list_others(columns: Iterable[types.Column]) -> Iterable[Iterable[str]]:
-    """Yield the fields of columns that are not coded, also of columns within others."""
+    """Yield the fields of columns without ids, and of columns inside other columns."""
     for column in columns:
         coded_outputs = types.read_member(column, types.Column, "coded_columns")
         yield from (

@@ -40,9 +40,9 @@ class Training:
 
     Args:
       experiment: the run's settings.
-      model_dir: where everything is written; the same for all processes.
+      model_dir: the folder of the run; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
-      part: the role of the training in a run of several trainings, for its trackers.
+      part: the place of this training in a run of several trainings, for trackers.
       observers: the parts that act beside the training.
 
     Raises:
@@ -57,7 +57,7 @@ class Training:
         part: types.RunPart | None = None,
         observers: Sequence[types.OpenObserver] = (),
     ):
-        # First, as nothing may be written under a name that TensorFlow misreads.
+        # The first check: nothing may be written under a name that TensorFlow misreads.
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
         parts = self._place.replicas * experiment.run.micro_batches
@@ -70,8 +70,8 @@ class Training:
         self._data = self._observers.change_data(data)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run = experiment.run
-        # Clocks differ: by seconds, processes would save at different steps.
-        rule = "be set where several processes save together"
+        # The clocks of processes differ, so checkpoint_secs would save at different steps.
+        rule = "be set, because several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
 
@@ -79,7 +79,8 @@ class Training:
         """Train up to the last step.
 
         Returns:
-          The last evaluation's metrics, {} if another process evaluates; and the steps trained.
+          The metrics of the last evaluation, {} if another process evaluates; and the number of
+          steps that this call trained.
         """
         with (
             self._lock_folder(),
@@ -90,9 +91,9 @@ class Training:
             return self._take_part()
 
     def _lock_folder(self) -> contextlib.AbstractContextManager[None]:
-        """Lock out a second chief, which would delete checkpoints, or a second evaluator.
+        """Lock the folder against a second chief, which would delete checkpoints, or evaluator.
 
-        Workers share the chief's lock.
+        Workers need no lock: they wait for the chief.
         """
         if self._place.is_chief:
             return run_directory.lock_run(self._model_dir)
@@ -124,7 +125,7 @@ class Training:
 
     def _train_or_follow(self, context: _Context) -> tuple[dict[str, Any], int]:
         """Do the part of the chief or of a worker."""
-        # Workers wait: the chief prepares and repairs the folder first, and says when it is done.
+        # Workers wait until the chief has repaired and prepared the folder.
         if not self._place.is_chief:
             status = context.beat.wait_for(members.CHIEF, members.TRAINING)
             if status["phase"] == heartbeat.DONE:
@@ -138,7 +139,7 @@ class Training:
                 else contextlib.nullcontext()
             ):
                 return {}, self._train_from(context, checkpoint, hooks.Callbacks())
-        # Comes before the pass over the data, as the settings alone decide it.
+        # Before the pass over the data, because this check needs only the settings.
         self._data.require_memory(self._data.batch_size // self._place.workers)
         # Remove half-written files of a killed process before anything reads the folder.
         run_directory.repair_run(self._model_dir)
@@ -149,8 +150,8 @@ class Training:
             if preparation.prepare_run(self._experiment, self._model_dir, lambda: evaluator.graph):
                 self._on_start()
                 keep()
-            # A run may have been killed between a checkpoint and its evaluation: that checkpoint
-            # could be the best.
+            # If a run was killed between a checkpoint and its evaluation, that checkpoint could be
+            # the best.
             context.evaluator.catch_up(self._is_evaluated_beside)
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
@@ -158,7 +159,7 @@ class Training:
             reason = self._why_done(step, evaluator.keeper)
             if reason:
                 metrics = self._measure_last(evaluator, step)
-                # Patience has started anew if rows have changed.
+                # If the rows have changed, patience has started anew.
                 reason = self._why_done(step, evaluator.keeper)
             if reason:
                 evaluator.forget_later()
@@ -168,7 +169,7 @@ class Training:
                     "Nothing to train: step %d of %d, %s", step, self._run.train_steps, reason
                 )
                 return metrics, 0
-            # Beside parameter servers the chief waits until variables have values: see `Leading`.
+            # With parameter servers, `Leading` announces the training when variables have values.
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
             start = functools.partial(self._announce_start, context, step)
@@ -186,13 +187,13 @@ class Training:
         return evaluator.metrics or evaluator.evaluate_again()
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
-        """Say why training is complete; "" if it is not."""
+        """Return the reason why training is complete; "" if it is not."""
         if keeper.should_stop():
-            return "no better for long"
+            return "Best.patience has ended the run"
         return "all steps are done" if step >= self._run.train_steps else ""
 
     def _announce_start(self, context: _Context, step: int) -> None:
-        """Log that training starts; called after the model is restored and all checks pass."""
+        """Log that training starts, after the model is restored and all checks have passed."""
         context.evaluator.forget_later()
         start_text = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.loss_names)
@@ -203,7 +204,7 @@ class Training:
     def _train_from(
         self, context: _Context, checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
-        """Go on from a checkpoint, and return the number of trained steps."""
+        """Train from a checkpoint on, and return the number of steps that were trained."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._observers.go_on_from(first)
         place, inputs = self._place, self._input_state()
@@ -236,19 +237,19 @@ class Training:
         ]
         if any(added_rows):
             return (*settings, self._parts, added_rows)
-        # Another number of slices or replicas may then order rows otherwise, and the saved position
-        # means others.
+        # With another number of parts, the order of the rows differs, and the saved position would
+        # mean other rows.
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
     def _parts(self) -> int:
-        """The number of parts of this process's batch: micro-batches of replicas."""
+        """The number of micro-batches of all replicas in this process."""
         return self._run.micro_batches * self._place.replicas // self._place.workers
 
     def _input_state(self) -> input_state.InputState:
         """Return the input state of this process.
 
-        Asynchronous workers do not wait for the input states of the others.
+        Asynchronous workers do not wait for the input states of other workers.
         """
         settings = self._input_settings
         readers = self._place.workers if self._place.is_synchronous else 1
@@ -268,14 +269,14 @@ class Training:
             model_dir=self._model_dir,
             train_distribute=strategy,
             tf_random_seed=self._run.seed,
-            # Estimator assumes one step per session call and counts from the start of the process
-            # when it saves, logs and counts. `Saving` and our hooks do this instead.
+            # Estimator's hooks assume one step per session call, and count from the start of the
+            # process. `Saving` and our hooks save, log and count instead.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             keep_checkpoint_max=saving.ALL_CHECKPOINTS,
             save_summary_steps=None,
             log_step_count_steps=None,
-            # Estimator would let worker n wait for 5 (n + 1) seconds.
+            # By default, Estimator lets worker n wait for 5 (n + 1) seconds.
             experimental_max_worker_delay_secs=0,
         )
         config = resources.configure_session(config, session_config)
@@ -303,8 +304,8 @@ class Training:
         # From the inside out; docs/follow_a_batch.md draws this stack.
         model_fn = self._observers.wrap_model_fn(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
-        # Beside parameter servers a worker restores nothing. The chief is soon far ahead and may
-        # have deleted the checkpoint that it started from.
+        # With parameter servers, a worker restores nothing. The chief may have deleted the first
+        # checkpoint before a worker looks at it.
         if self._place.is_chief or self._place.is_synchronous:
             model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and is_warm:
@@ -326,7 +327,7 @@ class Training:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        """The steps that hooks must see."""
+        """The settings of the steps that hooks must see."""
         intervals = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,
@@ -340,9 +341,9 @@ class Training:
         first: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> Any:
-        """Return an iterator of batches for the loop over steps, otherwise the next batch.
+        """Return an iterator of batches if steps run in a loop in the graph, else the next batch.
 
-        Every replica gets its share of the rows.
+        With a strategy of several replicas, return a function that gives each replica its rows.
         """
         place = self._place
         reading = types.Reading(
@@ -367,14 +368,14 @@ class Training:
         for head in self._experiment.model.heads:
             add_rows = types.read_member(head, types.AddingHead, "add_rows")
             dataset = add_rows(dataset, self._data.spec, reading)
-        # We make the iterator, instead of Estimator: checkpoints save its position, and the
-        # loop over steps calls `get_next` in its body.
+        # Make the iterator here, not in Estimator: checkpoints save its position, and the loop over
+        # steps calls `get_next` in its body.
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         inputs.watch(iterator, trusted=self._data.sampler is not None)
         if self._loop_settings:
             return iterator, None
-        # One batch for all replicas of this process; each takes its slice.
+        # All replicas of this process share a batch; each takes its slice.
         batch, count = iterator.get_next(), len(place.devices)
         if input_context is None:
             return batch
@@ -392,7 +393,7 @@ class Training:
     ) -> dict[str, list[tf.compat.v1.train.SessionRunHook]]:
         place = self._place
         if place.strategy == distribution.ONE:
-            # The graph was just built; memory for it is allocated only with its session.
+            # The session, which comes next, allocates the memory of the variables.
             memory.require_variables(tf1.global_variables())
         # Only the chief writes checkpoints of the variables on the servers.
         if place.has_servers and not place.is_chief:
@@ -403,21 +404,21 @@ class Training:
         leading = members.Leading(context.beat, context.interruption, checkpoint)
         seen_steps = self._seen
         seen_steps["due_at"] += self._observers.seen_at
-        # Several processes must call their hooks at the same steps.
+        # With several processes, hooks must see every step, since all must see the same steps.
         is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
         takes_unseen = is_one_process and not self._loop_settings
         unseen = hooks.UnseenSteps(**seen_steps) if takes_unseen else None
-        observing = self._observers.build_hooks(result, lambda: context.evaluator.metrics)
-        step_hooks = [*observing.of_steps, *self._build_step_hooks(result)]
+        run_hooks = self._observers.build_hooks(result, lambda: context.evaluator.metrics)
+        step_hooks = [*run_hooks.of_steps, *self._build_step_hooks(result)]
         return {
             "training_chief_hooks": [
-                *observing.first,
+                *run_hooks.first,
                 callbacks,
                 hooks.StepHooks(result, step_hooks, unseen),
-                *observing.before_saving,
+                *run_hooks.before_saving,
                 *([leading] if place.has_servers else []),
                 saving_hook,
-                *observing.last,
+                *run_hooks.last,
             ],
         }
 
@@ -445,7 +446,7 @@ class Training:
         )
 
     def _build_step_hooks(self, result: training_loop.StepResult) -> list[hooks.StepHook]:
-        """Build the hooks that watch the steps of every run, in the chief alone."""
+        """Build the hooks that watch the steps of every run; only the chief has them."""
         run, model_dir, model = self._run, self._model_dir, self._experiment.model
         batch_size, writes_graph = self._data.batch_size, not self._observers.writes_graph
         return [
@@ -457,11 +458,11 @@ class Training:
         ]
 
     def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
-        """Return a function that gives the last step whose checkpoint need not be kept."""
+        """Return a function that returns the last step whose checkpoint was evaluated."""
         return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
 
     def _checkpoint_evaluator(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
-        """Return a function that evaluates a checkpoint, and says if training ends after it."""
+        """Return a function that evaluates a checkpoint, and returns True if training must end."""
         place = self._place
 
         def evaluate(checkpoint: str) -> bool:
@@ -474,7 +475,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-    """Objects that the parts of a training share."""
+    """Objects that the methods of a training share."""
 
     strategy: tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]
     evaluator: evaluation.Evaluator

@@ -1,10 +1,10 @@
 """Reports once, for each field, the share of values that a model does not know.
 
-In evaluations and predictions, the graph that reads the rows also counts them.
+In evaluations and predictions, the graph that reads the rows also counts their unknown values.
 
-watch = unknown_values.watch_evaluation(columns, statistics, tell)     # hooks of an evaluation
-with unknown_values.count_in(model, experiment, "runs/income", tell) as model: ...      # of files
-unknown_values.describe_training(experiment, "runs/income")            # of a run that goes on
+watch = unknown_values.watch_evaluation(columns, statistics, "of split 'test'", tell)
+with unknown_values.count_in(model, experiment, "runs/income", tell) as model: ...      # for files
+unknown_values.describe_training(experiment, "runs/income")            # when a run continues
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def watch_evaluation(
     Args:
       columns: the columns of the model.
       statistics: the statistics of the training split, such as vocabularies.
-      where: the rows, for the report, such as "of split 'test'".
-      tell: gets the lines of the report.
+      where: the name of the rows in the report, such as "of split 'test'".
+      tell: called with the lines of the report.
     """
 
     def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:
@@ -73,8 +73,8 @@ def list_hooks(
       columns: the columns of the model.
       features: {field: [B, ...]} in the graph that the hook joins.
       statistics: the statistics of the training split, such as vocabularies.
-      where: the rows, for the report, such as "of split 'test'".
-      tell: gets the lines of the report.
+      where: the name of the rows in the report, such as "of split 'test'".
+      tell: called with the lines of the report.
     """
     if not unknown.list_fields(columns):
         return []
@@ -83,7 +83,7 @@ def list_hooks(
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts in the first pass of a graph over its rows, and reports at the end."""
+    """Counts unknown values in the first pass of a graph over its rows, and reports at its end."""
 
     def __init__(self, fields: Sequence[str], counts: tf.Tensor, where: str, tell: Tell):
         self._fields, self._counts, self._where, self._tell = fields, counts, where, tell
@@ -132,9 +132,9 @@ class Counted:
 
     Args:
       model: predicts for serialized tf.Examples.
-      fields: the fields that are counted.
-      count: counts them in tf.Examples [B]; None if they cannot be counted.
-      tell: gets the lines of the report.
+      fields: the F fields with a limited set of known values.
+      count: counts the values of these fields in tf.Examples [B]; None if it cannot.
+      tell: called with the lines of the report.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Counted:
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         """Turn serialized tf.Examples [B] into {output: [B, ...]}."""
-        predictions = self._model(examples)  # First, because it reports errors in a row.
+        predictions = self._model(examples)  # The model comes first: it reports errors in rows.
         if self._count is not None:
             counts = self._count(np.asarray(examples, object))
             with self._lock:
@@ -169,23 +169,23 @@ class Counted:
 def count_in(
     model: Any, experiment: experiment_lib.Experiment, model_dir: str, tell: Tell
 ) -> Iterator[Counted]:
-    """Yield a model that counts the unknown values of tf.Examples, and report them at the end.
+    """Yield a model that counts unknown values in tf.Examples; report them at the end.
 
     Args:
       model: predicts for serialized tf.Examples; may be a remote model.
       experiment: the experiment of the run with the same columns.
-      model_dir: the folder of that run; without its vocabularies the counts are skipped.
-      tell: gets the lines of the report.
+      model_dir: the folder of that run; if it lacks the vocabularies, nothing is counted.
+      tell: called with the lines of the report.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
     with contextlib.ExitStack() as stack:
         count = None
         if fields and not features_lib.missing_statistics(columns, statistics.directory):
-            session, *ends = _build_counts(columns, fields, experiment.data.spec, statistics)
+            session, *tensors = _build_counts(columns, fields, experiment.data.spec, statistics)
             stack.enter_context(contextlib.closing(session))
-            # A callable skips the analysis of fetches at each call.
-            count = session.make_callable(*ends)
+            # A callable is faster than `session.run`, which analyses the fetches at each call.
+            count = session.make_callable(*tensors)
         counted = Counted(model, fields, count, tell)
         yield counted
         counted.tell_once()
@@ -197,9 +197,9 @@ def _build_counts(
     spec: spec_lib.Spec,
     statistics: types.Statistics,
 ) -> tuple[tf.compat.v1.Session, tf.Tensor, list[tf.Tensor]]:
-    """Return a session, and in its graph the counts and the input, serialized tf.Examples.
+    """Return a session, the tensor of the counts, and the inputs, serialized tf.Examples.
 
-    The graph parses these fields only.
+    The graph parses only `fields`.
     """
     names = [*fields, *(name for name, of in spec.counted.items() if of in fields)]
     part_spec = dataclasses.replace(
@@ -220,7 +220,10 @@ def _build_counts(
 
 
 def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> list[str]:
-    """Return lines on the first rows of the training split, for a continued run."""
+    """Return lines about unknown values in the first rows of the training split.
+
+    A continued run may read other rows than the rows to which its columns were fitted.
+    """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
     if not fields:

@@ -1,7 +1,7 @@
-"""A SavedModel without variables, to which each checkpoint of a run adds its variables.
+"""A SavedModel without variables; the export of each checkpoint adds its variables.
 
-kept = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.txt"})
-kept.write("exports/1700000600", save_variables, assets_extra={})
+template = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.txt"})
+template.write("exports/1700000600", save_variables, assets_extra={})
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mtl.tf_internals import saved_model
 
 
 class Blank(NamedTuple):
-    """The part that the exports of all checkpoints share.
+    """The part of an export that is the same for all checkpoints of a run.
 
     Attributes:
       graph: the bytes of the file with the graph and its signatures.
-      assets: {name in the SavedModel: path of the file that is copied}.
+      assets: {name in the SavedModel: path of the file to copy}.
     """
 
     graph: bytes
@@ -28,12 +28,12 @@ class Blank(NamedTuple):
     def write(
         self, directory: str, save: Callable[[str], None], assets_extra: Mapping[str, str]
     ) -> None:
-        """Write a SavedModel in the form that Estimator writes.
+        """Write a SavedModel as Estimator does.
 
         Args:
           directory: the folder of the SavedModel, which is created.
-          save: saves variables to files that begin with a path.
-          assets_extra: {name: path of the file that is copied}, for files that graphs do not read.
+          save: saves variables; called with the path with which the names of their files begin.
+          assets_extra: {name: path of the file to copy}, for files that the graph does not read.
         """
         for folder, files in (("assets", self.assets), ("assets.extra", assets_extra)):
             for name, source in files.items():
@@ -46,6 +46,11 @@ class Blank(NamedTuple):
 
 
 def take_blank(directory: str, assets: Mapping[str, str]) -> Blank:
-    """Return the blank of a SavedModel, with `assets`, {name: path of the copied file}."""
+    """Return a SavedModel without its variables.
+
+    Args:
+      directory: the folder of the SavedModel.
+      assets: {name in the SavedModel: path of the file to copy}.
+    """
     with tf.io.gfile.GFile(os.path.join(directory, saved_model.FILE), "rb") as file:
         return Blank(file.read(), assets)

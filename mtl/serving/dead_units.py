@@ -1,11 +1,11 @@
-"""Removes units from an export that add nothing: constant units, and units without readers.
+"""Removes units from an export that add nothing: constant units, and units that nothing reads.
 
 graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded graph
 
-Pruning can leave a unit with zeros only, in all its incoming or all its outgoing weights. A unit
-without input is a constant, which goes into the biases of the next layers. This module follows
-units through operations that keep channels apart: products with constant kernels, additions,
-activations, pooling, joins and flattening. All units that another operation reads stay.
+After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is a
+constant, which is added to the biases of the next layers. This module follows units through
+operations that do not mix channels: products with constant kernels, additions, activations,
+pooling, concatenation and flattening. If another operation reads a unit, the unit stays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mtl.serving import graphs
 
 _log = logging.getLogger(__name__)
 
-# Of one element each: a constant unit stays a constant, and NaN, an unknown value, stays NaN.
+# Functions of a single element. They keep a constant constant, and NaN, an unknown value, NaN.
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Abs": np.abs,
     "Elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
@@ -46,15 +46,15 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "RealDiv": np.divide,
     "Sub": np.subtract,
 }
-_FIXED = -1  # In place of a unit's number: the channel stays.
+_FIXED = -1  # In place of a unit's number, this marks a channel that stays.
 
 
 class _Channels(NamedTuple):
     """The last axis of a tensor.
 
     Attributes:
-      units: [C], the number of each entry's unit, or `_FIXED`.
-      values: [C], the constant value of each entry; NaN if it depends on the input.
+      units: [C], the number of the unit in each channel, or `_FIXED`.
+      values: [C], the constant value of each channel; NaN if it depends on the input.
     """
 
     units: np.ndarray
@@ -68,7 +68,7 @@ class _Product(NamedTuple):
       kernel: [..., inputs, outputs].
       rows: the channels of the input.
       columns: the units of the output.
-      takes_constants: True if a constant input gives the same constant at every place.
+      takes_constants: True if a constant input gives the same output at every place of an image.
     """
 
     kernel: np.ndarray
@@ -78,10 +78,10 @@ class _Product(NamedTuple):
 
 
 def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
-    """Return a graph that computes these nodes without units that add nothing.
+    """Return a graph that computes the same values without units that add nothing.
 
     Args:
-      graph: a graph without variables, made by `folding.fold_graph`; it is rewritten.
+      graph: a graph without variables, from `folding.fold_graph`; it is rewritten.
       names: the names of the nodes that the graph must compute.
     """
     units = _Units()
@@ -95,19 +95,19 @@ def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
                 walk.fix(tensor)
     for kind, name, count in walk.kept:
         _log.info("Kept %d units that nothing feeds, as %s, %s, reads them.", count, name, kind)
-    gone = units.find_gone(walk.products.values())
-    if not gone.any():
+    is_removed = units.find_removable(walk.products.values())
+    if not is_removed.any():
         return graph
-    _log.info("Left %d of %d units out, which add nothing.", gone.sum(), gone.size)
-    walk.rewrite(gone)
+    _log.info("Removed %d of %d units, which add nothing.", is_removed.sum(), is_removed.size)
+    walk.rewrite(is_removed)
     return graphs.Graph(graph.pruned(names))
 
 
 class _Units:
-    """All units, in sets that stay or go together, such as the units of a residual sum."""
+    """All units, in sets that must stay or go together, such as the units of a residual sum."""
 
     def __init__(self):
-        # A union-find: the parent of a unit, and for roots whether the set stays.
+        # A union-find: the parent of each unit, and for each root, whether its set must stay.
         self._parents: list[int] = []
         self._stays: list[bool] = []
 
@@ -124,49 +124,49 @@ class _Units:
         return unit
 
     def fix(self, units: np.ndarray) -> None:
-        """Mark units that stay."""
+        """Mark units that must stay."""
         for unit in units[units != _FIXED]:
             self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Make units at the same position stay or go together; return them."""
-        for one, other in zip(first, second, strict=True):
-            if _FIXED in (one, other):
-                self.fix(np.array([one, other]))
+        """Let units at the same position stay or go together, and return them."""
+        for left, right in zip(first, second, strict=True):
+            if _FIXED in (left, right):
+                self.fix(np.array([left, right]))
                 continue
-            one, other = self._find_root(one), self._find_root(other)
-            self._stays[one] |= self._stays[other]
-            self._parents[other] = one
-        # A unit in place of a fixed channel is fixed now as well.
+            left, right = self._find_root(left), self._find_root(right)
+            self._stays[left] |= self._stays[right]
+            self._parents[right] = left
+        # A unit at the position of a fixed channel must stay, too.
         return np.where(second == _FIXED, second, first)
 
-    def find_gone(self, products: Collection[_Product]) -> np.ndarray:
-        """Return for each unit whether it can go, as bools."""
+    def find_removable(self, products: Collection[_Product]) -> np.ndarray:
+        """Return a mask of the units that can be removed, bool [units]."""
         roots = np.array([self._find_root(unit) for unit in range(len(self._parents))], int)
         stays = np.array(self._stays, bool)
-        gone = np.zeros(len(roots), bool)
+        is_removed = np.zeros(len(roots), bool)
         while True:
             can_go = ~stays[roots]
             for product in products:
-                # A unit is needed if a product that stays reads it.
-                used = product.rows.units[_are_needed(product, gone)]
+                # A unit is needed if a unit that stays reads it.
+                used = product.rows.units[_are_needed(product, is_removed)]
                 can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
-            kept = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
-            if kept:  # A layer keeps at least one unit; then look again at all the others.
-                stays[kept] = True
+            survivors = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
+            if survivors:  # Each layer keeps at least one unit; then start again.
+                stays[survivors] = True
                 can_go[:] = False
-            elif (can_go == gone).all():
-                return gone
-            gone = can_go
+            elif (can_go == is_removed).all():
+                return is_removed
+            is_removed = can_go
 
 
-def _are_needed(product: _Product, gone: np.ndarray) -> np.ndarray:
-    """Return for each row of a product whether it must stay, bool [inputs]."""
-    # Weights to units that are gone count no more: so whole chains of units go, round by round.
-    kernel = product.kernel[..., ~gone[product.columns]]
+def _are_needed(product: _Product, is_removed: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows of a product that must stay, bool [inputs]."""
+    # Weights to removed units no longer count, so whole chains of units go, round by round.
+    kernel = product.kernel[..., ~is_removed[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
     is_weighed, values = (kernel != 0).any(axis=axes), product.rows.values
-    # A constant that differs at the borders of an image cannot become one bias.
+    # A constant input whose output differs at the borders of an image cannot become a bias.
     adds = np.isnan(values) | (values != 0) & (not product.takes_constants)
     return is_weighed & adds
 
@@ -176,8 +176,8 @@ class _Walk:
 
     Attributes:
       products: {node: its weights}.
-      kept: (operation, node, count) of units without input that an operation reads, if units cannot
-        be followed through that operation.
+      kept: (operation, node, count of units) for units without input that an operation reads
+        through which units cannot be followed.
     """
 
     def __init__(self, graph: graphs.Graph, units: _Units):
@@ -190,25 +190,25 @@ class _Walk:
         self.kept: list[tuple[str, str, int]] = []
 
     def fix(self, tensor: tf.Tensor) -> None:
-        """Mark all units of a tensor as staying."""
+        """Mark all units of a tensor, which must stay."""
         if tensor.name in self._channels:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the units that an operation gives, and the units that it needs."""
-        found = self._follow_operation(operation)
-        if found is None:
+        """Find the channels of an operation's outputs, or mark its inputs, which must stay."""
+        outputs = self._follow_operation(operation)
+        if outputs is None:
             for tensor in operation.inputs:
                 self.fix(tensor)
             self._note_kept(operation)
             return
-        for tensor, channels in zip(operation.outputs, found, strict=True):
+        for tensor, channels in zip(operation.outputs, outputs, strict=True):
             self._channels[tensor.name] = channels
 
     def _note_kept(self, operation: tf.Operation) -> None:
-        known = [self._channels[t.name] for t in operation.inputs if t.name in self._channels]
-        fed_by_nothing = [own.units[~np.isnan(own.values)] for own in known]
-        units = {unit for own in fed_by_nothing for unit in own.tolist()} - {_FIXED}
+        inputs = [self._channels[t.name] for t in operation.inputs if t.name in self._channels]
+        constants = [channels.units[~np.isnan(channels.values)] for channels in inputs]
+        units = {unit for numbers in constants for unit in numbers.tolist()} - {_FIXED}
         if units:
             self.kept.append((operation.type, operation.name, len(units)))
 
@@ -223,30 +223,30 @@ class _Walk:
         return _OF_CHANNELS[kind](self, operation, channels)
 
     def _activate_channels(
-        self, operation: tf.Operation, given: _Channels
+        self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
-        return [given._replace(values=_ACTIVATIONS[operation.type](given.values))]
+        return [channels._replace(values=_ACTIVATIONS[operation.type](channels.values))]
 
     def _resize_channels(
-        self, operation: tf.Operation, given: _Channels
+        self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
-        return [given]
+        return [channels]
 
     def _pool_channels(
-        self, operation: tf.Operation, given: _Channels
+        self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
         # Pooling over channels mixes them. TensorFlow leaves padding out of means and maxima, so a
-        # constant stays one.
+        # constant stays constant.
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
-        return [given] if is_plain else None
+        return [channels] if is_plain else None
 
     def _reduce_places(
-        self, operation: tf.Operation, given: _Channels
+        self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
         axes, rank = self._find_value(operation.inputs[1]), operation.inputs[0].shape.rank
         # The last axis holds the channels.
         is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
-        return [given] if is_over_places else None
+        return [channels] if is_over_places else None
 
     def _find_value(self, tensor: tf.Tensor) -> np.ndarray | None:
         return self._graph.value(tensor.op.name)
@@ -257,32 +257,32 @@ class _Walk:
         if kernel is None or not _is_plain_product(operation):
             return None
         count = kernel.shape[-2]
-        # Inputs whose units nobody knows, such as features: all of them stay.
+        # Inputs without known units, such as features, all stay.
         rows = self._channels.get(values.name) or _create_fixed(count)
         if len(rows.units) != count:  # A grouped convolution.
             return None
-        # Near its borders a padded convolution sums a constant over fewer places.
-        # "EXPLICIT" pads a kernel of one place, too.
+        # At the borders of an image, a padded convolution sums over fewer places. With "EXPLICIT",
+        # even a kernel of a single place may be padded.
         padding = b"VALID" if operation.type == "MatMul" else operation.get_attr("padding")
         is_even = padding == b"VALID" or (padding == b"SAME" and kernel.shape[:2] == (1, 1))
-        # The outputs of each product are new units.
+        # Each product has new units as outputs.
         columns = self._units.create(kernel.shape[-1])
         self.products[operation.name] = _Product(kernel, rows, columns, is_even)
-        # A weight of 0 makes the part known, even of an unknown value.
+        # The product of a weight of 0 is known, even if the value is not.
         parts = np.where(kernel == 0, 0.0, kernel * rows.values[:, np.newaxis])
         sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
-        # At uneven places only a sum of 0 is the same everywhere.
+        # If places differ, only a sum of 0 is the same at all places.
         return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
 
     def _combine_inputs(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         if operation.type == "BiasAdd" and not _is_last(operation):
             return None
         constants = [self._find_value(tensor) for tensor in operation.inputs]
-        known = [self._channels.get(tensor.name) for tensor in operation.inputs]
+        inputs = [self._channels.get(tensor.name) for tensor in operation.inputs]
         for place, constant in enumerate(constants):
             if constant is not None:
-                return self._combine_constant(operation, place, constant, known[1 - place])
-        first, second = known
+                return self._combine_constant(operation, place, constant, inputs[1 - place])
+        first, second = inputs
         if first is None or second is None or len(first.units) != len(second.units):
             return None
         values = _apply_arithmetic(operation.type, first.values, second.values)
@@ -294,7 +294,7 @@ class _Walk:
         if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
             return None
         if constant.size > 1:
-            # A vector loses entries later; a scalar fits any number of channels.
+            # `rewrite` removes entries of a vector; a scalar fits any number of channels.
             self._constants.append((operation.name, place, other.units))
         pair = (constant, other.values) if place == 0 else (other.values, constant)
         return [other._replace(values=_apply_arithmetic(operation.type, *pair))]
@@ -305,50 +305,54 @@ class _Walk:
         is_last = place is not None and rank and place % rank == rank - 1
         if not is_last or any(not part.shape.rank or part.shape[-1] is None for part in parts):
             return None
-        known = [self._channels.get(part.name) or _create_fixed(part.shape[-1]) for part in parts]
-        units, values = zip(*known, strict=True)
+        inputs = [self._channels.get(part.name) or _create_fixed(part.shape[-1]) for part in parts]
+        units, values = zip(*inputs, strict=True)
         return [_Channels(np.concatenate(units), np.concatenate(values))]
 
     def _split_channels(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         axis, values = operation.inputs
-        place, known = self._find_value(axis), self._channels.get(values.name)
+        place, channels = self._find_value(axis), self._channels.get(values.name)
         rank = values.shape.rank
-        if place is None or known is None or not rank or place % rank != rank - 1:
+        if place is None or channels is None or not rank or place % rank != rank - 1:
             return None
         count = len(operation.outputs)
-        units, constants = (np.split(own, count) for own in known)
+        units, constants = (np.split(array, count) for array in channels)
         parts = list(map(_Channels, units, constants))
         self._splits.append((operation.name, [part.units for part in parts]))
         return parts
 
     def _flatten_places(
-        self, operation: tf.Operation, given: _Channels
+        self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
         target, shape = self._find_value(operation.inputs[1]), operation.inputs[0].shape
-        # Only [B, ...] -> [B, all the rest], where channels repeat for each place.
+        # Only [B, ..., C] -> [B, all others], in which the channels repeat for each place.
         if target is None or target.tolist()[:-1] != [-1] or not shape[1:].is_fully_defined():
             return None
         count = shape[1:].num_elements()
         if target[-1] != count:
             return None
-        repeats = count // len(given.units)
-        # The last axis varies fastest, so the channels follow each other for each place.
-        channels = _Channels(*(np.tile(own, repeats) for own in given))
-        self._flattened.append((operation.name, channels.units))
-        return [channels]
+        repeats = count // len(channels.units)
+        # The last axis varies fastest, so all channels of a place follow each other.
+        flat = _Channels(*(np.tile(array, repeats) for array in channels))
+        self._flattened.append((operation.name, flat.units))
+        return [flat]
 
-    def rewrite(self, gone: np.ndarray) -> None:
-        """Remove units from all constants."""
+    def rewrite(self, is_removed: np.ndarray) -> None:
+        """Remove units from all constants.
+
+        Args:
+          is_removed: a mask of the units, bool [units].
+        """
 
         def are_kept(units: np.ndarray) -> np.ndarray:
-            return (units == _FIXED) | ~gone[units]
+            return (units == _FIXED) | ~is_removed[units]
 
         for node in self._graph.nodes.values():
-            # Loading would refuse shapes that are no longer true.
+            # TensorFlow would refuse a graph whose recorded shapes are wrong.
             node.attr.pop("_output_shapes", None)
         for name, product in self.products.items():
             self._rewrite_product(
-                name, product, are_kept(product.rows.units), ~gone[product.columns]
+                name, product, are_kept(product.rows.units), ~is_removed[product.columns]
             )
         for name, place, units in self._constants:
             node = self._graph.nodes[name]
@@ -363,14 +367,14 @@ class _Walk:
             node = self._graph.nodes[name]
             sizes = np.array([are_kept(units).sum() for units in parts], np.int32)
             axis, values = node.input
-            own = [values, self._graph.set_constant(f"{name}/kept_sizes", sizes), axis]
-            # Split makes equal parts only; the parts that are left differ in size.
+            inputs = [values, self._graph.set_constant(f"{name}/kept_sizes", sizes), axis]
+            # Split makes equal parts, but the parts may now differ in size.
             attributes = {
                 "T": node.attr["T"],
                 "Tlen": tf.int32,
                 "num_split": node.attr["num_split"],
             }
-            self._graph.set(name, "SplitV", own, **attributes)
+            self._graph.set(name, "SplitV", inputs, **attributes)
 
     def _rewrite_product(
         self, name: str, product: _Product, rows: np.ndarray, columns: np.ndarray
@@ -378,16 +382,16 @@ class _Walk:
         if rows.all() and columns.all():
             return
         node, kernel = self._graph.nodes[name], product.kernel[..., columns]
-        kept = self._graph.set_constant(f"{name}/kept_kernel", kernel[..., rows, :])
-        # The constants that leave the input come back as one sum for each output.
+        kept_kernel = self._graph.set_constant(f"{name}/kept_kernel", kernel[..., rows, :])
+        # The constant inputs that are removed are added again, as a sum for each output.
         values = np.where(rows, 0.0, np.nan_to_num(product.rows.values))
-        lost = (kernel * values[:, np.newaxis]).sum(axis=tuple(range(kernel.ndim - 1)))
-        own = [node.input[0], kept]
-        if not lost.any():
-            self._graph.set(name, node.op, own, **dict(node.attr))
+        sums = (kernel * values[:, np.newaxis]).sum(axis=tuple(range(kernel.ndim - 1)))
+        inputs = [node.input[0], kept_kernel]
+        if not sums.any():
+            self._graph.set(name, node.op, inputs, **dict(node.attr))
             return
-        product_name = self._graph.set(f"{name}/kept_product", node.op, own, **dict(node.attr))
-        shift = self._graph.set_constant(f"{name}/constant_units", lost.astype(kernel.dtype))
+        product_name = self._graph.set(f"{name}/kept_product", node.op, inputs, **dict(node.attr))
+        shift = self._graph.set_constant(f"{name}/constant_units", sums.astype(kernel.dtype))
         self._graph.set(name, "AddV2", [product_name, shift], T=node.attr["T"])
 
 
@@ -408,24 +412,24 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
 
 
 def _create_fixed(count: int) -> _Channels:
-    """Return channels with unknown values that stay."""
+    """Return channels that must stay, with unknown values."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 
 def _apply_arithmetic(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the known values of a result; a product with 0 is 0."""
-    with np.errstate(all="ignore"):  # The graph computes the same values that are not finite.
+    """Return the values of a result, NaN if unknown; a product with 0 is 0."""
+    with np.errstate(all="ignore"):  # The graph has the same infinities and NaN.
         result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))
     return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
 
 
 def _is_plain_product(operation: tf.Operation) -> bool:
-    """Return whether channels are the last axis of input and output."""
+    """Return True if channels are the last axis of input and output."""
     if operation.type == "MatMul":
         return not (operation.get_attr("transpose_a") or operation.get_attr("transpose_b"))
     return _is_last(operation)
 
 
 def _is_last(operation: tf.Operation) -> bool:
-    """Return whether channels are the last axis."""
+    """Return True if channels are the last axis."""
     return operation.get_attr("data_format") == b"NHWC"

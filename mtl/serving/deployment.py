@@ -1,4 +1,4 @@
-"""Writes the files that start TensorFlow Serving, beside the versions.
+"""Writes files that start TensorFlow Serving, into the folder of the versions.
 
 deployment.write("models/income", "income")
 # models/income/deploy/models.config, batching_parameters.txt, monitoring.config,
@@ -19,9 +19,9 @@ _MODELS = "models.config"
 _STABLE = re.compile(r'key: "stable"\s+value: (\d+)')
 
 _MODELS_CONFIG = """\
-# The served versions, and the labels that clients use. The server reads this again every
-# {poll} seconds. Roll out: set stable to the version of canary. Roll back: set it back.
-# An export moves canary to the new version and leaves stable where it is.
+# The served versions, and the labels that clients use. The server reads this file again every
+# {poll} seconds. To roll a version out, set stable to the version of canary. To roll back, set
+# stable to the old version. An export sets canary to the new version, and does not change stable.
 model_config_list {{
   config {{
     name: "{name}"
@@ -39,8 +39,8 @@ model_config_list {{
 """
 
 _BATCHING = """\
-# Requests that arrive within a millisecond of each other go through the network as one batch, of
-# at most max_execution_batch_size rows; larger ones, up to max_batch_size rows, are split.
+# Requests that arrive within a millisecond go through the network as one batch of at most
+# max_execution_batch_size rows. A larger request, up to max_batch_size rows, is split.
 max_batch_size { value: 8192 }
 max_execution_batch_size { value: 256 }
 enable_large_batch_splitting { value: true }
@@ -66,7 +66,7 @@ _FLAGS = (
 
 _DOCKER = """\
 #!/bin/sh
-# Serves the versions beside this folder: gRPC on port 8500, REST on port 8501.
+# Serves the versions in the folder above this one: gRPC on port 8500, REST on port 8501.
 versions=$(cd "$(dirname "$0")/.." && pwd)
 exec docker run --rm -p 8500:8500 -p 8501:8501 \\
   -v "$versions:/models/{name}:ro" "$@" tensorflow/serving \\
@@ -74,7 +74,8 @@ exec docker run --rm -p 8500:8500 -p 8501:8501 \\
 """
 
 _KUBERNETES = """\
-# The volume claim "models" holds this model's folder as /{name}. Apply with: kubectl apply -f
+# The volume claim "models" must hold this model's folder as /{name}. Apply this file with
+# kubectl apply -f
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -132,15 +133,15 @@ def stable(folder: str) -> int | None:
     if not tf.io.gfile.exists(path):
         return None
     with tf.io.gfile.GFile(path) as file:
-        found = _STABLE.search(file.read())
-    return int(found[1]) if found and int(found[1]) in versions.list_versions(folder) else None
+        match = _STABLE.search(file.read())
+    return int(match[1]) if match and int(match[1]) in versions.list_versions(folder) else None
 
 
 def write(folder: str, name: str) -> str:
-    """Write `folder/deploy`: always a new models.config, and the other files if they are missing.
+    """Write a new models.config to `folder/deploy`, and the other files if they are missing.
 
     Args:
-      folder: the folder of the versions, one or more.
+      folder: the folder of the versions; it holds at least one.
       name: the name of the model for clients.
 
     Returns:
@@ -151,7 +152,7 @@ def write(folder: str, name: str) -> str:
     atomic.write(os.path.join(deploy, _MODELS), _models_config(folder, name))
     flags = [flag.format(name=name) for flag in _FLAGS]
     args = "\n".join(f"        - {flag}" for flag in flags)
-    # Kubernetes allows small letters, digits and "-" in names, which start with a letter.
+    # Names in Kubernetes consist of small letters, digits and "-", and start with a letter.
     dns = re.sub(r"[^a-z0-9-]", "-", name.lower())
     dns = (dns if dns[0].isalpha() else f"model-{dns}")[:63].strip("-")
     texts = {
@@ -169,9 +170,10 @@ def write(folder: str, name: str) -> str:
 
 def _models_config(folder: str, name: str) -> str:
     canary = versions.list_versions(folder)[-1]
-    # The first export is both; later ones leave stable alone.
-    kept = stable(folder) or canary
-    served = "\n".join(f"        versions: {number}" for number in sorted({kept, canary}))
+    # The first export is stable and canary; later exports do not change stable.
+    stable_version = stable(folder) or canary
+    numbers = sorted({stable_version, canary})
+    served = "\n".join(f"        versions: {number}" for number in numbers)
     return _MODELS_CONFIG.format(
-        name=name, poll=_POLL_SECS, served=served, stable=kept, canary=canary
+        name=name, poll=_POLL_SECS, served=served, stable=stable_version, canary=canary
     )

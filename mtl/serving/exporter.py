@@ -1,4 +1,4 @@
-"""Exports a checkpoint as a version: writes it, checks it, then publishes it.
+"""Exports a checkpoint: writes a SavedModel, checks it, then publishes it as a version.
 
 export = serving.Exporter(settings, spec, heads, dataset, model_dir)
 path = export(estimator, "models/income", checkpoint)
@@ -38,19 +38,19 @@ REWRITING_FAILED = (
     "Units that add nothing stay in the export, by a mistake of mtl: without them the check "
     "failed. Please report it"
 )
-"""Logged as an error; tests fail if they see it."""
+"""The text of a logged error; tests fail if it appears."""
 
 
 class Written(NamedTuple):
-    """An export that is checked, and not yet published.
+    """An export that has been checked, but not yet published.
 
     Attributes:
       directory: the folder of the SavedModel.
       estimator: the Estimator of the run, with the signatures of exports.
       checkpoint: the exported checkpoint.
-      spec: the features.
+      spec: the features of the model.
       may_drop_units: True if the export leaves out units that add nothing.
-      held_out: the rows that checked it; None without such a check.
+      held_out: the rows on which the export was checked; None if no rows were used.
     """
 
     directory: str
@@ -68,8 +68,17 @@ AddFiles = Callable[[Written], None]
 class Exporter:
     """Exports the checkpoints of one run.
 
-    The first export makes the rows and the graph for comparison, and the written graph. Later
-    exports use them again and differ only in their variables.
+    The first export reads the rows for the check, builds the graph of the Estimator, and writes the
+    graph of the export. Later exports reuse all three, and differ only in their variables.
+
+    Args:
+      serving: the settings of exports.
+      spec: the features of the model.
+      heads: the heads of the tasks, for the metadata.
+      dataset: builds batches {field: [B, ...]} of the rows on which exports are checked.
+      model_dir: the folder of the run.
+      is_pruned: True if weights are cut, which can leave units that add nothing.
+      add_files: adds files of other formats to each export.
     """
 
     def __init__(
@@ -82,26 +91,15 @@ class Exporter:
         is_pruned: bool = False,
         add_files: AddFiles = lambda written: None,
     ):
-        """Store the settings.
-
-        Args:
-          serving: the settings of exports.
-          spec: the features.
-          heads: the tasks, for the metadata.
-          dataset: makes batches {field: [B, ...]} of the rows that check exports.
-          model_dir: the folder of the run.
-          is_pruned: True if weights are cut, which can leave units that add nothing.
-          add_files: adds files of other formats to each export.
-        """
         self._serving, self._spec, self._heads = serving, spec, heads
         self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
         self._add_files = add_files
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
         self._blank: blank.Blank | None = None
-        # The checkpoint of the last export, and its folder.
+        # The checkpoint of the last export, and the path of its version.
         self._last = ("", "")
-        self._checked: rows.HeldOut | None = None
+        self._held_out_rows: rows.HeldOut | None = None
 
     def __call__(
         self,
@@ -110,39 +108,48 @@ class Exporter:
         checkpoint: str,
         before: Callable[[str, rows.HeldOut | None], None] = lambda written, held_out: None,
     ) -> str:
-        """Publish `folder/<version>`, and return its path.
+        """Publish a checkpoint as `folder/<version>`.
 
-        `before` is called with the folder of the export right before it is published, and with the
-        rows that checked it, or None without such a check.
+        Args:
+          estimator: the Estimator of the run, with the signatures of exports.
+          folder: the folder of the versions.
+          checkpoint: the path of the checkpoint.
+          before: called right before the export is published, with its folder and the rows on which
+            it was checked, or None if no rows were used.
+
+        Returns:
+          The path of the version.
 
         Raises:
-          RefusedError: the export behaves differently from the Estimator and is not published.
+          RefusedError: the export predicts other values than the Estimator; it is not published.
         """
         with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
-            # The latest checkpoint may also be the best: then the first export is copied.
+            # If the latest checkpoint is also the best, copy the first export.
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
                 _copy_folder(last_path, written)
             else:
-                written = self._written(estimator, version.partial, checkpoint)
+                written = self._write_rewritten(estimator, version.partial, checkpoint)
             metadata.add_metadata(written, version=version.number)
-            before(written, self._checked)
+            before(written, self._held_out_rows)
             path = version.publish(written, self._serving.keep, deployment.stable(folder))
         self._last = (checkpoint, path)
         return path
 
-    def _written(self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str) -> str:
-        """Return a checked SavedModel; from a pruned run without dead units."""
+    def _write_rewritten(
+        self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
+    ) -> str:
+        """Write and check a SavedModel; for a pruned run, without units that add nothing."""
         write = functools.partial(self._write, estimator, partial, checkpoint)
         if self._serving.optimized or not self._is_pruned:
             return write(self._serving.optimized)
         try:
             return write(optimized.Optimized())
         except verification.RefusedError as error:
-            whole = write(None)  # Fails as well if the rewriting is not the cause.
+            unchanged = write(None)  # This also fails if the rewriting is not the cause.
             _log.error("%s: %s", REWRITING_FAILED, error)
-            return whole
+            return unchanged
         except checks.UserError as error:  # For example, the model is too large.
             _log.warning("Units that add nothing stay in the export: %s", error)
             return write(None)
@@ -154,7 +161,7 @@ class Exporter:
         checkpoint: str,
         part: settings.Rewriting | None,
     ) -> str:
-        """Return a checked SavedModel, rewritten by a part."""
+        """Write a SavedModel, rewrite it by a part, and check it; return its path."""
         written = self._write_plain(estimator, partial, checkpoint)
         if part:
             part(written)
@@ -164,27 +171,27 @@ class Exporter:
         metadata.add_metadata(written, step=int(tf.train.load_variable(checkpoint, "global_step")))
         if self._serving.check_rows:
             held_out = self._held_out()
-            some = held_out.first(self._serving.warm_up_rows)
+            warm_up_rows = held_out.first(self._serving.warm_up_rows)
             defs = saved_model.read(written).signature_def
-            warm_up.write(written, self._serving.model_name, defs, some)
+            warm_up.write(written, self._serving.model_name, defs, warm_up_rows)
             expected = self._predict_expected(estimator, checkpoint, held_out)
             allowed = part.allowed if part else verification.TOLERANCE
             difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
-            self._checked = rows.HeldOut(held_out, expected.outputs)
+            self._held_out_rows = rows.HeldOut(held_out, expected.outputs)
         may_drop_units = part is not None and not part.keeps_graph
         self._add_files(
-            Written(written, estimator, checkpoint, self._spec, may_drop_units, self._checked)
+            Written(written, estimator, checkpoint, self._spec, may_drop_units, self._held_out_rows)
         )
-        # Comes last, when the files are final.
+        # Last, because it records the checksums of the final files.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
 
     def _write_plain(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
     ) -> str:
-        """Return a SavedModel with its signatures, without rewriting or checks."""
-        # Exports of one run differ only in their variables, so no graph is built.
+        """Write a SavedModel with its signatures, without rewriting or checks; return its path."""
+        # Exports of one run differ only in their variables, so no new graph is needed.
         if self._blank and self._reference:
             written = os.path.join(partial, f"written-{len(tf.io.gfile.listdir(partial))}")
             save = functools.partial(self._reference.save_variables, checkpoint)
@@ -197,13 +204,13 @@ class Exporter:
             checkpoint_path=checkpoint,
         ).decode()
         assets = signatures.finish_signatures(written, self._serving, self._spec)
-        # Before a rewriting, which turns the variables of this checkpoint into constants.
+        # Must come before a rewriting, which turns the variables of this checkpoint into constants.
         self._blank = blank.take_blank(written, assets)
         return written
 
     def _assets_extra(self) -> dict[str, str]:
-        """Return {name: path} of the files in which the run describes the rows of its tables."""
-        row_names.load(self._model_dir)  # Fails if it is damaged.
+        """Return {name: path} of the file in which the run describes the rows of its tables."""
+        row_names.load(self._model_dir)  # Fails if the file is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
 
@@ -223,22 +230,22 @@ class Exporter:
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return an `export` that logs errors instead of ending the run; the last version stays."""
+    """Return an `export` that logs a refused export, and returns None, instead of failing."""
 
-    def attempted(*args: Any) -> str | None:
+    def try_export(*args: Any) -> str | None:
         try:
             return export(*args)
         except verification.RefusedError as error:
             _log.error("Not exported: %s", error)
             return None
 
-    return attempted
+    return try_export
 
 
 def _copy_folder(source: str, target: str) -> None:
     """Copy a folder with all its contents."""
     for folder, _, files in tf.io.gfile.walk(source):
-        copied = os.path.join(target, os.path.relpath(folder, source))
-        tf.io.gfile.makedirs(copied)
+        copy = os.path.join(target, os.path.relpath(folder, source))
+        tf.io.gfile.makedirs(copy)
         for name in files:
-            tf.io.gfile.copy(os.path.join(folder, name), os.path.join(copied, name))
+            tf.io.gfile.copy(os.path.join(folder, name), os.path.join(copy, name))

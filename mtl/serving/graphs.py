@@ -1,4 +1,4 @@
-"""A GraphDef for rewriting: nodes by name, readers of nodes, constants as arrays.
+"""A GraphDef that can be rewritten: nodes by name, readers of nodes, constants as arrays.
 
 graph = graphs.Graph(graph_def)
 graph.value("network/kernel")                # the array of a constant, None for other nodes
@@ -18,13 +18,16 @@ from mtl.deferred import tf, tf1
 
 
 class Graph:
-    """The nodes of a GraphDef; references are names of nodes, with ":1" for further outputs."""
+    """The nodes of a GraphDef.
+
+    A reference is the name of a node; ":1" after it means the second output, and so on.
+    """
 
     def __init__(self, graph_def: tf.compat.v1.GraphDef):
         self.graph_def = graph_def
         self.nodes = {node.name: node for node in graph_def.node}
         for node in graph_def.node:
-            node.attr.pop("_class", None)  # It may name variables that are gone.
+            node.attr.pop("_class", None)  # This attribute may name variables that are gone.
 
     def value(self, reference: str) -> np.ndarray | None:
         """Return the array of a numeric constant; None for other nodes."""
@@ -34,7 +37,7 @@ class Graph:
         return tf.make_ndarray(node.attr["value"].tensor)
 
     def readers(self) -> dict[str, list[Any]]:
-        """Return {name: the nodes that read it}; a node appears once for each such input."""
+        """Return {name of a node: the nodes that read it}, with a node for each of its inputs."""
         readers = collections.defaultdict(list)
         for node in self.nodes.values():
             for reference in node.input:
@@ -42,16 +45,16 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Make or replace a node; attributes may be types or arrays.
+        """Create or replace a node.
 
         Args:
           name: the name of the node.
-          op: its operation, such as "Mul".
-          inputs: references: names of nodes, with ":1" for a further output.
+          op: the name of the op, such as "Mul".
+          inputs: references to the inputs.
           **attributes: a DType, an array for a tensor, or an AttrValue.
 
         Returns:
-          The name.
+          The name of the node.
         """
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
@@ -66,48 +69,48 @@ class Graph:
         return name
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
-        """Make or replace a constant."""
-        # NumPy turns the sum of two arrays without axes into a number.
+        """Create or replace a constant, and return its name."""
+        # The sum of two NumPy arrays of shape [] is a number, not an array.
         value = np.asarray(value)
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """Return the nodes that these nodes depend on, with themselves."""
-        waiting, kept = list(names), {}
-        while waiting:
-            name = name_of(waiting.pop())
-            if name not in kept:
-                kept[name] = self.nodes[name]
-                waiting += kept[name].input
+        """Return a GraphDef of some nodes and of all nodes that they depend on."""
+        pending, needed = list(names), {}
+        while pending:
+            name = name_of(pending.pop())
+            if name not in needed:
+                needed[name] = self.nodes[name]
+                pending += needed[name].input
         graph_def = tf1.GraphDef()
         graph_def.CopyFrom(self.graph_def)
         del graph_def.node[:]
-        # Keep the old order; new nodes come last.
-        graph_def.node.extend(node for name, node in self.nodes.items() if name in kept)
+        # Keep the order of the nodes; new nodes come last.
+        graph_def.node.extend(node for name, node in self.nodes.items() if name in needed)
         return graph_def
 
 
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
     """Return the operations, each after its inputs; operations inside loops are left out."""
-    ordered, seen = [], set()
-    # A stack of its own: graphs are deeper than Python's recursion may go.
-    waiting = [(operation, False) for operation in reversed(graph.get_operations())]
-    while waiting:
-        operation, is_done = waiting.pop()
-        if is_done:
-            ordered.append(operation)
-        elif operation not in seen:
-            seen.add(operation)
-            waiting.append((operation, True))
-            waiting += [(tensor.op, False) for tensor in operation.inputs]
-    return ordered
+    order, visited = [], set()
+    # A stack instead of recursion, because graphs are deeper than Python's limit of recursion.
+    stack = [(operation, False) for operation in reversed(graph.get_operations())]
+    while stack:
+        operation, has_inputs = stack.pop()
+        if has_inputs:
+            order.append(operation)
+        elif operation not in visited:
+            visited.add(operation)
+            stack.append((operation, True))
+            stack += [(tensor.op, False) for tensor in operation.inputs]
+    return order
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """Return the attribute, or an empty one: asking the node directly would add it."""
+    """Return an attribute of a node, or an empty attribute; `node.attr[key]` would add it."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 
 def name_of(reference: str) -> str:
-    """Return the name of the node in `^name`, `name` or `name:1`."""
+    """Return the name of the node in a reference, which may be `^name`, `name` or `name:1`."""
     return reference.lstrip("^").partition(":")[0]

@@ -21,19 +21,22 @@ EXAMPLES = "examples"
 
 
 def length_name(field: str) -> str:
-    """Return the raw input with the number of values in each list; the rest is padding."""
+    """Return the name of the raw input for the lengths of the lists of a field."""
     return f"{field}/length"
 
 
 def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
     """Build the serving inputs of an export.
 
-    Raw inputs replace parsed examples. A raw input of a field with a default may be empty, [0]:
-    every row then has the default. Without lists, all lists are empty. Raw inputs of different
-    length raise InvalidArgumentError at run time. Empty texts in lists are dropped.
+    If a client sends raw inputs, they replace parsed examples. A raw input of a field with a
+    default may be empty, [0]: every row then has the default. If the raw inputs of a list are
+    missing, all its lists are empty. Empty texts in lists are dropped.
+
+    Raises:
+      InvalidArgumentError: when run, if raw inputs have different numbers of rows.
     """
     empty = tf.constant([], tf.string)
-    # With this default a client may send raw inputs alone; the parsed features are then empty.
+    # With this default, a client may send only raw inputs; the parsed features are then empty.
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
     parsed = spec.parse(examples, with_labels=False)
     fields = spec.feature_fields
@@ -69,7 +72,7 @@ def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
 
 
 def _make_dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
-    # A fed raw input takes the place of the parsed one.
+    # If a client feeds the raw input, it replaces the parsed feature.
     return tf1.placeholder_with_default(parsed, [None, *field.shape], name=op_name(field.name))
 
 
@@ -84,14 +87,14 @@ def _make_ragged(field: spec_lib.Field) -> dict[str, tf.Tensor]:
 
 
 def op_name(name: str) -> str:
-    """Return a name for a placeholder, without characters that TensorFlow forbids."""
+    """Return the name of an input's placeholder, without characters that TensorFlow forbids."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", f"input_{name}")
 
 
 def _num_rows(
     fields: Mapping[str, spec_lib.Field], parsed: Mapping[str, Any], raw: Mapping[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Return B, from the first feature that cannot be left out, otherwise from the longest."""
+    """Return B, the number of rows of the first required feature, else of the longest feature."""
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         return tf.shape(raw[required[0]], tf.int64)[0]
@@ -105,10 +108,10 @@ def _num_rows(
 
 
 def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Turn [B or 0, ...] into [B, ...]."""
+    """Return a feature [B, ...] with its default if the client has sent [0, ...]."""
     if field.default is None:
         return values
-    # 0 if the client sent the feature, B if it left it out.
+    # 0 if the client has sent the feature, B otherwise.
     missing = count - tf.shape(values, tf.int64)[0]
     with tf.control_dependencies([_require_all_or_none(field, missing, count)]):
         shape = tf.concat([missing[tf.newaxis], tf.constant(field.shape, tf.int64)], 0)
@@ -119,9 +122,9 @@ def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) ->
 def _choose_lists(
     field: spec_lib.Field, parsed: tf.RaggedTensor, raw: Mapping[str, tf.Tensor], count: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Return the lists of the examples or, without examples, of the raw inputs."""
+    """Return the lists of the examples, or of the raw inputs if there are no examples."""
     padded, lengths = raw[field.name], raw[length_name(field.name)]
-    # Lists come from examples, from raw inputs, or from neither: then all B are missing.
+    # If lists come neither from examples nor from raw inputs, all B lists are missing.
     missing = count - tf.shape(lengths, tf.int64)[0] - parsed.nrows()
     width = tf.shape(padded, tf.int64)[1]
     checks = [
@@ -130,7 +133,7 @@ def _choose_lists(
     ]
     with tf.control_dependencies(checks):
         raw_values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
-        # One of the two is empty.
+        # Either the parsed or the raw values are empty.
         values = tf.concat([parsed.values, raw_values], 0)
         none = tf.zeros(missing[tf.newaxis], tf.int64)
         lengths = tf.concat([parsed.row_lengths(), lengths, none], 0)
@@ -138,12 +141,18 @@ def _choose_lists(
 
 
 def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the lists of a feature, from padded values [B, L] and their lengths [B].
+    """Return the lists of a feature as a ragged tensor.
 
     Args:
       name: the feature, for the error.
-      padded: values [B, L]; those behind the length of a row are ignored.
-      lengths: int64 [B], each in [0, L]; others raise InvalidArgumentError when run.
+      padded: values [B, L]; values after the length of a row are ignored.
+      lengths: int64 [B], each in [0, L].
+
+    Returns:
+      Lists [B, (L)].
+
+    Raises:
+      InvalidArgumentError: when run, if a length is not in [0, L].
     """
     width = tf.shape(padded, tf.int64)[1]
     with tf.control_dependencies([_require_lengths(name, lengths, width)]):

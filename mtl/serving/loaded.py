@@ -1,4 +1,4 @@
-"""Loads a SavedModel afresh, as a server does, to call its signatures.
+"""Loads a SavedModel from its files, as a server does, and calls its signatures.
 
 with loaded.load_export(path) as model:
     model(["sign", "sign/classify"], examples)           # {(signature, output): array}
@@ -30,11 +30,14 @@ class Loaded:
     def __call__(
         self, names: Sequence[str], given: Mapping[str, Any] | Sequence[bytes]
     ) -> dict[tuple[str, str], np.ndarray]:
-        """Call signatures of the same inputs together, and return {(signature, output): value}.
+        """Call several signatures with the same inputs.
 
         Args:
           names: the names of the signatures.
-          given: {input: value}; missing inputs have their defaults. Or serialized examples.
+          given: {input: value}, with defaults for missing inputs; or a list of serialized examples.
+
+        Returns:
+          {(signature, output): value}.
         """
         feed: dict[str, Any] = {}
         tensors: dict[tuple[str, str], str] = {}
@@ -46,9 +49,9 @@ class Loaded:
             )
             feed |= {signature.inputs[key].name: value for key, value in values.items()}
             tensors |= {(name, key): info.name for key, info in signature.outputs.items()}
-        # Signatures share outputs, and each fetch takes time: fetch every tensor once.
-        found = self.session.run({tensor: tensor for tensor in tensors.values()}, feed)
-        return {output: found[tensor] for output, tensor in tensors.items()}
+        # Signatures share outputs, and each fetch takes time, so fetch every tensor once.
+        values = self.session.run({tensor: tensor for tensor in tensors.values()}, feed)
+        return {output: values[tensor] for output, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
@@ -60,10 +63,10 @@ def load_export(directory: str) -> Iterator[Loaded]:
 
 
 def open_export(directory: str) -> Loaded:
-    """Load a SavedModel into a separate graph and session, which stays open while in use."""
+    """Load a SavedModel into a separate graph and session; the caller closes the session."""
     graph, config = tf.Graph(), rows.on_cpu()
-    # With threads shared by all sessions, steps that call the model could occupy every thread and
-    # wait for ever for another one to run the model.
+    # If sessions shared their threads, training steps that call this model could occupy all threads
+    # and wait for ever for a free thread to run the model.
     config.use_per_session_threads = True
     session = tf1.Session(graph=graph, config=config)
     with graph.as_default():

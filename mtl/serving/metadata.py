@@ -27,7 +27,7 @@ _FIX = "Export it again with launch.export."
 def describe_export(
     serving: settings.Serving, spec: spec_lib.Spec, heads: Sequence[types.Head]
 ) -> dict[str, Any]:
-    """Return name, inputs, tasks and software versions of a model."""
+    """Return the name, the inputs, the tasks and the software versions of a model."""
     return {
         "model": serving.model_name,
         "inputs": {name: _describe_field(field) for name, field in spec.feature_fields.items()},
@@ -39,24 +39,24 @@ def describe_export(
 
 
 def _describe_field(field: spec_lib.Field) -> dict[str, Any]:
-    described = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
+    entry = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
     if field.default is None:
-        return described
+        return entry
     # JSON cannot hold NaN.
     is_nan = isinstance(field.default, float) and math.isnan(field.default)
-    return {**described, "default": literals.NAN if is_nan else field.default}
+    return {**entry, "default": literals.NAN if is_nan else field.default}
 
 
 def _describe_task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
-    described: dict[str, Any] = {"head": type(head).__name__}
+    entry: dict[str, Any] = {"head": type(head).__name__}
     classes = types.read_member(head, types.ClassHead, "class_names")
     if classes:
-        described["classes"] = list(classes)
-    return {**described, "unit": units[head.name]} if head.name in units else described
+        entry["classes"] = list(classes)
+    return {**entry, "unit": units[head.name]} if head.name in units else entry
 
 
 def read_metadata(directory: str) -> dict[str, Any]:
-    """Return the description of the SavedModel in `directory`; {} if it has none.
+    """Return the description of a SavedModel; {} if there is none.
 
     Raises:
       UserError: the file has changed since it was written.
@@ -67,7 +67,7 @@ def read_metadata(directory: str) -> dict[str, Any]:
 
 def list_files(directory: str) -> dict[str, str]:
     """Return {file: checksum} of the graphs and the vocabularies of an export."""
-    # Without the variables, whose checksums TensorFlow writes and checks itself.
+    # Leave out variables, because TensorFlow writes and checks their checksums.
     paths = [saved_model.FILE]
     for name in (_ASSETS, _PORTABLE):
         for folder, _, files in tf.io.gfile.walk(os.path.join(directory, name)):
@@ -76,19 +76,23 @@ def list_files(directory: str) -> dict[str, str]:
 
 
 def require_intact(directory: str) -> None:
-    """Fail if files of a SavedModel have changed since they were written, as far as known.
+    """Fail if a file of a SavedModel has changed since it was written.
 
     TensorFlow has checksums only for variables, and an optimised export has no variables.
+
+    Raises:
+      UserError: a file with a recorded checksum is missing or has changed.
     """
-    described = read_metadata(directory)
+    metadata = read_metadata(directory)
     # Exports of earlier versions list only their vocabularies.
-    assets = {os.path.join(_ASSETS, name): of for name, of in described.get("assets", {}).items()}
-    for path, checksum in {**assets, **described.get("files", {})}.items():
+    vocabularies = metadata.get("assets", {}).items()
+    assets = {os.path.join(_ASSETS, name): checksum for name, checksum in vocabularies}
+    for path, checksum in {**assets, **metadata.get("files", {})}.items():
         checksums.require(os.path.join(directory, path), checksum, _FIX)
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
-    """Return the features that the SavedModel in `directory` takes; None if it does not say."""
+    """Return the features that a SavedModel takes; None if it has no description."""
     fields = read_metadata(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
@@ -98,7 +102,7 @@ def spec_of(directory: str) -> spec_lib.Spec | None:
 
 
 def add_metadata(directory: str, **facts: Any) -> None:
-    """Add facts to the description of the SavedModel in `directory`."""
+    """Add entries to the description of a SavedModel."""
     description = {**read_metadata(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
     checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

@@ -1,4 +1,4 @@
-"""An export for speed and size: without variables, batch norm folded, weights in fewer bits.
+"""Rewrites exports for speed and size: constants for variables, and weights in fewer bits.
 
 serving.Serving.optimized = @serving.Optimized()
 serving.Optimized.weights = "int8"
@@ -16,12 +16,12 @@ from mtl.files import storage
 from mtl.serving import dead_units, folding, graphs, loaded, weights
 from mtl.tf_internals import saved_model
 
-# A weight is rounded by up to 6e-8 and 5e-4 of itself, and by 4e-3 of the largest of its channel;
-# the outputs sum many of them.
+# Rounding changes a float32 weight by up to 6e-8 of itself, a float16 weight by up to 5e-4, and an
+# int8 weight by up to 4e-3 of the largest weight of its channel. Outputs sum many weights.
 _TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "int8": 0.1}
-# A protocol buffer holds less than 2 GiB. A MiB is left for the nodes.
+# A protocol buffer holds less than 2 GiB, of which a MiB is for the nodes.
 _MAX_BYTES = 2**31 - 2**20
-# The second is `tf.compat.v1.saved_model.LEGACY_INIT_OP_KEY`.
+# The second name is the value of `tf.compat.v1.saved_model.LEGACY_INIT_OP_KEY`.
 _INITIALISERS = ("saved_model_main_op", "legacy_init_op")
 
 
@@ -29,16 +29,16 @@ _INITIALISERS = ("saved_model_main_op", "legacy_init_op")
 class Optimized:
     """Rewrites an export for speed: turns variables into constants, and computes constants once.
 
-    Leaves out units that add nothing after pruning (`mtl.serving.dead_units`), and outputs that no
-    signature has, with all nodes that only they need; see `Serving.signatures`. A server needs less
-    memory to load it, but a later warm start finds no variables in it.
+    The export then lacks units that add nothing after pruning (`mtl.serving.dead_units`), and all
+    nodes that no output of a signature needs; see `Serving.signatures`. A server needs less memory
+    to load the export, but a warm start cannot read variables from it.
 
     Attributes:
-      weights: how weights are stored: "float32"; "float16", half the size; or "int8", a
-        quarter, with one step size a channel. Sums stay float32.
-      tolerance: how far outputs may be from the Estimator's, relative to those above 1; None for
-        1e-5 with float32, 0.01 with float16 and 0.1 with int8. Below float32 only numbers are
-        compared, as a class may change on a tie.
+      weights: the format of stored weights: "float32"; "float16", with half the size; or "int8",
+        with a quarter of the size and a step size for each channel. Sums stay float32.
+      tolerance: the largest difference from the outputs of the Estimator, relative for outputs
+        above 1; None for 1e-5 with float32, 0.01 with float16 and 0.1 with int8. With float16 and
+        int8, only numbers are compared, because a class may change on a tie.
     """
 
     weights: Annotated[str, checks.OneOf(weights.KINDS)] = "float32"
@@ -57,9 +57,9 @@ class Optimized:
         """Rewrite the SavedModel in `directory`.
 
         Raises:
-          UserError: its weights do not fit into one file of 2 GB.
+          UserError: the weights do not fit into one file of 2 GB.
         """
-        fix = "Leave Serving.optimized out: variables then get their own file."
+        fix = "Leave Serving.optimized out: variables then get a separate file."
         rule, size = f"have weights of less than {_MAX_BYTES} bytes", _count_bytes(directory)
         checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
         with loaded.load_export(directory) as model:
@@ -73,7 +73,7 @@ class Optimized:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AsTrained:
-    """Leaves exports as they are, with variables and, after pruning, with all units."""
+    """Writes exports without rewriting, with variables and, after pruning, with all units."""
 
     @property
     def keeps_graph(self) -> bool:
@@ -81,7 +81,7 @@ class AsTrained:
 
     @property
     def allowed(self) -> float:
-        """The largest difference that predictions may have."""
+        """The largest difference from the predictions of the Estimator."""
         return _TOLERANCES["float32"]
 
     def __call__(self, directory: str) -> None:
@@ -108,7 +108,7 @@ def _replace_graph(directory: str, graph_def: tf.compat.v1.GraphDef) -> None:
     kept_keys = (*_INITIALISERS, tf1.saved_model.ASSETS_KEY)
     with saved_model.edited(directory) as meta_graph:
         meta_graph.graph_def.CopyFrom(graph_def)
-        # The ops of the saver are gone with the variables.
+        # The ops of the saver were removed together with the variables.
         meta_graph.ClearField("saver_def")
         for name in set(meta_graph.collection_def) - set(kept_keys):
             del meta_graph.collection_def[name]

@@ -1,4 +1,4 @@
-"""Predicts rows in memory with the Estimator, in a graph that is built once.
+"""Predicts rows in memory with the `model_fn` of an Estimator, in a graph that is built once.
 
 predict = reference.Reference(estimator, spec)
 predictions, takes_no_rows = predict(checkpoint, held_out)
@@ -18,18 +18,19 @@ from mtl.serving import rows as rows_lib
 
 
 class Reference:
-    """Runs the Estimator's `model_fn` on rows; variables come from the checkpoint of each call."""
+    """Runs the `model_fn` of an Estimator on rows; each call restores a checkpoint."""
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
         self._graph = tf.Graph()
-        self._inputs: dict[str, Any] = {}  # A tensor; two for a feature of lists.
+        # {feature: its placeholder}; for a feature of lists, two placeholders.
+        self._inputs: dict[str, Any] = {}
         with self._graph.as_default():
             tf1.train.get_or_create_global_step()
             features = {name: self._input(field) for name, field in spec.feature_fields.items()}
             mode = compat.estimator.ModeKeys.PREDICT
-            built = estimator.model_fn(features, None, mode, estimator.config)
-            self._outputs = {**built.predictions, **_list_calls(built.export_outputs)}
-            self._saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
+            result = estimator.model_fn(features, None, mode, estimator.config)
+            self._outputs = {**result.predictions, **_list_calls(result.export_outputs)}
+            self._saver = result.scaffold.saver or tf1.train.Saver(sharded=True)
             self._tables = tf1.tables_initializer()
             self._graph.finalize()
 
@@ -38,14 +39,13 @@ class Reference:
             self._inputs[field.name] = tf1.placeholder(field.dtype, [None, *field.shape])
             return self._inputs[field.name]
         values, lengths = tf1.placeholder(field.dtype, [None]), tf1.placeholder(tf.int64, [None])
-        # A session feeds plain tensors: a list feature is all its values and the length of each
-        # list.
+        # A session can feed only plain tensors: the values of all lists, and the lengths.
         self._inputs[field.name] = (values, lengths)
-        # `Rows.ragged` makes both, so they fit.
+        # No validation, because `Rows.ragged` returns values that fit the lengths.
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:
-        """Save the variables of a checkpoint in the form of an export, with this path prefix.
+        """Save the variables of a checkpoint as in an export.
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
@@ -56,10 +56,15 @@ class Reference:
             self._saver.save(session, prefix, write_meta_graph=False, write_state=False)
 
     def __call__(self, checkpoint: str, rows: rows_lib.Rows) -> tuple[dict[str, np.ndarray], bool]:
-        """Return predictions, and whether an empty batch can be predicted.
+        """Predict rows with a checkpoint.
 
-        Predictions are {"<task>/<name>": [N, ...]}. Answers of the calls Classify and Regress have
-        names such as "<task>/classify/scores".
+        Args:
+          checkpoint: the path of a checkpoint, without ".index".
+          rows: N rows.
+
+        Returns:
+          Predictions {"<task>/<name>": [N, ...]}, and True if the model can predict an empty batch.
+          Outputs of the calls Classify and Regress have names such as "<task>/classify/scores".
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             session.run(self._tables)
@@ -83,10 +88,10 @@ class Reference:
 
 def _list_calls(export_outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """Return {"<signature>/<output>": [N, ...]} of the signatures for Classify and Regress."""
-    export, listed = compat.estimator.export, dict[str, tf.Tensor | None]()
+    export, tensors = compat.estimator.export, dict[str, tf.Tensor | None]()
     for name, output in export_outputs.items():
         if isinstance(output, export.ClassificationOutput):
-            listed |= {f"{name}/scores": output.scores, f"{name}/classes": output.classes}
+            tensors |= {f"{name}/scores": output.scores, f"{name}/classes": output.classes}
         elif isinstance(output, export.RegressionOutput):
-            listed[f"{name}/outputs"] = output.value
-    return {name: tensor for name, tensor in listed.items() if tensor is not None}
+            tensors[f"{name}/outputs"] = output.value
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -1,8 +1,8 @@
-"""The first rows of a split, for checks of an export and for requests that warm a server up.
+"""Reads the first rows of a split, to check an export and to warm up a server.
 
-held_out = rows.read_rows(dataset, spec, 256)     # within a separate graph
-held_out.examples[:7]                      # serialized tf.Examples
-held_out.raw(7)                              # {raw input: array}
+held_out = rows.read_rows(dataset, spec, 256)
+held_out.examples[:7]                        # serialized tf.Examples
+held_out.first(7).raw()                      # {raw input: array}
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rows:
     """Features of N rows.
 
     Attributes:
-      spec: the fields.
+      spec: the fields of the rows.
       values: {field: N arrays}.
     """
 
@@ -35,40 +35,44 @@ class Rows:
         return len(next(iter(self.values.values())))
 
     def first(self, count: int) -> Rows:
-        """Return the first of the rows."""
+        """Return the first `count` rows."""
         if count >= len(self):
-            return self  # It may hold serialized examples already.
+            return self  # Not a copy, because this object may have serialized its examples already.
         values = {name: rows[:count] for name, rows in self.values.items()}
         return dataclasses.replace(self, values=values)
 
     @functools.cached_property
     def examples(self) -> list[bytes]:
-        """Each row as a serialized tf.Example."""
+        """The rows as serialized tf.Examples."""
         names = list(self.values)
         rows = zip(*self.values.values(), strict=True)
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]
 
     def dense(self, name: str) -> np.ndarray:
-        """Return a feature of fixed length, [N, ...]."""
+        """Return the values of a feature of fixed length, [N, ...]."""
         field = self.spec.fields[name]
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])
 
     def ragged(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the concatenated values of a feature of lists, and the length of each list."""
+        """Return the values of a feature of lists.
+
+        Returns:
+          The concatenated values of all lists, and the length of each list, int64 [N].
+        """
         rows, dtype = self.values[name], tf.as_dtype(self.spec.fields[name].dtype).as_numpy_dtype
         lengths = np.array([len(row) for row in rows], np.int64)
         return np.concatenate([np.zeros([0], dtype), *rows]).astype(dtype), lengths
 
     def raw(self) -> dict[str, np.ndarray]:
-        """Return {raw input: array} of all rows."""
+        """Return the raw inputs of all rows, {raw input: [N, ...]}."""
         raw: dict[str, np.ndarray] = {}
         for name, field in self.spec.feature_fields.items():
             if field.is_ragged:
                 values, lengths = self.ragged(name)
                 padded = np.zeros([len(self), max(lengths, default=0)], values.dtype)
                 padded = padded if field.dtype != "string" else np.full(padded.shape, b"", object)
-                # The mask goes row by row, as the values do.
+                # The mask selects places row by row, in the order of the values.
                 padded[np.arange(padded.shape[1]) < lengths[:, np.newaxis]] = values
                 raw |= {name: padded, inputs.length_name(name): lengths}
             else:
@@ -77,7 +81,7 @@ class Rows:
 
 
 class HeldOut(NamedTuple):
-    """Rows that no training saw.
+    """Rows of the held-out split, with predictions.
 
     Attributes:
       rows: the rows.
@@ -89,12 +93,12 @@ class HeldOut(NamedTuple):
 
 
 def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
-    """Read up to `count` rows of a dataset of batches {field: [B, ...]}.
+    """Read up to `count` rows of a dataset, in a separate graph.
 
     Args:
-      make_dataset: builds the dataset in the graph of this function.
+      make_dataset: builds a dataset of batches {field: [B, ...]} in the default graph.
       spec: the fields; labels are left out.
-      count: the most rows to read.
+      count: the largest number of rows to read.
     """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
@@ -110,16 +114,16 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
 
 def _split(column: Any) -> Sequence[np.ndarray]:
     if isinstance(column, tf1.ragged.RaggedTensorValue):
-        # The first split is 0 and the last is the end.
+        # Without the first split, which is 0, and the last, which is the end.
         return np.split(column.values, column.row_splits[1:-1])
     return list(column)
 
 
 def on_cpu() -> tf.compat.v1.ConfigProto:
-    """Return a session's settings without a GPU, which would round float32 differently."""
+    """Return settings of a session without a GPU, which would round float32 differently."""
     config = tf1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
-    # This pass saves memory of GPUs. It takes fed inputs for empty batches, and TensorFlow 2.16 to
-    # 2.20 then warn of each convolution without a cost, at any log level.
+    # Turn off a pass that saves memory of GPUs. It assumes empty batches for fed inputs, and makes
+    # TensorFlow 2.16 to 2.20 print a warning for each convolution, at any log level.
     options = config.graph_options.rewrite_options
     options.memory_optimization = options.NO_MEM_OPT
     return config

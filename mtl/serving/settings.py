@@ -20,11 +20,11 @@ class Rewriting(Protocol):
 
     @property
     def allowed(self) -> float:
-        """The largest difference that its predictions may have."""
+        """The largest difference of its outputs from the predictions of the Estimator."""
 
     @property
     def keeps_graph(self) -> bool:
-        """True if it leaves the graph as it is."""
+        """True if it does not change the graph."""
         return False
 
     def __call__(self, directory: str) -> None:
@@ -36,23 +36,23 @@ class Serving:
     """The settings of every export, including the exports after evaluations in training.
 
     Attributes:
-      model_name: the model's name for clients; in warm-up requests and the files for deployment.
-      signatures: patterns (see `mtl.variables.patterns`) of the signatures that are written; all by
-        default. See `mtl.serving.signatures` for their names. "serving_default" is always written:
-        if no pattern matches it, it equals "lean", if there is one.
-      outputs: the predictions, "<task>/<name>", that the signature "lean" gives; () leaves it out.
+      model_name: the name of the model for clients, in warm-up requests and files for deployment.
+      signatures: patterns (see `mtl.variables.patterns`) of the signatures to write; all by
+        default. `mtl.serving.signatures` lists their names. "serving_default" is always written: if
+        no pattern matches it, it equals "lean", if "lean" exists.
+      outputs: the outputs "<task>/<name>" of the signature "lean"; () leaves this signature out.
       passthrough: features that predict signatures return unchanged, such as an id.
       units: {task: unit} of the predictions of a task, for the metadata.
-      keep: how many of the newest versions stay in a folder, besides the version that its
+      keep: the number of newest versions to keep in a folder, besides the version that its
         models.config calls stable.
-      check_rows: an export must predict as the Estimator does for this many rows of the evaluation
-        split before it is published; 0 skips the check.
-      optimized: rewrites exports for speed and size, see `Optimized`. None keeps exports as they
-        are, except that a run that prunes loses units that add nothing; `AsTrained` keeps them.
-      warm_up_rows: how many of these rows a warm-up request holds; another one holds a single row.
+      check_rows: the number of rows of the evaluation split for which an export must predict the
+        same as the Estimator before it is published; 0 skips the check.
+      optimized: rewrites exports for speed and size, see `Optimized`. None does not rewrite them,
+        but removes units that add nothing from exports of a pruned run; `AsTrained` keeps them.
+      warm_up_rows: the number of rows in a large warm-up request; a small request has one row.
       portable: True adds two SavedModels for other runtimes to each export, in its folder
-        `portable`: with raw features as plain tensors, and with ids, which an encoder makes without
-        TensorFlow. See `mtl.tools.runtimes.portable`.
+        `portable`. The first takes raw features as plain tensors, the second takes ids from an
+        encoder that does not need TensorFlow. See `mtl.tools.runtimes.portable`.
     """
 
     model_name: checks.Name = "mtl"
@@ -85,11 +85,11 @@ class Serving:
             checks.one_of("Serving.passthrough", name, spec.features)
             rule = "name features of fixed length"
             checks.require(not spec.fields[name].is_ragged, "Serving.passthrough", rule, name)
-        # A task gives its name to a signature.
+        # The name of a task is also the name of a signature.
         for reserved in (DEFAULT, LEAN, RAW):
-            rule = f"not be called {reserved!r}, as a signature is"
+            rule = f"not be called {reserved!r}, because a signature has this name"
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))
 
     def chooses(self, signature: str) -> bool:
-        """Return whether the signature is written."""
+        """Return True if a signature should be written."""
         return any(patterns.matches(pattern, signature) for pattern in self.signatures)

@@ -1,4 +1,4 @@
-"""The signatures of an export, by name.
+"""The signatures of an export.
 
 serving_default            tf.Examples -> every prediction of every task, "<task>/<name>"
 lean                       tf.Examples -> the predictions in `Serving.outputs`
@@ -22,20 +22,20 @@ from mtl.tf_internals import saved_model
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
-    """Return a `model_fn` that gives predictions the export outputs in `serving`.
+    """Return a `model_fn` that adds the signature "lean" and passed-through features in PREDICT.
 
     Args:
       model_fn: builds the graph from features, labels and a mode.
-      serving: the settings; other modes than PREDICT stay as they are.
+      serving: the settings of exports.
     """
 
-    def chosen(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+    def build(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
         if mode != compat.estimator.ModeKeys.PREDICT:
             return spec
         predict = compat.estimator.export.PredictOutput
-        # A copy: a server cannot fetch a tensor that it feeds.
-        passed = {name: tf.identity(features[name]) for name in serving.passthrough}
+        # A copy, because a server cannot fetch a tensor that it feeds.
+        copies = {name: tf.identity(features[name]) for name in serving.passthrough}
         outputs = dict(spec.export_outputs)
         if serving.outputs:
             for name in serving.outputs:
@@ -43,17 +43,17 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
             outputs[settings.LEAN] = predict({n: spec.predictions[n] for n in serving.outputs})
         for name, output in outputs.items():
             if isinstance(output, predict):
-                _require_free(name, passed, output.outputs)
-                outputs[name] = predict({**output.outputs, **passed})
+                _require_free(name, copies, output.outputs)
+                outputs[name] = predict({**output.outputs, **copies})
         return spec._replace(export_outputs=outputs)
 
-    return chosen
+    return build
 
 
-def _require_free(signature: str, passed: Iterable[str], outputs: Mapping[str, Any]) -> None:
+def _require_free(signature: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
     """Fail if a feature would replace a prediction."""
-    for name in passed:
-        rule = f"be called as no output of the signature {signature!r}"
+    for name in names:
+        rule = f"have another name than the outputs of the signature {signature!r}"
         fix = "Give the feature another name."
         checks.require(name not in outputs, "Serving.passthrough", rule, name, fix)
 
@@ -63,66 +63,71 @@ def finish_signatures(
 ) -> dict[str, str]:
     """Set the final names and defaults in Estimator's export, and remove paths of this machine.
 
+    Args:
+      directory: the folder of the SavedModel.
+      serving: the settings of exports.
+      spec: the features of the model.
+
     Returns:
-      {asset: the path it was copied from}.
+      {asset: the path from which it was copied}.
     """
     defaults = {
         name: tf.make_tensor_proto(value, shape=value.shape)
         for name, value in inputs.raw_defaults(spec).items()
     }
     with saved_model.edited(directory) as meta_graph:
-        written = _take_signatures(meta_graph)
-        # Clients that name no signature get this one, so it always exists.
+        texts = _take_signatures(meta_graph)
+        # The default signature always exists, because clients need not name a signature.
         if not serving.chooses(settings.DEFAULT):
-            written[settings.DEFAULT] = written.get(settings.LEAN, written[settings.DEFAULT])
-        for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), written):
+            texts[settings.DEFAULT] = texts.get(settings.LEAN, texts[settings.DEFAULT])
+        for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), texts):
             signature = meta_graph.signature_def[name]
-            signature.MergeFromString(written[name])
+            signature.MergeFromString(texts[name])
             for key, value in defaults.items() if is_raw(name) else ():
                 signature.defaults[key].CopyFrom(value)
         return forget_paths(meta_graph)
 
 
 def forget_paths(meta_graph: Any) -> dict[str, str]:
-    """Remove paths of this machine from a graph, and return {asset: the path it came from}."""
+    """Remove paths of this machine from a graph; return {asset: the path of its source}."""
     sources = _forget_asset_paths(meta_graph)
     _forget_source_paths(meta_graph)
     return sources
 
 
 def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
-    """Remove the signatures from the graph, and return them by their final names."""
-    items = [(_final_name(name), own) for name, own in meta_graph.signature_def.items()]
-    written = {
+    """Remove the signatures from a graph, and return them serialized, by their final names."""
+    items = [(_final_name(name), value) for name, value in meta_graph.signature_def.items()]
+    texts = {
         name: signature.SerializeToString()
         for name, signature in items
         # Estimator treats a single feature that is text as serialized tf.Examples.
         if not is_raw(name) or signature.method_name == tf.saved_model.PREDICT_METHOD_NAME
     }
     meta_graph.signature_def.clear()
-    return written
+    return texts
 
 
-def _final_name(written: str) -> str:
-    """Return `raw:serving_default` -> `raw`, `raw:<task>` -> `raw/<task>`.
+def _final_name(estimator_name: str) -> str:
+    """Return the final name of a signature.
 
-    Other names stay.
+    `raw:serving_default` becomes `raw`, and `raw:<task>` becomes `raw/<task>`; other names stay.
     """
-    prefix, colon, name = written.partition(":")
+    prefix, colon, name = estimator_name.partition(":")
     if not colon:
-        return written
+        return estimator_name
     return prefix if name == settings.DEFAULT else f"{prefix}/{name}"
 
 
 def is_raw(name: str) -> bool:
-    """Return whether a signature takes features as tensors."""
+    """Return True if a signature takes features as tensors."""
     return name.split("/")[0] == settings.RAW
 
 
 def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
-    """Remove old paths from constants and tables, and return {asset: path}.
+    """Remove the paths of assets from constants and tables, and return {asset: path}.
 
-    Loaders feed assets by their names.
+    A loader of the SavedModel feeds the new paths by the names of the assets.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     names = {}
@@ -132,16 +137,16 @@ def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
         path[0] = name.encode()
     for node in nodes.values():
         for old, new in names.items():
-            if "shared_name" in node.attr:  # Asking for it would create it.
+            if "shared_name" in node.attr:  # Without this test, reading would create the attribute.
                 node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new)
     return {name.decode(): path.decode() for path, name in names.items()}
 
 
 def _forget_source_paths(meta_graph: Any) -> None:
-    """Remove the paths that tables load initial values from: a served model holds its values."""
+    """Shorten paths from which variables read first values, which a SavedModel does not use."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     for node in nodes.values():
         path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None
-        if path is not None and path.op == "Const":  # A saver feeds its path.
+        if path is not None and path.op == "Const":  # The path of a saver is not a constant.
             (prefix,) = path.attr["value"].tensor.string_val
             path.attr["value"].tensor.string_val[0] = os.path.basename(prefix)

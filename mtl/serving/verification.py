@@ -1,6 +1,6 @@
-"""Checks an export before it is published, on the files that a server will load.
+"""Checks an export before it is published, with the files that a server will load.
 
-difference = verification.verify_export(path, held_out, expected)       # the largest difference
+difference = verification.verify_export(path, held_out, expected)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mtl.deferred import tf
 from mtl.serving import loaded, rows, settings, signatures
 
 TOLERANCE = 1e-5
-"""The largest difference of an output from the prediction, relative if that is above 1."""
+"""The largest allowed difference of an output, relative for predictions above 1."""
 
 _BATCHES = (7, 1)
 # Ops that need Python, draw random numbers, change variables, or feed training.
@@ -29,11 +29,11 @@ _UNFIT = re.compile(
 
 
 class Expected(NamedTuple):
-    """The behaviour of the Estimator on the rows.
+    """The behaviour of the Estimator on N rows.
 
     Attributes:
-      outputs: {"<task>/<name>": [N, ...]}, its predictions and the features passed through.
-      takes_no_rows: True if it predicts an empty batch.
+      outputs: {name: [N, ...]}, predictions "<task>/<name>" and passed-through features.
+      takes_no_rows: True if the Estimator can predict an empty batch.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -50,29 +50,32 @@ def verify_export(
     expected: Expected,
     allowed: float = TOLERANCE,
 ) -> float:
-    """Load an export afresh and return the largest difference from the expected outputs.
+    """Load an export from its files, and compare its outputs with the Estimator.
 
     Args:
       directory: the folder of the SavedModel.
-      held_out: rows to try, one or more.
+      held_out: one or more rows.
       expected: the behaviour of the Estimator on these rows.
-      allowed: the largest allowed difference; above `TOLERANCE` only numbers are compared.
+      allowed: the largest allowed difference; above `TOLERANCE`, only numbers are compared.
+
+    Returns:
+      The largest difference.
 
     Raises:
-      RefusedError: an output differs; a signature fails on 7 rows, 1 row or none; a malformed
-        example is accepted; or the graph holds ops that are not for serving.
+      RefusedError: an output differs; a signature fails on all rows, 7 rows, 1 row or no row; a
+        malformed example is accepted; or the graph holds ops that do not belong into a server.
     """
     with loaded.load_export(directory) as model:
         _require_fit(model.meta_graph)
         differences = [0.0]
         for batch in (len(held_out), *_BATCHES, *[0] * expected.takes_no_rows):
             for (name, key), value in _run_signatures(model, held_out.first(batch)):
-                own = f"{name.removeprefix('raw/')}/{key}"
-                # A feature that is passed through may have the name of an answer, such as "scores".
-                wanted = expected.outputs.get(own, expected.outputs.get(key))
+                full_name = f"{name.removeprefix('raw/')}/{key}"
+                # A passed-through feature may have the name of an output, such as "scores".
+                prediction = expected.outputs.get(full_name, expected.outputs.get(key))
                 where = f"output {key!r} of signature {name!r}"
                 num_rows = min(batch, len(held_out))
-                differences.append(_find_difference(where, value, wanted, num_rows, allowed))
+                differences.append(_find_difference(where, value, prediction, num_rows, allowed))
         for what, example in _make_malformed(held_out):
             _require_refusal(model, what, example)
     return max(differences)
@@ -86,7 +89,7 @@ def _run_signatures(
         try:
             yield from model(names, some.raw() if raw else some.examples).items()
         except tf.errors.OpError as error:
-            # Drop the text up to the place that made the operation, if there is one.
+            # Drop the beginning of the message, which names the node and the code that made it.
             reason = re.sub(r"(?s).*\nNode: [^\n]*\n", "", error.message).splitlines()[0]
             raise RefusedError(
                 f"the signatures {', '.join(names)} fail on {len(some)} rows: {reason}"
@@ -96,17 +99,17 @@ def _run_signatures(
 def _find_difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
-    """Return the largest difference in the rows."""
+    """Return the largest difference in the rows; 0 without expected values."""
     if len(value) != num_rows:
         raise RefusedError(f"{where} has {len(value)} rows for {num_rows} rows of input.")
     if expected is None or not num_rows:
         return 0.0
-    wanted = expected[:num_rows]
     # On a tie, a class may change with the batch size or with rounding.
     is_sure = num_rows == len(expected) and allowed <= TOLERANCE
-    if value.dtype.kind != "f" and not is_sure and value.shape == wanted.shape:
+    expected = expected[:num_rows]
+    if value.dtype.kind != "f" and not is_sure and value.shape == expected.shape:
         return 0.0
-    return require_close(where, value, wanted, allowed)
+    return require_close(where, value, expected, allowed)
 
 
 def require_close(
@@ -116,26 +119,33 @@ def require_close(
     allowed: float = TOLERANCE,
     source: str = "the Estimator predicts",
 ) -> float:
-    """Return the largest difference in the rows of an output, which `where` names.
+    """Return the largest difference between two arrays, and fail if it is too large.
 
-    Differences are relative for wanted numbers above 1. Equal infinities differ by 0, and so do two
-    NaNs; a NaN or an infinity in place of another value differs by infinity. Different classes or
-    texts differ by 1.
+    Differences are relative for wanted numbers above 1. The difference of equal infinities, or of
+    two NaNs, is 0; the difference of a NaN or an infinity from another value is infinite. The
+    difference of two classes or texts is 1.
+
+    Args:
+      where: the name of the output, for the error.
+      value: the output of the export, [N, ...].
+      wanted: the expected values, [N, ...].
+      allowed: the largest allowed difference.
+      source: the beginning of the sentence that ends with the expected value, for the error.
 
     Raises:
       RefusedError: the difference is larger than `allowed`, or the shapes differ.
     """
     if value.shape != wanted.shape:
         raise RefusedError(f"{where} has shape {value.shape} in place of {wanted.shape}.")
-    off = _measure_rows(value, wanted)
-    greatest = float(off.max(initial=0))
-    if greatest > allowed:
-        row = np.unravel_index(off.argmax(), off.shape)[0]
+    differences = _measure_rows(value, wanted)
+    largest = float(differences.max(initial=0))
+    if largest > allowed:
+        row = np.unravel_index(differences.argmax(), differences.shape)[0]
         raise RefusedError(
-            f"{where} is off by {greatest:.2g} where {allowed:g} is allowed: in held-out row "
+            f"{where} is off by {largest:.2g}, but at most {allowed:g} is allowed: in held-out row "
             f"{row} it is {value[row]}, and {source} {wanted[row]}."
         )
-    return greatest
+    return largest
 
 
 def _measure_rows(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -143,12 +153,12 @@ def _measure_rows(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         return np.where(value == wanted, 0.0, 1.0)
     is_same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
     with np.errstate(invalid="ignore", over="ignore"):
-        off = np.abs(value - wanted) / np.maximum(1, np.abs(wanted))
-    return np.where(is_same, 0.0, np.nan_to_num(off, nan=np.inf, posinf=np.inf))
+        errors = np.abs(value - wanted) / np.maximum(1, np.abs(wanted))
+    return np.where(is_same, 0.0, np.nan_to_num(errors, nan=np.inf, posinf=np.inf))
 
 
 def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
-    """Yield malformed inputs, which a server must refuse."""
+    """Yield (description, example) of malformed examples, which a server must refuse."""
     yield "that cannot be parsed", b"no example"
     fields = held_out.spec.feature_fields
     row = {name: held_out.values[name][0] for name in fields}
@@ -171,47 +181,50 @@ def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
     except tf.errors.InvalidArgumentError:
         return
     except tf.errors.OpError as error:
-        raise RefusedError(f"an example {what} gives {type(error).__name__}.") from error
-    raise RefusedError(f"an example {what} is served in place of InvalidArgument.")
+        problem = f"raises {type(error).__name__} instead of InvalidArgumentError"
+        raise RefusedError(f"an example {what} {problem}.") from error
+    raise RefusedError(f"an example {what} is served instead of raising InvalidArgumentError.")
 
 
 def _require_fit(meta_graph: Any) -> None:
-    """Fail if the served nodes hold an op that is not for serving."""
+    """Fail if the outputs depend on an op that does not belong into a server."""
     for node in _list_served(meta_graph):
-        # An absent attribute has its default, which is True.
+        # If the attribute is absent, its default True holds.
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
         )
         if is_training or _UNFIT.fullmatch(node.op):
-            raise RefusedError(f"the served graph holds {node.op} {node.name!r}, as of training.")
+            raise RefusedError(
+                f"the served graph holds an op of training: {node.op} {node.name!r}."
+            )
 
 
 def _list_served(meta_graph: Any) -> Iterator[Any]:
     """Yield the nodes that the outputs of the signatures depend on, also inside functions."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
-    # Loops and branches keep their bodies here, apart from the nodes.
+    # The bodies of loops and branches are functions, separate from the nodes.
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
-    waiting = [
+    pending = [
         info.name
         for signature in meta_graph.signature_def.values()
         for info in signature.outputs.values()
     ]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop().lstrip("^").partition(":")[0]
-        if name in seen:
+    visited: set[str] = set()
+    while pending:
+        name = pending.pop().lstrip("^").partition(":")[0]
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         body = [nodes[name]] if name in nodes else functions[name]
-        # Inputs inside a function name nodes of this function only, all of which are yielded.
-        waiting += body[0].input if name in nodes else ()
+        # Nodes of a function read only nodes of the same function, and all of these are yielded.
+        pending += body[0].input if name in nodes else ()
         for node in body:
             yield node
-            waiting += _list_called(node) & functions.keys()
+            pending += _list_functions(node) & functions.keys()
 
 
-def _list_called(node: Any) -> set[str]:
+def _list_functions(node: Any) -> set[str]:
     """Return the names of the functions that a node may run."""
     values = node.attr.values()
-    listed = [function.name for value in values for function in value.list.func]
-    return {node.op, *listed, *(value.func.name for value in values)}
+    names = [function.name for value in values for function in value.list.func]
+    return {node.op, *names, *(value.func.name for value in values)}

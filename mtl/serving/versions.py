@@ -1,8 +1,8 @@
-"""Numbered versions in a folder that a server polls; each appears only when it is complete.
+"""Numbered versions in a folder that a server polls; a version appears only when it is complete.
 
 with versions.create_version("models/income") as version:
-    ...                                  # write into version.partial
-    version.publish(keep=3)              # -> models/income/<number>
+    path = write_model(version.partial)          # a folder inside version.partial
+    version.publish(path, keep=3)                # moves it to models/income/<number>
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from mtl.deferred import tf
 from mtl.files import in_work, storage
 
 _PARTIAL = ".partial-"
-# For folders without locks: in object stores, or written by versions of mtl that made none.
+# Without a lock, an unfinished export of this age counts as abandoned: object stores have no locks,
+# and early versions of mtl did not lock.
 _ABANDONED_SECS = 3600
 
 
 def list_versions(folder: str) -> list[int]:
-    """Return the versions in a folder, the newest last."""
+    """Return the numbers of the versions in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
 
@@ -35,7 +36,7 @@ class Version:
     Attributes:
       folder: the folder of the versions.
       partial: the folder in which this version is written; servers ignore its name.
-      number: its later name: the time in seconds, and larger than all existing numbers.
+      number: the later name of the version: the time in seconds, larger than all existing numbers.
     """
 
     folder: str
@@ -43,18 +44,18 @@ class Version:
     number: int
 
     def publish(self, written: str, keep: int, kept: int | None = None) -> str:
-        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`.
+        """Publish a version, and delete old versions.
 
         Args:
-          written: a whole SavedModel, below `partial`.
-          keep: how many of the newest versions stay, this one among them.
-          kept: another version that stays; None for none.
+          written: the folder of a complete SavedModel, inside `partial`.
+          keep: the number of newest versions to keep, this version included.
+          kept: another version to keep, or None.
 
         Returns:
           The path of the version.
         """
         path = os.path.join(self.folder, str(self.number))
-        # A server sees the whole folder at once, or nothing of it.
+        # A rename makes the whole folder visible to a server at once.
         tf.io.gfile.rename(written, path)
         for number in list_versions(self.folder)[:-keep]:
             if number != kept:
@@ -70,13 +71,13 @@ class Version:
 
 @contextlib.contextmanager
 def create_version(folder: str) -> Iterator[Version]:
-    """Yield a place to write a new version, and remove it at the end."""
+    """Yield a new version to write, and remove its `partial` folder at the end."""
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
     tf.io.gfile.makedirs(partial)
     lock = in_work.lock_folder(partial) if storage.is_local(partial) else None
-    # Two exports in one second, or a clock that went back, must not share or lower a number.
+    # Numbers must rise, also for two exports in the same second or after the clock was set back.
     number = max([int(time.time()), *(number + 1 for number in list_versions(folder))])
     try:
         yield Version(folder=folder, partial=partial, number=number)
@@ -87,7 +88,7 @@ def create_version(folder: str) -> Iterator[Version]:
 
 
 def _is_in_work(partial: str) -> bool:
-    """Return whether the process that writes a folder is, or may be, alive."""
+    """Return True if the process that writes a folder is alive, or if that is unknown."""
     is_abandoned = in_work.is_folder_abandoned(partial) if storage.is_local(partial) else None
     if is_abandoned is None:
         age = time.time() - tf.io.gfile.stat(partial).mtime_nsec / 1e9
@@ -96,7 +97,7 @@ def _is_in_work(partial: str) -> bool:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Remove folders that killed runs left."""
+    """Remove unfinished versions that killed processes left."""
     for name in tf.io.gfile.listdir(folder):
         path = os.path.join(folder, name.rstrip("/"))
         if name.startswith(_PARTIAL):

@@ -1,11 +1,11 @@
-"""Writes requests that a server runs before it takes a new version, so no client waits.
+"""Writes requests that a server runs before it serves a new version, so that no client waits.
 
 warm_up.write(path, "income", signature_defs, held_out)
 # -> <path>/assets.extra/tf_serving_warmup_requests, a TFRecord of PredictionLog records
 
-This module declares the messages of TensorFlow Serving, as far as it writes them, so exports do not
-need tensorflow-serving-api. Fields whose content does not matter here are bytes, which have the
-same format on the wire as the message.
+This module declares the messages of TensorFlow Serving that it writes, so exports do not need
+tensorflow-serving-api. Messages that are only copied are declared as bytes, which have the same
+wire format.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mtl.serving import inputs, rows, settings, signatures
 
 FILE = "tf_serving_warmup_requests"
 MOST = 1000
-"""A server refuses a version with more requests."""
+"""The most warm-up requests that a server accepts."""
 
 _log = logging.getLogger(__name__)
 
 _STRING, _BYTES, _MESSAGE = 9, 12, 11
-# {message: {field: (number, type)}}; the same numbers and names as in tensorflow_serving/apis.
+# {message: {field: (number, type)}}, with the numbers and names of tensorflow_serving/apis.
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str]]] = {
     "ModelSpec": {"name": (1, _STRING), "signature_name": (3, _STRING)},
     "Entry": {"key": (1, _STRING), "value": (2, _BYTES)},
@@ -52,13 +52,13 @@ def _build_message() -> Any:
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
-            # Label 1 is optional and 3 repeated, in the terms of a FileDescriptorProto.
+            # In a FileDescriptorProto, label 1 means optional, and 3 repeated.
             added = message.field.add(name=field, number=number, label=1 + 2 * (field in _REPEATED))
             if isinstance(kind, str):
                 added.type, added.type_name = _MESSAGE, f".mtl.{kind}"
             else:
                 added.type = kind
-    # A pool of its own: the default one may hold the real messages of the same wire format.
+    # A separate pool, because the default pool may hold the real messages.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("mtl.PredictionLog"))
@@ -72,24 +72,24 @@ _OF_ALL_TASKS = (settings.DEFAULT, settings.LEAN, settings.RAW, _RAW_LEAN)
 def write(
     directory: str, model_name: str, signature_defs: Mapping[str, Any], held_out: rows.Rows
 ) -> None:
-    """Write, for each signature, a request of a single row and a request of all rows.
+    """Write a request of a single row and a request of all rows for each signature.
 
-    Writes at most `MOST` requests: first for signatures of all tasks, then for others by name.
+    If more than `MOST` requests would be needed, signatures of all tasks come first, then others by
+    name.
 
     Args:
       directory: the folder of the SavedModel.
-      model_name: the name under which clients call the model.
+      model_name: the name of the model for clients.
       signature_defs: {name: SignatureDef} of the SavedModel.
       held_out: the rows of the larger request.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
-    few = (held_out.first(1), held_out)
     with tf.io.TFRecordWriter(path) as writer:
         for name in names:
-            for some in few:
-                request = _make_request(model_name, name, signature_defs[name], some)
+            for batch in (held_out.first(1), held_out):
+                request = _make_request(model_name, name, signature_defs[name], batch)
                 writer.write(request.SerializeToString())
 
 
@@ -98,37 +98,41 @@ def _choose_signatures(names: Iterable[str]) -> list[str]:
     names, room = sorted(names), MOST // 2
     if len(names) <= room:
         return names
-    chosen = [name for name in _OF_ALL_TASKS if name in names]
-    chosen += [name for name in names if name not in chosen][: room - len(chosen)]
-    line = "Warm-up requests for %d of %d signatures: a server takes %d requests, two for each."
+    first = [name for name in _OF_ALL_TASKS if name in names]
+    others = [name for name in names if name not in first]
+    line = "Warm-up requests for %d of %d signatures: a server takes at most %d requests."
     _log.info(line, room, len(names), MOST)
-    return chosen
+    return [*first, *others[: room - len(first)]]
 
 
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
-    """Return {signature: the inputs of each of its requests} of the Predict calls of an export."""
+    """Return the inputs of the Predict requests of an export.
+
+    Returns:
+      {signature: [{input: array}, a map for each request]}.
+    """
     tensor = type(tf.make_tensor_proto(0))
-    found: dict[str, list[dict[str, np.ndarray]]] = {}
+    requests: dict[str, list[dict[str, np.ndarray]]] = {}
     paths = list(filter(tf.io.gfile.exists, [os.path.join(directory, "assets.extra", FILE)]))
     logs = (PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(paths))
     for request in (log.predict_log.request for log in logs if log.HasField("predict_log")):
-        given = {e.key: tf.make_ndarray(tensor.FromString(e.value)) for e in request.inputs}
-        found.setdefault(request.model_spec.signature_name, []).append(given)
-    return found
+        arrays = {e.key: tf.make_ndarray(tensor.FromString(e.value)) for e in request.inputs}
+        requests.setdefault(request.model_spec.signature_name, []).append(arrays)
+    return requests
 
 
-def _make_request(model_name: str, name: str, signature: Any, some: rows.Rows) -> Any:
+def _make_request(model_name: str, name: str, signature: Any, batch: rows.Rows) -> Any:
     spec = {"name": model_name, "signature_name": name}
     kind = signature.method_name.rpartition("/")[2]
     if kind == "predict":
-        request = {"model_spec": spec, "inputs": list(_make_inputs(name, signature, some))}
+        request = {"model_spec": spec, "inputs": list(_make_inputs(name, signature, batch))}
     else:
-        request = {"model_spec": spec, "input": {"example_list": {"examples": some.examples}}}
+        request = {"model_spec": spec, "input": {"example_list": {"examples": batch.examples}}}
     return PredictionLog(**{f"{kind}_log": {"request": request}})
 
 
-def _make_inputs(name: str, signature: Any, some: rows.Rows) -> Iterator[dict[str, Any]]:
-    arrays = some.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: some.examples}
+def _make_inputs(name: str, signature: Any, batch: rows.Rows) -> Iterator[dict[str, Any]]:
+    arrays = batch.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: batch.examples}
     for key in signature.inputs:
         tensor = tf.make_tensor_proto(arrays[key])
         yield {"key": key, "value": tensor.SerializeToString()}

@@ -13,16 +13,16 @@ from mtl.deferred import tf
 from mtl.serving import graphs
 
 KINDS = ("float32", "float16", "int8")
-# Packing a smaller constant does not pay for the operations that unpack it.
+# For a smaller constant, the ops that unpack it cost more than packing saves.
 _MIN_ELEMENTS = 1024
 
 
 def pack_weights(graph: graphs.Graph, kind: str) -> None:
-    """Store large float32 constants with at least 2 axes as `kind`.
+    """Store large float32 constants with at least 2 axes in fewer bits.
 
-    float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,
-    its greatest absolute value over 127. Tables stay packed: only rows that are looked up are
-    unpacked. Other weights are unpacked when they are used.
+    float16 rounds each weight. int8 rounds each weight to a multiple of a step; each index of the
+    last axis has its step, the largest absolute value divided by 127. Tables stay packed: only the
+    rows that are looked up are unpacked. Other weights are unpacked when they are used.
 
     Args:
       graph: a graph without variables, which is rewritten.
@@ -30,12 +30,12 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
-        value, lookups = cast(np.ndarray, graph.value(name)), readers[name]  # A large constant.
+        value, lookups = cast(np.ndarray, graph.value(name)), readers[name]
         packed, step = _pack_weights(value, kind)
-        # A weight above 65504 overflows in float16: this tensor stays as it is.
+        # A weight above 65504 overflows in float16, so this constant stays in float32.
         if not np.isfinite(packed).all():
             continue
-        if all(_looks_up(node, name) for node in lookups):
+        if all(_looks_up(graph, node, name) for node in lookups):
             graph.set_constant(name, packed)
             for lookup in lookups:
                 _unpack_rows(graph, lookup, step)
@@ -51,25 +51,29 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the packed weights, and the step that multiplies them."""
+    """Return the packed weights, and their step [last axis]; None without a step."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None
     step = np.abs(value).max(axis=tuple(range(value.ndim - 1))) / 127
-    # A channel of zeros: any step will do, but 0 / 0 is NaN.
+    # For a channel of zeros, any step except 0 is right: 0 / 0 would be NaN.
     step = np.where(step > 0, step, 1).astype(np.float32)
     return np.rint(value / step).astype(np.int8), step
 
 
-def _looks_up(node: tf.compat.v1.NodeDef, table: str) -> bool:
-    return node.op == "GatherV2" and node.input[0] == table and table not in node.input[1:]
+def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bool:
+    """Return whether a node reads rows of a table. A step fits rows, which keep the last axis."""
+    if node.op != "GatherV2" or node.input[0] != table or table in node.input[1:]:
+        return False
+    axis = graph.value(node.input[2])
+    return axis is not None and int(axis) == 0
 
 
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """Let a lookup read packed rows; the node with its name now unpacks them."""
-    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack_weights` has set it.
+    """Let a lookup read packed rows; the node with the lookup's name then unpacks them."""
+    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack_weights` has packed it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)
     _unpack_weights(graph, lookup.name, source, table.dtype, step)

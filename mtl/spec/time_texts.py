@@ -83,6 +83,8 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
     lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
     is_time &= (month >= 1) & (parts["day"] <= lengths) & (parts["hour"] < 24)
+    # A second 60 is a leap second.
+    is_time &= (parts["minute"] < 60) & (parts["second"] <= 60)
     days = _count_days(year, month, parts["day"])
     return {**parts, "days": days, "weekday": (days + 3) % 7}, is_time
 

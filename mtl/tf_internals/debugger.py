@@ -1,4 +1,4 @@
-"""TensorFlow's debugger of session calls (tfdbg), which is private.
+"""Uses TensorFlow's debugger of session calls (tfdbg), which is private.
 
 options = debugger.watch_tensors(graph, "/tmp/step_20")      # for `session.run(..., options)`
 dump = debugger.open_dump("/tmp/step_20")
@@ -17,9 +17,11 @@ from mtl.deferred import tf, tf1
 
 
 def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
-    """Return the options with which a session call writes every tensor to a folder.
+    """Return options that let a session call write every tensor to a folder.
 
-    The folder must be absent or empty.
+    Args:
+      graph: the graph of the session.
+      folder: a folder that does not exist or is empty.
     """
     options = tf1.RunOptions()
     debug_utils.watch_graph(
@@ -30,26 +32,26 @@ def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
 
 def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
     """Return settings of a session that keeps the names of ops and folds no ops."""
-    made = tf1.ConfigProto()
-    made.CopyFrom(config)
-    made.graph_options.rewrite_options.disable_meta_optimizer = True
-    made.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
-    return made
+    result = tf1.ConfigProto()
+    result.CopyFrom(config)
+    result.graph_options.rewrite_options.disable_meta_optimizer = True
+    result.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return result
 
 
 def open_dump(folder: str) -> Any:
-    """Return the files of `watch_tensors` as a `DebugDumpDir`, which reads tensors lazily."""
+    """Open the files of `watch_tensors` as a `DebugDumpDir`, which reads tensors when needed."""
     return debug_data.DebugDumpDir(folder, validate=False)
 
 
 def list_nodes(dump: Any) -> Iterator[tf.compat.v1.NodeDef]:
-    """Yield the nodes that ran, without the debugger's own; loops and branches are flat."""
+    """Yield the nodes that ran, also inside loops and branches, without nodes of the debugger."""
     for graph in dump.reconstructed_non_debug_partition_graphs().values():
         yield from graph.node
 
 
 class Prompt(tf.compat.v1.train.SessionRunHook):
-    """Opens tfdbg in the terminal before and after the session calls for which `is_due` holds."""
+    """Opens tfdbg in the terminal before and after session calls for which `is_due` is True."""
 
     def __init__(self, is_due: Callable[[], bool]):
         self._hook, self._is_due, self._is_open = hooks.LocalCLIDebugHook("readline"), is_due, False
@@ -64,7 +66,7 @@ class Prompt(tf.compat.v1.train.SessionRunHook):
             self._is_open = False
 
     def show_failure(self, error: tf.errors.OpError) -> None:
-        """Open tfdbg for the tensors of a failed call; TensorFlow tells hooks nothing of it."""
+        """Open tfdbg for the tensors of a failed call, for which TensorFlow calls no hook."""
         if self._is_open:
             action = self._hook._performed_action
             request = framework.OnRunEndRequest(action, tf1.RunMetadata(), tf_error=error)

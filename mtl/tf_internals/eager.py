@@ -1,4 +1,4 @@
-"""Eager execution in a process that builds graphs, for code that needs it.
+"""Executes code eagerly in a process that builds graphs.
 
 with eager.execute_eagerly():
     converter = tf.lite.TFLiteConverter.from_saved_model(path)
@@ -29,17 +29,20 @@ def execute_eagerly() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def create_variables(values: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Let eager code create variables by name with these values, and reuse them.
+    """Let eager code create variables with given first values, and reuse them by name.
+
+    Args:
+      values: {name of a variable: its first value}.
 
     Raises:
-      UserError: the code creates a variable of another name.
+      UserError: the code creates a variable with another name.
     """
 
     def create(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
         name = settings["name"]
-        fix = "Keras names its weights otherwise in eager code: use tf1.get_variable."
-        is_known = name in values
-        checks.require(is_known, "the eager model", "create variables of the graph", name, fix)
+        fix = "Keras uses other names in eager code: use tf1.get_variable."
+        is_in_graph = name in values
+        checks.require(is_in_graph, "the eager model", "create variables of the graph", name, fix)
         return next_creator(**{**settings, "initial_value": values[name]})
 
     with (

@@ -1,4 +1,4 @@
-"""Finds the functions that a graph calls by name, with TensorFlow's private API.
+"""Finds the functions that a graph calls, which the public API does not list.
 
 for operation in functions.called_operations(tf.compat.v1.get_default_graph()): ...
 """
@@ -13,11 +13,11 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yield the operations of all functions that the graph calls, directly or not."""
+    """Yield the operations of all functions that a graph calls, directly or indirectly."""
     for operation in graph.get_operations():
         if operation.type in _CALLS:
-            called = graph._get_function(operation.get_attr("f").name)
-            # The graph may know a function of a loaded SavedModel only by its definition.
-            if isinstance(getattr(called, "graph", None), tf.Graph):
-                yield from called.graph.get_operations()
-                yield from called_operations(called.graph)
+            function = graph._get_function(operation.get_attr("f").name)
+            # A function of a loaded SavedModel may have only a definition, but no graph.
+            if isinstance(getattr(function, "graph", None), tf.Graph):
+                yield from function.graph.get_operations()
+                yield from called_operations(function.graph)

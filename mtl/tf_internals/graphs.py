@@ -1,4 +1,4 @@
-"""Finds the graph around a loop or a branch, and ops by their nodes, which `tf.Graph` hides."""
+"""Finds graphs and ops of loops and branches, to which the public API has no access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def outermost_graph() -> tf.Graph:
-    """Return the graph that is being built, also from within its loops and branches."""
+    """Return the graph that is being built, also from inside its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):
@@ -21,21 +21,21 @@ def outermost_graph() -> tf.Graph:
 
 
 def depends_on(tensor: tf.Tensor, given: Any) -> bool:
-    """Return True if a tensor depends on one of these nested tensors of the same graph.
+    """Return True if a tensor depends on one of several other tensors.
 
     Args:
       tensor: a tensor.
-      given: tensors in any nesting, also ragged and sparse ones.
+      given: tensors of the same graph in any nesting, also ragged and sparse tensors.
     """
-    known = {one.ref() for one in tf.nest.flatten(given, expand_composites=True)}
-    left, seen = [tensor], set()
-    while left:
-        one = left.pop()
-        if one.ref() in known:
+    sources = {source.ref() for source in tf.nest.flatten(given, expand_composites=True)}
+    pending, visited = [tensor], set()
+    while pending:
+        current = pending.pop()
+        if current.ref() in sources:
             return True
-        if one.op not in seen:
-            seen.add(one.op)
-            left += one.op.inputs
+        if current.op not in visited:
+            visited.add(current.op)
+            pending += current.op.inputs
     return False
 
 
@@ -44,30 +44,30 @@ def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
 
     Args:
       graph: the graph, or the graph of a function.
-      name: the name of a node, such as "loop/body/_12/add" for one in the body of a loop.
+      name: the name of a node, such as "loop/body/_12/add" for a node in the body of a loop.
 
     Returns:
-      The operation; None if there is none.
+      The operation; None if the node does not exist.
     """
     try:
         return graph.get_operation_by_name(name)
     except (KeyError, ValueError):
-        found = _IN_CALLED.fullmatch(name)
-    caller = find_operation(graph, found.group(1)) if found else None
-    if found is None or caller is None:
+        match = _IN_CALLED.fullmatch(name)
+    caller = find_operation(graph, match.group(1)) if match else None
+    if match is None or caller is None:
         return None
     for key in _CALLED:
         if key in caller.node_def.attr:
-            called = caller.graph._get_function(caller.node_def.attr[key].func.name)
-            inside = getattr(called, "graph", None)
-            operation = inside and find_operation(inside, found.group(2))
+            function = caller.graph._get_function(caller.node_def.attr[key].func.name)
+            inner = getattr(function, "graph", None)
+            operation = inner and find_operation(inner, match.group(2))
             if operation is not None:
                 return operation
     return None
 
 
 def forward_operation(operation: tf.Operation) -> tf.Operation | None:
-    """Return the forward operation of an operation of a gradient; None for others."""
+    """Return the forward operation to which an operation of a gradient belongs; None for others."""
     forward = getattr(operation, "_original_op", None)
     if forward is None and operation._control_flow_context is None:
         return None

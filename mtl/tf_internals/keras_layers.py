@@ -1,4 +1,4 @@
-"""Layers of Keras inside a graph of ours: their updates, their losses and their dtype."""
+"""Uses layers of Keras inside a graph: their updates, their losses and their number format."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ with deferred.imports():
 def collect_updates(model: Any, inputs: Any) -> None:
     """Add the updates and penalties of a Keras model to the collections of the graph.
 
-    The updates of a call on these inputs, as of batch normalisation, join UPDATE_OPS. The losses of
-    its weights, of its activities and of `add_loss` join REGULARIZATION_LOSSES. Inputs that are new
-    tensors tell one call from another: pass them through `tf.identity` if you call a model twice.
+    Updates, such as of batch normalisation, go to UPDATE_OPS. Losses of weights, of activities and
+    of `add_loss` go to REGULARIZATION_LOSSES. If you call a model twice, pass its inputs through
+    `tf.identity`, because calls are distinguished by their input tensors.
+
+    Args:
+      model: the Keras model.
+      inputs: the inputs of the call, tensors in any nesting.
 
     Raises:
       UserError: a loss is not a scalar.
     """
     for update in model.get_updates_for(inputs):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-    # Losses of a call are kept, and those of weights are computed anew wherever they are asked for.
-    kept = model.losses
+    # `model.losses` returns the same tensors for losses of calls, but new tensors for losses of
+    # weights.
+    earlier = model.losses
     for loss in model.losses:
-        is_of_call = any(loss is other for other in kept)
+        is_of_call = any(loss is other for other in earlier)
         if is_of_call and not graphs.depends_on(loss, inputs):
             continue
         rule = "be a scalar, such as a mean over rows"
@@ -39,7 +44,7 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
-    """Let layers made in this context compute in `dtype`, with weights of 32 bits."""
+    """Let layers of Keras 2 that this context creates compute in `dtype`, with float32 weights."""
     if dtype == tf.float32 or not keras_lib.in_use().startswith("2."):
         yield
         return
@@ -53,5 +58,5 @@ def computing(dtype: Any) -> Iterator[None]:
 
 
 def is_cast(weight: Any) -> bool:
-    """Return True if layers get a weight cast to the type in which they compute."""
+    """Return True if a Keras weight is cast to the type in which its layer computes."""
     return hasattr(weight, "_cast_dtype")

@@ -1,7 +1,7 @@
-"""Applies gradients that all replicas already have in common.
+"""Applies gradients that are already summed over all replicas.
 
 A `tf.compat.v1.train.Optimizer` sums gradients over the replicas. Clipping and balancing need the
-sums earlier; the optimizer would sum them a second time.
+sums earlier, so the optimizer would sum them a second time.
 
 moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """
@@ -22,10 +22,10 @@ def apply_reduced(
     """Apply gradients that are equal in every replica, as `optimizer.apply_gradients` does.
 
     Args:
-      optimizer: of TensorFlow 1.
+      optimizer: an optimizer of TensorFlow 1.
       gradients_and_variables: N pairs.
-      when: True to apply. A bool scalar of the graph, equal in every replica, puts the update into
-        a branch: if it is False, variables and state do not change.
+      when: True, or a bool scalar in the graph, equal in every replica. If the scalar is False, no
+        variable and no state changes.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         pairs = list(gradients_and_variables)
@@ -33,8 +33,8 @@ def apply_reduced(
 
     def apply_everywhere(strategy: tf.distribute.Strategy, pairs: Sequence, when: Any) -> Any:
         when = strategy.experimental_local_results(when)[0]
-        # Of what TensorFlow offers only this private method skips the sum, and updates mirrored
-        # variables by their copies, as sparse updates need.
+        # Only this private method skips the sum and updates each copy of a mirrored variable, which
+        # sparse updates need.
         return _run_if(when, lambda: optimizer._distributed_apply(_Reduced(strategy), pairs))
 
     context = tf.distribute.get_replica_context()
@@ -46,17 +46,17 @@ def _run_if(when: tf.Tensor | bool, operation: Callable[[], tf.Operation]) -> tf
 
 
 class _Reduced:
-    """A strategy, or its `extended`, for which a sum over the replicas is done already."""
+    """A strategy, or its `extended`, that does not sum gradients over the replicas."""
 
-    def __init__(self, of: Any):
-        self._of = of
+    def __init__(self, strategy: Any):
+        self._strategy = strategy
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
+        return getattr(self._strategy, name)
 
     @property
     def extended(self) -> _Reduced:
-        return _Reduced(self._of.extended)
+        return _Reduced(self._strategy.extended)
 
     def batch_reduce_to(self, op: Any, values_and_variables: Sequence) -> list:
         return [value for value, _ in values_and_variables]

@@ -21,7 +21,7 @@ FILE = "saved_model.pb"
 
 
 def read(directory: str) -> Any:
-    """Return the one MetaGraphDef of a SavedModel."""
+    """Return the MetaGraphDef of a SavedModel."""
     return _read_proto(directory).meta_graphs[0]
 
 
@@ -31,18 +31,18 @@ def edited(directory: str) -> Iterator[Any]:
     proto = _read_proto(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:
-        # With maps in order, equal graphs have equal bytes.
+        # Deterministic, so that equal graphs have equal bytes.
         file.write(proto.SerializeToString(deterministic=True))
 
 
 def assets(meta_graph: Any) -> dict[str, str]:
-    """Return {constant that held a file's path: name of the file in the SavedModel}."""
-    found = [*meta_graph.asset_file_def]
-    packed = meta_graph.collection_def.get(tf.compat.v1.saved_model.ASSETS_KEY)
-    for asset in packed.any_list.value if packed else ():
-        found.append(meta_graph_pb2.AssetFileDef())
-        asset.Unpack(found[-1])
-    return {asset.tensor_info.name.partition(":")[0]: asset.filename for asset in found}
+    """Return {constant with the path of a file: name of the file in the SavedModel}."""
+    definitions = [*meta_graph.asset_file_def]
+    collection = meta_graph.collection_def.get(tf.compat.v1.saved_model.ASSETS_KEY)
+    for asset in collection.any_list.value if collection else ():
+        definitions.append(meta_graph_pb2.AssetFileDef())
+        asset.Unpack(definitions[-1])
+    return {asset.tensor_info.name.partition(":")[0]: asset.filename for asset in definitions}
 
 
 def _read_proto(directory: str) -> Any:

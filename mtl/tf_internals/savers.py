@@ -1,4 +1,4 @@
-"""Gives a graph a saver like Estimator's that saves or restores some variables differently."""
+"""Adds a saver to a graph that saves or restores some variables differently than Estimator's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from mtl.deferred import tf, tf1
 
 
 def add_saver(builder: saver_lib.BaseSaverBuilder) -> tf.compat.v1.train.Saver:
-    """Give the graph a saver of all its variables, and return it; this builder makes its ops."""
+    """Add a saver of all variables to the graph, and return it.
+
+    Args:
+      builder: builds the ops of the saver.
+    """
     saver = tf1.train.Saver(
         sharded=True,
         max_to_keep=None,

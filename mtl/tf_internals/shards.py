@@ -1,9 +1,9 @@
-"""Shards: variables that together are a larger one, which a partitioner has cut by rows.
+"""Finds shards: variables that hold some rows of a larger variable.
 
 shards.find_shard(variable)           # Shard(name="features/hashed_user/embedding", ..., first=500)
 
-TensorFlow saves shards, and the optimizer's state of them, as one tensor of that name. Its public
-API does not name the shards.
+A partitioner cuts a variable into shards. TensorFlow saves all shards of a variable, and their
+optimizer state, as one tensor. Its public API does not tell whether a variable is a shard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mtl.deferred import tf
 
 
 class Shard(NamedTuple):
-    """Name and shape of the whole variable, and the first row of this part of it."""
+    """The place of a shard: the name and shape of the whole variable, and the first row."""
 
     name: str
     shape: list[int]

@@ -1,4 +1,4 @@
-"""A saver that saves one variable as many, and restores it from them.
+"""A saver that saves the slices of a variable under different names, and restores it from them.
 
 stack_saver.add_stack_saver({id(variable): (("head/a/logits/bias", "head/b/logits/bias"), 0)})
 """
@@ -22,7 +22,7 @@ Stacks = Mapping[int, tuple[Sequence[str], int]]
 
 
 def add_stack_saver(stacks: Stacks) -> tf.compat.v1.train.Saver:
-    """Give the graph a saver of all its variables, as Estimator would, these by their members."""
+    """Add a saver of all variables to the graph; it saves stacks by the names of their members."""
     return savers.add_saver(_Builder(stacks))
 
 
@@ -32,8 +32,8 @@ class _Builder(saver_lib.BulkSaverBuilder):
         self._stacks = stacks
 
     def _build_internal(self, names_to_saveables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        found = {id(saveable) for saveable in names_to_saveables}
-        if not found >= self._stacks.keys():  # They would be saved under the names of others.
+        ids = {id(saveable) for saveable in names_to_saveables}
+        if not ids >= self._stacks.keys():  # A stack would be saved under the name of the variable.
             raise ValueError("A stack is not among the variables of the graph.")
         saveables = [
             _Members(saveable, *self._stacks[id(saveable)])
@@ -45,13 +45,13 @@ class _Builder(saver_lib.BulkSaverBuilder):
 
 
 class _Members(saveable_object.SaveableObject):
-    """Saves the slices of a variable along an axis, one under each name."""
+    """Saves each slice of a variable along an axis under its own name."""
 
     def __init__(self, variable: tf.Variable, names: Sequence[str], axis: int):
         self._axis = axis
         with tf.device(variable.device):
             value = variable.read_value()
-        # Files are written from the memory of the host.
+        # On the CPU, because checkpoints are written from the memory of the host.
         with tf.device("/device:CPU:0"):
             parts = tf.unstack(tf.identity(value), len(names), axis)
         specs = [
@@ -63,7 +63,7 @@ class _Members(saveable_object.SaveableObject):
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Sequence | None
     ) -> tf.Operation:
-        """Return the op that puts the slices back."""
+        """Return the op that assigns the stacked slices to the variable."""
         del restored_shapes
         value = tf.ensure_shape(tf.stack(restored_tensors, self._axis), self.op.shape)
         with tf.device(self.op.device):

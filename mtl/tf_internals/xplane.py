@@ -1,4 +1,4 @@
-"""Reads the files of TensorFlow's profiler, by its private messages.
+"""Reads the files of TensorFlow's profiler, whose protocol buffers are private.
 
 for plane in xplane.read("runs/a/plugins/profile/2026_11_24"):
     for line in plane.lines:                                  # a thread, or a stream of a GPU
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """A device, such as /host:CPU, and its threads or streams: {name: events in their order}."""
+    """A device, such as /host:CPU, and its threads or streams: pairs (name, events in order)."""
 
     name: str
     lines: list[tuple[str, list[Event]]]
@@ -63,5 +63,5 @@ def _read_line(plane: Any, line: Any) -> list[Event]:
 def _read_value(plane: Any, stat: Any) -> Any:
     kind = stat.WhichOneof("value")
     value = getattr(stat, kind) if kind else None
-    # Repeated texts are stored once, among the names of statistics.
+    # A repeated text is stored once, among the names of statistics.
     return plane.stat_metadata[value].name if kind == "ref_value" else value

@@ -18,9 +18,9 @@ with deferred.imports():
 
 
 def add_zeros_saver(lacking: Collection[str]) -> None:
-    """Give the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
+    """Add a saver of all variables to the graph; it restores zeros for the variables `lacking`."""
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
-        return  # Of another replica.
+        return  # Another replica has already added a saver.
     savers.add_saver(_Builder(lacking))
 
 
@@ -32,12 +32,12 @@ class _Builder(saver_lib.BulkSaverBuilder):
     def bulk_restore(
         self, filename_tensor: tf.Tensor, saveables: Sequence[Any], *settings: Any
     ) -> list[tf.Tensor]:
-        there = [saveable for saveable in saveables if saveable.name not in self._lacking]
-        read = iter(super().bulk_restore(filename_tensor, there, *settings) if there else ())
+        saved = [saveable for saveable in saveables if saveable.name not in self._lacking]
+        tensors = iter(super().bulk_restore(filename_tensor, saved, *settings) if saved else ())
         return [
             tf.zeros(spec.tensor.shape, spec.dtype)
             if saveable.name in self._lacking
-            else next(read)
+            else next(tensors)
             for saveable in saveables
             for spec in saveable.specs
         ]

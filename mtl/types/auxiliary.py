@@ -21,8 +21,8 @@ class Activations(Protocol):
       towers: {task: [B, H]}, with the outputs that tasks share.
       logits: {task: [B, C]}.
       heads: {task: its head}.
-      draws_by_step: True if the network draws numbers, such as for dropout; known after `run`.
-      emitted: {name: [B]}, the losses that columns and networks emit in the plain pass (see
+      draws_by_step: True if the network draws random numbers, such as for dropout; set after `run`.
+      emitted: {name: [B]}, the losses that columns and networks emit in the first pass (see
         `emitted_losses`).
     """
 
@@ -48,7 +48,8 @@ class Activations(Protocol):
 
         Args:
           inputs: inputs in place of the encoded columns.
-          draw: 0 repeats the draws of the plain pass, such as dropout; other numbers draw anew.
+          draw: 0 repeats the random draws of the first pass, such as dropout; other numbers draw
+            anew.
           replace: trainable variable -> the tensor that the network reads in its place.
         """
 
@@ -108,22 +109,22 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def weight(self) -> float | training.Schedule:
-        """The factor of the loss, beside balancing; 0 builds nothing of the loss."""
+        """The factor of the loss, applied beside balancing; 0 leaves the loss out of the graph."""
         return 1.0
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The tasks without a loss (`UnlabelledHead.has_loss`) that it can teach."""
+        """The tasks that can learn from this loss, if their heads add no loss (`has_loss`)."""
         return ()
 
     @property
     def own_heads(self) -> Sequence[heads_lib.Head]:
-        """The heads that it builds itself; their labels are checked like the labels of tasks."""
+        """The heads that the loss builds; their labels are checked like the labels of tasks."""
         return ()
 
     @property
     def label_fields(self) -> Sequence[str]:
-        """The label fields that it reads itself, beside the fields of the model's heads."""
+        """The label fields that the loss reads, beside the fields of the model's heads."""
         fields = []
         for head in parts.read_member(self, AuxiliaryLoss, "own_heads"):
             weight = parts.read_member(head, heads_lib.Head, "weight")
@@ -135,20 +136,20 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def reads_average(self) -> bool:
-        """True if it reads the averages of the weights, which `Update.average` keeps."""
+        """True if the loss reads the averages of the weights, which `Update.average` keeps."""
         return False
 
     @property
     def reads_labels(self) -> bool:
-        """True if it reads labels of single rows, which mixed rows do not have."""
+        """True if the loss reads labels of single rows, which mixed rows do not have."""
         return bool(parts.read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
     def reads_features(self) -> bool:
-        """True if it reads features of single rows.
+        """True if the loss reads features of single rows.
 
-        If `MultiTaskModel.mixing` mixes rows, the network runs once more on rows that are not mixed
-        for such a loss. Other losses see mixed rows, without features or labels.
+        If `MultiTaskModel.mixing` mixes rows, the network runs once more for such a loss, on rows
+        that are not mixed. Other losses see mixed rows, without features or labels.
         """
         return False
 
@@ -159,9 +160,9 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def needs_draws(self) -> bool:
-        """True if it only compares draws of the network, such as dropout.
+        """True if the loss only compares outputs under different random draws, such as dropout.
 
-        Without draws, as in evaluation, such a loss is 0.
+        Without random draws, as in evaluation, this loss is 0.
         """
         return False
 
@@ -172,5 +173,5 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def trainable(self) -> bool:
-        """True if its variables may move."""
+        """True if training may change the variables of the loss."""
         return True

@@ -11,7 +11,7 @@ from mtl.types import emitting, training, values
 
 
 class Statistics(Protocol):
-    """Statistics of the training split, gathered before the first step for columns and others."""
+    """Statistics of the training split for columns, heads and metrics, before the first step."""
 
     @abc.abstractmethod
     def for_column(self, column: str) -> Mapping[str, values.Json]:
@@ -25,7 +25,7 @@ class Statistics(Protocol):
 class Accumulator(Protocol):
     """Gathers statistics for a column or a head, in one pass over the training split.
 
-    Its `repr` must show its settings: statistics are reused only if they match.
+    Its `repr` must show its settings: a later start reuses statistics only if this text is equal.
     """
 
     @abc.abstractmethod
@@ -59,8 +59,8 @@ class RowNames(NamedTuple):
       first, last: the range of the names for this variable; `last` None includes all from `first`.
       are_grouped: True if a row stands for several names, by their order; its meaning changes if
         any name changes.
-      are_a_set: True if the order of such names does not matter, and added names do not change the
-        meaning of a row.
+      are_a_set: True if the order of grouped names does not matter, and added names do not change
+        the meaning of a row.
     """
 
     names: Sequence[str] | str
@@ -102,12 +102,12 @@ class Column(emitting.Emitting, Protocol):
         return self(features, fitted)
 
     def accumulators(self) -> Mapping[str, Accumulator]:
-        """Return accumulators for its statistics, by the names that statistics keep."""
+        """Return the accumulators of its statistics, {name in the statistics: accumulator}."""
         return {}
 
     @property
     def reads_files(self) -> bool:
-        """True if its texts are the bytes of files, such as images."""
+        """True if the texts of its fields are the bytes of files, such as images."""
         return False
 
     def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
@@ -122,12 +122,12 @@ class Column(emitting.Emitting, Protocol):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The files that its settings name, {column: path}; a run keeps their checksums."""
+        """The files that the settings name, {column: path}; a run keeps their checksums."""
         return {}
 
     @property
     def trainable(self) -> bool:
-        """True if its variables may move."""
+        """True if training may change the variables of the column."""
         return True
 
     def keys(self, features: values.Tensors) -> Mapping[str, tf.Tensor]:
@@ -150,7 +150,7 @@ class Column(emitting.Emitting, Protocol):
           fitted: the statistics of the training split, such as vocabularies.
 
         Returns:
-          {limited field: bool [N], True for unknown ones among the N values of the batch}.
+          {limited field: bool [N]}, True for each of the N values of the batch that is unknown.
         """
         del features, fitted
         return {}
@@ -178,12 +178,12 @@ class Column(emitting.Emitting, Protocol):
 
     @property
     def parts(self) -> Sequence[Column]:
-        """The columns that it contains; empty if it reads only fields."""
+        """The columns inside this column; empty if it reads only fields."""
         return ()
 
     @property
     def reads_columns(self) -> Sequence[str]:
-        """The other columns that it reads; a call gets them as a third argument."""
+        """The other columns whose outputs this column reads, the third argument of a call."""
         return ()
 
 
@@ -194,8 +194,8 @@ class Table(NamedTuple):
       size: the number of ids, which are in [0, size).
       dimension: the width of a vector.
       stddev: the standard deviation of first values; None for `dimension ** -0.5`.
-      counts: the number of times that the training split holds ids of each block of
-        `Embedding.block_ends`; empty if it is not known.
+      counts: the number of occurrences in the training split of the ids of each block of
+        `Embedding.block_ends`; empty if unknown.
     """
 
     size: int
@@ -242,7 +242,7 @@ class Augmentation(Protocol):
     @property
     @abc.abstractmethod
     def num_draws(self) -> int:
-        """The number of draws that it takes for an image."""
+        """The number of random draws that an image takes."""
 
     @abc.abstractmethod
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
@@ -258,7 +258,7 @@ class Augmentation(Protocol):
 
     @property
     def moves_pixels(self) -> bool:
-        """True if it may move pixels, which labels that are maps do not follow."""
+        """True if it may move pixels; labels that are maps would not move with them."""
         return True
 
 
@@ -279,11 +279,11 @@ class HistoryEncoder(Protocol):
 
     @property
     def needs_target(self) -> bool:
-        """True if it compares events with a target, such as the item that may be clicked."""
+        """True if the encoder compares events with a target, such as an item offered to a user."""
         return False
 
     def name_losses(self, history: str) -> Mapping[str, float | training.Schedule]:
-        """Return the losses that it hands to `mtl.step.outlets` for a history, {name: weight}."""
+        """Return the losses that a history emits to `mtl.step.outlets`, {name: weight}."""
         del history
         return {}
 
@@ -294,7 +294,7 @@ class HistoryEncoder(Protocol):
 
     @property
     def weighs_events(self) -> bool:
-        """True if it adds the weights of events to `mtl.step.shown`, as "attention" [B, L]."""
+        """True if it hands the weights of events to `mtl.step.outlets`, as "attention" [B, L]."""
         return False
 
 
@@ -332,5 +332,5 @@ class Tokenizer(Protocol):
 
     @property
     def file(self) -> str | None:
-        """The file that its settings name, or None; a run keeps its checksum."""
+        """The file that the settings name, or None; a run keeps its checksum."""
         return None

@@ -55,8 +55,8 @@ class RowOrder(Protocol):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows in some batches.
 
-        The numbers depend on nothing but the settings, the step and the position: so any number of
-        workers shares a batch, and a run can go on at any step.
+        The numbers depend only on the settings, the step and the position. So any number of workers
+        can share a batch, and a run can continue at any step.
 
         Args:
           steps: S steps that follow one another, int64 [S].
@@ -72,7 +72,7 @@ class RowOrder(Protocol):
         return False
 
     def describe(self, steps: int) -> list[str]:
-        """Return lines about the order of so many steps, for the log."""
+        """Return lines for the log that describe the order of the rows in `steps` steps."""
         del steps
         return []
 
@@ -140,7 +140,7 @@ class Source(Protocol):
         return "string"
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the same records in tensors [n, ...] of any n; None if it has only `records`.
+        """Return the records of a split in tensors [n, ...] of any n; None if only singly.
 
         Passes that only read use blocks, because single records cost microseconds each. Training
         uses `records`, unless it keeps all of them in memory.
@@ -149,10 +149,10 @@ class Source(Protocol):
         return None
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
-        """Return {field: its values in some rows} of all rows in turn; None if only `decode` can.
+        """Return all rows in turn, as maps {field: the values of some rows}; None without a way.
 
-        The values have the forms of `mtl.data.packed`. `Pipeline.cache` asks for them. To go
-        through them may raise `DecodeOnlyError`, after some rows; `decode` then reads all rows.
+        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps them in memory. The
+        iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
         """
         del split, spec
         return None
@@ -184,7 +184,7 @@ class Source(Protocol):
 
     @property
     def orders_rows(self) -> bool:
-        """True if the source decides how often and when rows come up, as a mixture does."""
+        """True if the source decides when and how often training takes each row, as a mixture."""
         return False
 
     @property
@@ -197,7 +197,7 @@ class Source(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split by `take_rows`.
 
-        A source with `orders_rows` is asked, and returns one.
+        Training calls it if `orders_rows` is True; the result must then be an order, not None.
 
         Args:
           split: the split.
@@ -212,7 +212,7 @@ class Source(Protocol):
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records, a batch for `decode`, of rows with these numbers, int64 [B]."""
         del split, rows
-        return {}  # A source with neither `list_rows` nor `orders_rows` is not asked.
+        return {}  # Training calls it only if the source has `list_rows` or `orders_rows`.
 
 
 @runtime_checkable
@@ -223,7 +223,7 @@ class BatchSampler(Protocol):
         """Fail unless a specification has the fields that it reads."""
 
     def require_room(self, statistics: columns.Statistics, rows: int) -> None:
-        """Fail unless the training split suits parts of a batch of so many rows."""
+        """Fail unless each unit of the training split, such as a group, fits into `rows` rows."""
 
     def form_batches(
         self,
@@ -258,7 +258,7 @@ class RowSampler(Protocol):
 
     @property
     def order_field(self) -> str | None:
-        """The field that decides, with one value a row; None if it draws from a stream alone."""
+        """The field that decides the order, one value for each row; None if there is no field."""
         return None
 
     def order_rows(
@@ -273,7 +273,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        A sampler with `order_field` is asked, and returns one.
+        Training calls it if `order_field` is set; the result must then be an order, not None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].

@@ -11,7 +11,7 @@ class Emitting(Protocol):
 
     @property
     def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
-        """The auxiliary losses that it hands to `mtl.step.outlets`, {name: weight}."""
+        """The auxiliary losses that the part emits to `mtl.step.outlets`, {name: weight}."""
         return {}
 
     @property

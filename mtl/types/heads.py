@@ -30,8 +30,7 @@ class Head(Protocol):
 
     A head may have more members: those of `FittedHead`, `CalibratedHead`, `ClassHead`, `MapHead`,
     `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`, `JointHead`,
-    `NamingHead` and `CheckingHead`. A head without a member has the default that the protocol
-    declares.
+    `NamingHead` and `CheckingHead`. If a head lacks a member, the default of that protocol holds.
     """
 
     name: str
@@ -125,7 +124,7 @@ class Head(Protocol):
 
     @property
     def field(self) -> str:
-        """The label field."""
+        """The label field that the head reads."""
         return self.name
 
     @property
@@ -135,7 +134,7 @@ class Head(Protocol):
 
     @property
     def trainable(self) -> bool:
-        """True if its variables may move."""
+        """True if training may change the variables of the head."""
         return True
 
 
@@ -143,7 +142,7 @@ class FittedHead(Protocol):
     """A head that learns statistics of its labels before training."""
 
     def accumulators(self) -> Mapping[str, columns.Accumulator]:
-        """Return accumulators for statistics of its labels, by the names that statistics keep."""
+        """Return accumulators of its labels, {name in the statistics: accumulator}."""
         return {}
 
     def fitted(self, statistics: columns.Statistics) -> Any:
@@ -179,12 +178,12 @@ class ClassHead(Protocol):
 
     @property
     def has_one_class(self) -> bool:
-        """True if each of its rows has one class of several."""
+        """True if each row has exactly one of several classes."""
         return bool(parts.read_member(self, ClassHead, "class_names"))
 
     @property
     def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
-        """The number of training rows of each class; None if it is not known."""
+        """The number of training rows of each class; None if unknown."""
         return None
 
     @property
@@ -221,7 +220,7 @@ class AddingHead(Protocol):
 
     @property
     def rows_added(self) -> int:
-        """The number of rows that `add_rows` puts into a training batch, in all of its parts."""
+        """The number of rows that `add_rows` adds to a whole training batch."""
         return 0
 
     def add_rows(
@@ -241,9 +240,14 @@ class BatchHead(Protocol):
     def see_batch(self, labels: values.Tensors) -> values.Tensors:
         """Return the labels of a step's whole batch, with added fields that its loss needs.
 
-        Training calls it once a step, before the batch is cut into slices: {field: [B, ...]} of
-        this replica -> the same, and maybe more. State for the next step is written by UPDATE_OPS.
-        Replicas can communicate here, but not in the loop over slices.
+        Training calls it once a step, before the batch is cut into slices. UPDATE_OPS write state
+        for the next step. Replicas can communicate here, but not in the loop over slices.
+
+        Args:
+          labels: {field: [B, ...]}, the labels of the batch on this replica.
+
+        Returns:
+          {field: [B, ...]}, with all fields of `labels`.
         """
         return labels
 
@@ -447,4 +451,4 @@ class TeachableHead(ComparableHead, Protocol):
 
     @abc.abstractmethod
     def recover_logits(self, predictions: values.Tensors) -> tf.Tensor:
-        """Return logits with these `Head.predictions`, {name: [B, ...]} -> [B, C]."""
+        """Return logits [B, C] from which `Head.predictions` are these, {name: [B, ...]}."""

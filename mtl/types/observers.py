@@ -40,7 +40,7 @@ class RunHooks(NamedTuple):
     Attributes:
       first: hooks that run before all others.
       of_steps: hooks of the kind `monitoring.hooks.StepHook`, which share their fetches.
-      before_saving: hooks that run after these, before checkpoints are saved and evaluated.
+      before_saving: hooks that run after `of_steps`, before checkpoints are saved and evaluated.
       last: hooks that run after saving and evaluation.
     """
 
@@ -53,10 +53,10 @@ class RunHooks(NamedTuple):
 class RunObserver:
     """Acts beside a training; each member does nothing by default.
 
-    `runs/observers.py` opens the observers of a run in each process, and calls their members in
-    this order. Only the chief prepares, builds hooks, saves and writes results. The chief, or the
-    evaluator of a cluster, evaluates and calls `watch_evaluation` and `log`. `launch.debug` also
-    opens observers, and calls the members that change the data and the graph of the step.
+    `runs/observers.py` opens the observers of a run in each process, and calls their members in the
+    order of this class. Only the chief prepares, builds hooks, saves and writes results. The chief,
+    or the evaluator of a cluster, evaluates and calls `watch_evaluation` and `log`. `launch.debug`
+    also opens observers, and calls the members that change the data and the graph of the step.
 
     Attributes:
       due_every: a session call ends at every multiple of these steps, so hooks see it.

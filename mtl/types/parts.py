@@ -16,7 +16,7 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     """Return a member of a part, or its default if the part lacks it.
 
     Args:
-      part: any part, also of a class that inherits from nothing.
+      part: any part; its class need not derive from the protocol.
       protocol: the protocol that declares the member, such as `Head`.
       name: the name of the member.
 
@@ -33,9 +33,9 @@ class EntrywisePart(Protocol):
 
     @property
     def is_entrywise(self) -> bool:
-        """True if it ignores the names of variables, and treats them entry by entry.
+        """True if the part ignores the names of variables, and treats them entry by entry.
 
-        A class answers for itself alone, because its subclasses may do anything.
+        Return False for subclasses of your class, because they may do anything.
         """
         return False
 

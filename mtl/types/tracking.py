@@ -86,7 +86,7 @@ class Tracker(Protocol):
 
     @property
     def destination(self) -> str:
-        """The place of tracked runs; with another destination, a run starts anew there."""
+        """The place of tracked runs, such as a server; a new place gets a new tracked run."""
         return ""
 
     @property

@@ -59,7 +59,7 @@ class ForwardPass(Protocol):
 
     @property
     def unweighted(self) -> values.Tensors | None:
-        """The losses before the tasks were weighted; None if they were not."""
+        """The losses before the tasks were weighted; None if no weighting was applied."""
 
 
 class Batch(Protocol):

@@ -40,6 +40,7 @@ class _Plain:
         (np.arange(5000), np.arange(10000)[:5000]),
         (np.array(["a", "b"], object), np.array(["a", "b"], object)),
         (np.arange(6).reshape(2, 3).T, np.array([[0, 3], [1, 4], [2, 5]])),
+        (_Part(np.arange(3)), _Part(np.arange(6)[:3])),
     ],
 )
 def test_settings_that_mean_the_same_are_the_same_text(one, other):
@@ -72,6 +73,7 @@ def test_settings_that_mean_the_same_are_the_same_text(one, other):
         (_Plain(), object()),
         (np.zeros(5000), np.where(np.arange(5000) == 2500, 1.0, 0)),
         (np.zeros(4), np.zeros([2, 2])),
+        (_Part(np.zeros(4)), _Part(np.ones(4))),
         (np.zeros(2), np.zeros(2, np.float32)),
     ],
 )

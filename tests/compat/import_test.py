@@ -176,7 +176,7 @@ def test_without_tf_keras_the_fix_is_to_install_it():
 def test_asking_for_keras_2_without_it():
     code = "import sys; sys.modules['tf_keras'] = None; import mtl.compat"
     message = _message(code, TF_USE_LEGACY_KERAS="1")
-    assert message.startswith("TF_USE_LEGACY_KERAS must be unset where tf-keras is not installed")
+    assert message.startswith("TF_USE_LEGACY_KERAS must be unset, as tf-keras is not installed")
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "tensorflow_estimator"])

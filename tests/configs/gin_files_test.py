@@ -279,7 +279,7 @@ MODEL = DATA + "experiment.Experiment.model = @model.MultiTaskModel()\n"
         (MODEL + "model.MultiTaskModel.update = @model.MultiTaskModel()\n", "line 7: @model.Multi"),
         (
             DATA + f"experiment.Experiment.run = {'[' * 60}{']' * 60}\n",
-            "line 6: .* hold at most 30",
+            "line 6: .* nest at most 30",
         ),
         (DATA + f"experiment.Experiment.run = {'[' * 5000}\n", "too many brackets"),
         (

@@ -47,7 +47,7 @@ def test_ctrl_c_while_tensorflow_is_imported(args, tmp_path):
 )
 def test_a_broken_tensorflow_is_one_line(source, module, says, tmp_path):
     done = start(tmp_path, *TRAIN, tensorflow=source)
-    place, fix = tmp_path / "tensorflow.py", "`python -m launch.doctor` looks at what is installed."
+    place, fix = tmp_path / "tensorflow.py", "`python -m launch.doctor` checks the installation."
     line = re.escape(f" failed ({place} line 1): {says}. {fix}\n")
     assert re.fullmatch(f"Error: importing '{module}'{line}", done.stderr)
     assert (done.returncode, done.stdout) == (2, "")

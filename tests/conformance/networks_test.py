@@ -251,7 +251,7 @@ def test_eager_code_computes_what_the_graph_does(network, served, row):
     with tf.Graph().as_default(), eager.execute_eagerly(), eager.create_variables(values):
         inputs = {column: tf.constant(value) for column, value in _inputs(row).items()}
         if row.name.endswith("_keras"):
-            with pytest.raises(checks.UserError, match="Keras names its weights otherwise"):
+            with pytest.raises(checks.UserError, match="Keras uses other names in eager code"):
                 _run_network(network, inputs, row.tasks, training=False)
             return
         towers = _run_network(network, inputs, row.tasks, training=False)

@@ -136,7 +136,7 @@ def test_replicas_start_warm_as_one_device_does_and_one_device_goes_on(train_alo
         ({"devices": ["/cpu:0"]}, 'Distribution.devices must be empty, got .*strategy "mirrored"'),
         (
             {"strategy": "mirrored", "devices": ["/gpu:7"]},
-            "Distribution.devices must be there, got '/gpu:7'. Visible GPUs: ",
+            "Distribution.devices must exist, got '/gpu:7'. Visible GPUs: ",
         ),
         (
             {"resources": 4},

@@ -80,7 +80,8 @@ def test_places(given, jobs, job, index, name, rank, watched):
         ),
         (
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
-            "TF_CONFIG.task.index must lie below the 1 of job 'worker', got 1",
+            "TF_CONFIG.task.index must be a number below 1, the number of processes of job "
+            "'worker', got 1",
         ),
         (
             '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}',

@@ -78,6 +78,24 @@ def test_other_texts_and_days_that_no_month_has_share_a_place(encode):
     assert [times.read_parts(text, times.ISO) is None for text in texts] == [*[True] * 6, False]
 
 
+@pytest.mark.parametrize(
+    ("text", "minute"),
+    [("2024-05-31 10:59", 60), ("2024-05-31 10:75", 0), ("2024-05-31 1099", 0)],
+)
+def test_a_minute_that_no_clock_shows_shares_the_extra_place(encode, text, minute):
+    column = features.TimeParts(names=["t"], units=["minute"])
+    encoded = encode([column], {"t": np.array([text])})
+    assert encoded["time_t_minute"][:, 0].tolist() == [minute]
+    assert (times.read_parts(text, times.ISO) is None) == (minute == 0)
+
+
+def test_a_leap_second_is_a_time_and_a_second_after_it_is_not():
+    texts = ["2016-12-31 23:59:60", "2016-12-31 23:59:61"]
+    _, is_time = time_texts.read_parts(tf.constant(texts), times.ISO)
+    assert is_time.numpy().tolist() == [True, False]
+    assert [times.read_parts(text, times.ISO) is not None for text in texts] == [True, False]
+
+
 def test_a_missing_number_is_no_time(encode):
     column = features.TimeParts(names=["t"], units=["hour"], form="seconds")
     encoded = encode([column], {"t": np.array([-1, -2, 0])})

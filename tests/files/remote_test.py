@@ -1,9 +1,11 @@
 """Files of object stores: found, copied and written whole; each mistake is one line."""
 
+import errno
 import os
 import re
 import socket
 import time
+import types
 
 import pytest
 
@@ -302,6 +304,33 @@ def test_a_file_that_does_not_fit_on_the_disk_is_refused(monkeypatch):
     monkeypatch.setitem(remote._versions, "s3://b/huge", remote.Version(1 << 60, 0))
     with pytest.raises(checks.UserError, match="s3://b/huge must fit into .* Set TMPDIR"):
         remote.copy_here("s3://b/huge")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FileNotFoundError(), "s3://b/a.csv is gone: it was there a moment ago."),
+        (OSError(errno.ENOSPC, "No space left"), "a.csv cannot be copied to .*: No space left."),
+    ],
+)
+def test_a_copy_that_fails_leaves_no_part_of_it(error, told, monkeypatch):
+    class Stream:
+        @staticmethod
+        def read(_):
+            if beginnings:
+                return beginnings.pop()
+            raise error
+
+    beginnings = [b"id,"]
+    system = types.SimpleNamespace(open_input_stream=lambda name, compression: Stream)
+    store = types.SimpleNamespace(system=system, name_inside=lambda path: "b/a.csv")
+    monkeypatch.setattr(stores, "connect", lambda path: store)
+    monkeypatch.setattr(stores, "ask", lambda path, request: request())
+    monkeypatch.setitem(remote._versions, "s3://b/a.csv", remote.Version(9, 0))
+    before = set(os.listdir(remote._open_folder()))
+    with pytest.raises(checks.UserError, match=told):
+        remote.copy_here("s3://b/a.csv")
+    assert set(os.listdir(remote._open_folder())) == before
 
 
 def test_copies_of_a_process_that_was_killed_are_removed(tmp_path, monkeypatch):

@@ -226,7 +226,7 @@ SAYS = {
     "no map as a tower": (
         lambda: build(make(networks.SharedBottom(trunk=TRUNK))),
         "MultiTaskModel.network, SharedBottom, tower 'far' must be a map, [B, H, W, C] of known "
-        "sizes, got (2, 3). The trunk networks.UNet gives maps.",
+        "sizes, got (2, 3). The trunk networks.UNet returns maps.",
     ),
     "a map for a number": (
         lambda: build(make(head=heads.Regression(name="far"))),
@@ -239,7 +239,7 @@ SAYS = {
     ),
     "cutmix": (
         lambda: make(mixing=mixing.CutMix()),
-        "MultiTaskModel.mixing must mix all pixels alike, as task 'far' labels each of them",
+        "MultiTaskModel.mixing must mix all pixels alike, as task 'far' has a label for each pixel",
     ),
     "vectors": (
         lambda: networks.UNet()({"a": tf.zeros([2, 4, 4, 1]), "b": tf.zeros([2, 3])}, True),

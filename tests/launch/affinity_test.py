@@ -56,7 +56,7 @@ def test_groups_are_told_and_each_has_a_command_that_trains_it(directory, launch
     ("args", "says"),
     [
         ((), "--model_dir must name the folder of a run, got None."),
-        (("--model_dir", "empty"), "--model_dir must be a run that measured affinities"),
+        (("--model_dir", "empty"), "--model_dir must be a run that has measured affinities"),
         (("--model_dir", "run", "--models", "3"), "--models must be at most 2"),
         (("--model_dir", "run", "--tasks", "rihc"), "one of rich, level, got 'rihc'. Did you"),
         (("--model_dir", "run", "--tasks", "rich"), "must have two tasks or more"),

@@ -88,7 +88,7 @@ def test_gin_files_are_refused_without_tensorflow(say, tmp_path):
     given += [["launch.evaluate", "--model_dir", "run"], ["launch.train"]]
     answers = say(*files, *given)
     says = [*(row[2] for row in REFUSED.values()), "there is no gin file", "has no parameter"]
-    says += ["has no parameter", "--model_dir must hold", "must be given"]
+    says += ["has no parameter", "--model_dir must hold", "must be set"]
     for (code, said), part in zip(answers, says, strict=True):
         assert code == 2 and part in said and len(said.splitlines()) == 1
 

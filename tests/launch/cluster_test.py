@@ -228,7 +228,7 @@ def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(starte
     stops = [line.partition("Stopped")[2] for line in said.splitlines() if "Stopped by" in line]
     assert len(stops) == 2 and len(set(stops)) == 1, said
     assert "Error: worker-0 has given no sign of life for" in said
-    assert "Starting all again, 2 of 2" in said
+    assert "Starting all processes again, 2 of 2" in said
     _assert_close(started / "lost", in_step[0], rtol=0)
 
 
@@ -293,7 +293,7 @@ def test_whoever_is_stopped_beside_parameter_servers_the_chief_saves(started, ru
     signals = ("worker-0", signal.SIGTERM), ("ps-0", signal.SIGTERM)
     said = run_in(started, *processes, "--", *arguments, signals=signals, code=STOPPED)
     for member, _ in signals:
-        assert f"{member} was stopped: so is the run." in said, said
+        assert f"{member} was stopped, so the whole run stops." in said, said
     for member in ("worker-0", "ps-0"):
         assert re.search(rf"{member} +\| Stopped by SIGTERM .* the chief", said), said
     saved = re.findall(r"chief-0 +\| Stopped by SIGTERM at step (\d+), which is saved", said)

@@ -26,6 +26,7 @@ def test_flags_are_those_of_the_help(verb, launch):
         (["mtl", "tr"], ["train"]),
         (["mtl", "train", "--dry"], ["--dry_run"]),
         (["mtl", "predict", "--output", "x.csv", "--check"], ["--checkpoint"]),
+        (["mtl", "clip_audit", "--check"], ["--checkpoint"]),
         (["mtl", "train", "--gin_file", "x"], []),
         (["mtl", "trian", "--dry"], []),
     ],

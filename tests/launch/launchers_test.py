@@ -257,7 +257,7 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
         assert (
             result.code == 0 and len((run.parent / "out" / "test.jsonl").open().readlines()) == 40
         )
-    assert "Predicted 0 rows, 1 files were there already" in result.err
+    assert "Predicted 0 rows, 1 files existed already" in result.err
 
 
 def test_what_a_run_cannot_learn_is_told_and_summed_up(tmp_path, launch):
@@ -537,7 +537,7 @@ def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
 @pytest.mark.parametrize(
     "verb, args, says",
     [
-        ("debug", (), "--step must be given where the run has not failed"),
+        ("debug", (), "--step must be set, because the run has not failed"),
         ("debug", ("--step", "-3"), "--step must be at least 0, got -3"),
         ("debug", ("--step", "x"), "flag --step=x"),
         ("debug", ("--step", "400"), "--step must be less than Run.train_steps, 20, got 400"),

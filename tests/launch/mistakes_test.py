@@ -181,7 +181,7 @@ MISTAKES = [
     flags("a setting as a flag", ("--epochs", "3"), "unknown flag '--epochs'. It is a setting"),
     flags("stray argument", ("toy.gin",), "unexpected argument 'toy.gin'"),
     flags("flag without a value", ("--gin_file",), "gin_file"),
-    flags("no flags", (), "--gin_file or --model_dir must be given"),
+    flags("no flags", (), "--gin_file or --model_dir must be set"),
     flags("no such gin file", ("--gin_file", "toi.gin"), "'toi.gin'", "Did you mean 'toy.gin'?"),
     flags("gin file is a folder", ("--gin_file", "data"), "no gin file 'data'. It is a folder."),
     flags(
@@ -237,7 +237,7 @@ MISTAKES = [
     flags(
         "a comparison that writes nothing, and a file",
         ("--gin_file", "toy.gin", "--model_dir", "run", "--compare", "--tflite", "x.tflite"),
-        "--tflite must be absent, as --compare writes nothing, got 'x.tflite'.",
+        "--tflite must be left out, as --compare writes nothing, got 'x.tflite'.",
         verb="export",
     ),
     flags(
@@ -680,9 +680,9 @@ MISTAKES = [
     *(
         flags(f"completion, {name}", args, *says, verb="completion")
         for name, args, *says in (
-            ("no shell", (), "The shell must be one, bash or zsh, got None"),
+            ("no shell", (), "The shell must be bash or zsh, got None"),
             ("unknown shell", ("fish",), "The shell must be one of bash, zsh, got 'fish'"),
-            ("flag", ("--shell", "bash"), "The shell must be one, bash or zsh, got '--shell bash'"),
+            ("flag", ("--shell", "bash"), "The shell must be bash or zsh, got '--shell bash'"),
         )
     ),
     *(
@@ -699,7 +699,7 @@ MISTAKES = [
                 ("--data", "table.csv", "data/test.csv", "--task", "b"),
                 "a,b\n1,0\n",
                 "unexpected argument 'data/test.csv'",
-                "a glob stands in quotes",
+                "a glob needs quotes",
             ),
             ("folder", ("--data", "data", "--task", "b"), "", "--data must name files, got 'data'"),
             (

@@ -32,7 +32,7 @@ def directory(launch_in, tmp_path_factory):
 def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
     result = launch_in(directory, "prune", *FROM, "half", *ONCE)
     assert result.code == 0, result
-    assert "Cut 50.0% of the chosen weights." in result.out
+    assert "Cut 50.0% of the prunable weights." in result.out
     rows = [line.split() for line in result.out.splitlines()]
     assert ["rich/auc", "level/accuracy"] in rows
     assert [len(row) for row in rows if row and row[0] in ("run/model.ckpt-20", "half")] == [3, 3]
@@ -44,7 +44,7 @@ def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
     assert went_on.code == 0 and "Going on from step 20 to step 25" in went_on.err
     assert tiny.variables(directory / "half")[f"{KERNEL}/pruning_mask"].mean() == 0.5
     again = launch_in(directory, "prune", *FROM, "half", *ONCE)
-    fix = "launch.train goes on with a pruned run, and evaluates one that was not yet."
+    fix = "launch.train continues a pruned run, and evaluates it if that is still missing."
     assert again.error == f"--output_dir must hold no run, got 'half'. {fix}"
 
 
@@ -62,7 +62,7 @@ def test_prunes_in_rounds(directory, launch_in):
 def test_one_process_prunes_a_run(directory, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
     error = conftest.run_process(directory, "launch.prune", *FROM, "x", *ONCE).error
-    assert error.startswith("TF_CONFIG must be absent, as one process prunes a run")
+    assert error.startswith("TF_CONFIG must be unset, as a single process prunes a run")
 
 
 @pytest.mark.parametrize(

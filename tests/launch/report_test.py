@@ -205,7 +205,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         ((*EXPLAIN, "--limit", "39"), "split 'test' must give 40 rows or more, got 39"),
         ((*EXPLAIN, "--limit", "0"), "--limit must be at least 1"),
         ((*EXPLAIN, "--repeats", "0"), "--repeats must be at least 1"),
-        ((*EXPLAIN, "--rows", "2,x"), "--rows must hold places from 0 on, got 'x'"),
+        ((*EXPLAIN, "--rows", "2,x"), "--rows must hold numbers of rows, from 0 on, got 'x'"),
         ((*EXPLAIN, "--rows", "40"), "--rows must be below 40"),
         ((*EXPLAIN, "--class", "level"), "--class must be TASK=CLASS"),
         ((*EXPLAIN, "--class", "levle=low"), "Did you mean 'level'?"),

@@ -111,7 +111,7 @@ def test_an_interrupted_stage_goes_on_with_the_same_settings_only(trained, launc
 
     before = times(directory)
     error = launch("stages", *ARGS, "--gin_param", "Run.seed = 7").error
-    assert "--model_dir must hold the stage 'toy' with these settings, or none" in error
+    assert "--model_dir must hold the stage 'toy' with the same settings, or no run" in error
     assert "Run.seed = 7" in error and times(directory) == before
 
 

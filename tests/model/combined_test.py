@@ -115,10 +115,10 @@ def test_baselines_are_read_from_a_run_once(run, tmp_path):
     ("baselines", "told"),
     [
         ({"sign/acu": 0.5}, r"MeanGain 'mean_gain' must be one of .*, got 'sign/acu'\. Did you m"),
-        ({"sign/label_mean": 0.5}, "be one of which higher or lower values are better, got 'sign"),
+        ({"sign/label_mean": 0.5}, "have a direction that is better, higher or lower, got 'sign"),
         ({"sign/auc": "none"}, r"\['sign/auc'\] must be a number, or the folder of a run that was"),
         ({"sign/acu": "RUN"}, r"a metric of .*first must be one of .*Did you mean 'sign/auc'\?"),
-        ({"sign/precision": "ZERO"}, r"must not be 0, of which nothing is a share, got 0"),
+        ({"sign/precision": "ZERO"}, r"must not be 0, as a gain is divided by it, got 0"),
     ],
 )
 @pytest.mark.medium
@@ -142,7 +142,7 @@ def test_mistakes_are_told_before_training(baselines, told, run, tmp_path):
     ("baselines", "told"),
     [
         ({}, r"MeanGain\.baselines must hold a metric"),
-        ({"a/auc": 0.0}, r"baselines\['a/auc'\] must not be 0, of which nothing is a share"),
+        ({"a/auc": 0.0}, r"baselines\['a/auc'\] must not be 0, as a gain is divided by it"),
         ({"a/auc": float("nan")}, r"baselines\['a/auc'\] must be a float32, got nan"),
         ({"a/auc": None}, r"baselines\['a/auc'\] must map metrics of tasks to numbers, or to fold"),
     ],

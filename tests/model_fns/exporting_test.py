@@ -59,5 +59,5 @@ def test_output_that_cannot_be_compared_is_refused(trained, tmp_path):
         output = compat.estimator.export.PredictOutput({"other": made.predictions["size"]})
         return made._replace(export_outputs={"serving_default": output})
 
-    with pytest.raises(checks.UserError, match="output 'other' .* have a prediction's name"):
+    with pytest.raises(checks.UserError, match="output 'other' .* the name of a prediction"):
         model_fns.export(_changed(trained, change), str(tmp_path), SPEC, _read_rows)

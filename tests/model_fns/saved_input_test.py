@@ -37,5 +37,5 @@ def test_listener_without_its_input_is_refused(tmp_path):
 
 def test_what_is_no_dataset_is_refused(tmp_path):
     rows = model_fns.SavedInput(lambda: (tf.ones([2]), tf.ones([2])), str(tmp_path))
-    with tf.Graph().as_default(), pytest.raises(TypeError, match="make a tf.data.Dataset"):
+    with tf.Graph().as_default(), pytest.raises(TypeError, match="return a tf.data.Dataset"):
         rows.read()

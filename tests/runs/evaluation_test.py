@@ -30,7 +30,7 @@ def test_a_best_that_no_head_tells_apart_is_doubted(own, best, doubted, tmp_path
     made = dataclasses.replace(made, model=dataclasses.replace(made.model, heads=own))
     evaluation.Evaluator(made, str(tmp_path), None)
     (line, *_) = [*doubts.read_all_doubts(str(tmp_path)), ""]
-    assert ("best one is the first" in line) == doubted
+    assert ("best checkpoint is the first" in line) == doubted
     # With another metric, or another head, an earlier doubt is taken back.
     told = tiny.make(best=checkpoints.Best(metric="sign/auc"))
     evaluation.Evaluator(told, str(tmp_path), None)

@@ -33,7 +33,7 @@ def _prepare(tmp_path, until=None, **settings):
 
 @pytest.mark.medium
 def test_a_run_in_which_nothing_ever_moves_is_refused(tmp_path):
-    message = "Run.train_steps must go past step 20, up to which Freezing.until holds all"
+    message = "Run.train_steps must go past step 20, up to which Freezing.until freezes all"
     with pytest.raises(checks.UserError, match=message):
         _prepare(tmp_path, until={"": 20})
 
@@ -55,9 +55,9 @@ def test_a_rate_that_ends_early_is_told(tmp_path, settings, where):
 @pytest.mark.medium
 def test_what_is_held_to_the_end_is_told(tmp_path):
     (line,) = _prepare(tmp_path, until={"^head/sign/": 20})
-    assert line.startswith("Freezing.until holds 'head/sign/")
+    assert line.startswith("Freezing.until freezes 'head/sign/")
     assert line.endswith(
-        "up to step 20, and the run ends at step 20 (Run.train_steps): it never moves."
+        "up to step 20, and the run ends at step 20 (Run.train_steps): it never changes."
     )
 
 

@@ -125,6 +125,22 @@ def test_weights_are_off_by_half_a_step_at_most(kind, error):
     assert lookup.attr["Tparams"].type == stored
 
 
+def test_the_step_of_a_channel_goes_with_it_where_channels_are_picked():
+    """A step belongs to an index of the last axis: picked channels have other steps."""
+    kernel = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+    kernel *= np.logspace(-3, 3, 32, dtype=np.float32)
+    with tf.Graph().as_default() as built:
+        channels = tf1.placeholder(tf.int64, [None], name="channels")
+        tf.gather(tf.constant(kernel, name="kernel"), channels, axis=1, name="picked")
+    graph = graphs.Graph(built.as_graph_def())
+    weights.pack_weights(graph, "int8")
+    packed = graph.pruned(["picked"])
+    some = np.arange(31, -1, -1)
+    off = np.abs(run(packed, {"channels": some}, "picked") - kernel[:, some])
+    assert np.all(off <= np.abs(kernel).max(axis=0)[some] * 1.001 / 254)
+    assert tf.int8 in [node.attr["dtype"].type for node in packed.node if node.op == "Const"]
+
+
 # Whole exports.
 
 
@@ -228,7 +244,7 @@ def test_packed_weights_take_less_room(kind, at_most, tmp_path):
 
 @pytest.mark.medium
 def test_too_tight_a_tolerance_refuses_the_export(make, tmp_path):
-    with pytest.raises(checks.UserError, match="is off by .* where 1e-09 is allowed"):
+    with pytest.raises(checks.UserError, match="is off by .* but at most 1e-09 is allowed"):
         make(optimized=serving.Optimized(tolerance=1e-9)).export(tmp_path)
     assert os.listdir(tmp_path) == []
 

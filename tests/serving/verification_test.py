@@ -40,7 +40,8 @@ def test_what_passes(value, wanted, off):
     ],
 )
 def test_what_is_refused(value, wanted, off):
-    with pytest.raises(verification.RefusedError, match=f"^output is off by {off} where 1e-05 is"):
+    message = f"^output is off by {off}, but at most 1e-05 is"
+    with pytest.raises(verification.RefusedError, match=message):
         verification.require_close("output", np.array(value), np.array(wanted))
 
 

@@ -54,7 +54,7 @@ def test_nobody_reads(count):
 def test_a_full_disk(count):
     with open("/dev/full", "w") as full:
         done = run(PRINT.format(count), full)
-    said = "standard output must take what is written, got 'No space left on device'.\n"
+    said = "standard output must be writable, got 'No space left on device'.\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 

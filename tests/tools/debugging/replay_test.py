@@ -100,7 +100,7 @@ def test_a_step_before_all_checkpoints_and_a_run_that_has_not_failed(broken, tmp
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "checkpoint").write_text(last)
     cases = {
-        (None,): "--step must be given where the run has not failed",
+        (None,): "--step must be set, because the run has not failed",
         (3,): "--step must come at or after a checkpoint of .*, got 3. Steps with checkpoints: 4",
         (5,): "--step must come at or after a checkpoint with the input state",
     }

@@ -57,7 +57,7 @@ def test_a_second_run_of_a_seed_counts_once_and_is_named():
     first, _ = found.groups
     assert first.runs == ("a", "b", "c") and first.error == pytest.approx(0.1 / math.sqrt(3))
     assert found.pairs == _found(SEEDS).pairs
-    line = "again has the settings and the seed of c: only c counts here."
+    line = "again has the same settings and seed as c: means contain only c."
     assert line in comparison_text.describe(found, 80)
     assert line in page.render(comparison_page.describe(found))
 

@@ -46,7 +46,7 @@ def test_labels_and_classes_of_many_tasks():
 def test_all_other_fields_are_full_only_where_all_are_told():
     run = runs.make()
     *_, table = row_sections.tell_data(run, [_facts(missing=["a", "b"])], [])
-    assert table.caption.endswith("all others are full")
+    assert table.caption.endswith("all other fields are complete")
     *_, table, line = row_sections.tell_data(run, [_facts(missing=map(str, range(300)))], [])
     assert "all others" not in table.caption
     assert line.text == "200 of 300 fields with missing values are shown."

@@ -128,5 +128,7 @@ def test_what_cannot_be_grouped_is_refused():
         grouping.Measured.from_pairs({("a", "a"): {1: 0.0}, ("b", "a"): {1: 0.0}}, ["a", "b"])
     many = [f"t{number}" for number in range(15)]
     pairs = {(one, other): {1: 0.0} for one in many for other in many}
-    with pytest.raises(checks.UserError, match="have at most 14 tasks, got 15. Name some of them"):
+    with pytest.raises(
+        checks.UserError, match="have at most 14 tasks, got 15. Choose some tasks with"
+    ):
         grouping.propose(grouping.Measured.from_pairs(pairs, many), 2)

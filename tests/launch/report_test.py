@@ -202,7 +202,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         ((*EXPLAIN, "--group", "age"), "--group must hold several fields"),
         ((*EXPLAIN, "--dependence", "jobb"), "Did you mean 'job'?"),
         ((*EXPLAIN, "--split", "tset"), "Did you mean 'test'?"),
-        ((*EXPLAIN, "--limit", "39"), "split 'test' must give 40 rows or more, got 39"),
+        ((*EXPLAIN, "--limit", "39"), "split 'test' must have at least 40 rows, got 39"),
         ((*EXPLAIN, "--limit", "0"), "--limit must be at least 1"),
         ((*EXPLAIN, "--repeats", "0"), "--repeats must be at least 1"),
         ((*EXPLAIN, "--rows", "2,x"), "--rows must hold places from 0 on, got 'x'"),

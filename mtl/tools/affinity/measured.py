@@ -126,7 +126,12 @@ class TaskAffinity(types.Surgery):
         fix = "Tasks that share nothing can neither help nor harm each other."
         shares = len(tasks.first.shared) > 0
         checks.require(shares, where, rule + "tasks share no variable", names, fix)
-        checks.require(tasks.batch.others is not None, where, rule + "no pass is known", names)
+        checks.require(
+            tasks.batch.others is not None,
+            where,
+            rule + "the step cannot repeat its forward pass",
+            names,
+        )
 
     def _measure(self, tasks: task_gradients.BatchGradients) -> tf.Tensor:
         """Return affinities and inner products of the gradients of T tasks, [2, T, T] float64."""

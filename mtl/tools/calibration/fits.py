@@ -187,7 +187,7 @@ class Calibration(refit.Refit):
             try:
                 slice_fit = self._fit_slice(head, task, rows_of, overall_fit)
             except checks.UserError as error:
-                doubts.append(f"{task} has the calibration of all rows: {error}")
+                doubts.append(f"{task} uses the calibration of all rows: {error}")
                 slice_fit = overall_fit
             else:
                 self._tell(task, rows_of, slice_fit)

@@ -99,7 +99,7 @@ def run_eagerly(
 
     with (
         diagnosis.explain_run_errors(experiment.data, model, None),
-        tf.Graph().as_default() as scratch,  # For the collections and the seed of random numbers.
+        tf.Graph().as_default() as scratch,  # It holds collections and the seed of random numbers.
     ):
         tf1.set_random_seed(experiment.run.seed)
         # When the code creates a variable, it gets the value with the same name in the checkpoint.

@@ -68,7 +68,8 @@ def find_part(name: str) -> str:
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     """Return the innermost line of the user's code, and the innermost line of this package."""
-    # Ops that TensorFlow itself creates have no traceback. In others, the outermost call is first.
+    # Ops that TensorFlow itself creates have no traceback. In tracebacks of other ops, the
+    # outermost call comes first.
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     user_frames = [frame for frame in inside if _is_of_user(frame[0])]

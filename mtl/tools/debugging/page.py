@@ -57,7 +57,7 @@ def write(
 
 
 def _write_brief(report: findings_lib.Report, path: str, places: Mapping[int, str]) -> str:
-    """Return a few lines for a terminal."""
+    """Return a short text about a broken step for a terminal."""
     step = report.replayed.step
     if not report.findings:
         return f"Step {step}: nothing is broken in this step. {_NOTHING}\nPage: {path}"

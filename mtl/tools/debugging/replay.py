@@ -127,12 +127,12 @@ class _Replay(training.Training):
         rule = "come at or after a checkpoint of --model_dir"
         checks.require(bool(candidates), "--step", rule, step, f"Steps with checkpoints: {names}.")
         ready = [first for first in candidates if states.is_saved(first)]
-        # The step is not enough to repeat the batches: this needs the saved state of the input.
+        # To repeat the batches, the replay also needs the saved state of the input.
         rule = "come at or after a checkpoint with the input state of one process"
         fix = "The state is needed to repeat the batches. "
         fix += f"Checkpoints of steps {names} lack it for these settings of data and seed."
         checks.require(bool(ready), "--step", rule, step, fix)
-        # From an earlier checkpoint, the replay includes the step before, for comparison.
+        # Prefer a checkpoint before the step, so that the replay includes the previous step, too.
         return steps[max([first for first in ready if first < step] or ready)]
 
     def copy(self, model_dir: str, checkpoint: str) -> None:
@@ -240,7 +240,7 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
-        """Train; with `is_reached`, the graph optimizer is off."""
+        """Train from one step to another; with `is_reached`, switch the graph optimizer off."""
         # Change only `_run`: schedules read the number of steps from the experiment.
         self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)

@@ -134,7 +134,7 @@ def stand_out(values: np.ndarray) -> np.ndarray:
       values: n values of B rows, [B, n].
 
     Returns:
-      bool [B].
+      The mask, bool [B].
     """
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)

@@ -1,4 +1,4 @@
-"""Integrated gradients: the attribution of each encoded column to the prediction for one row.
+"""Computes integrated gradients: the attribution of each encoded column to a prediction.
 
 paths = attributions.build_gradients(output, inputs)             # while the graph is built
 result = attributions.explain_row(model, paths, rows, encoded, baseline, 3, place=0, steps=128)
@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """The tensors for the gradients of one number of a head.
+    """The tensors for the gradients of a number that a head predicts.
 
     Attributes:
       output: the output of the head.
@@ -97,7 +97,7 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
     Returns:
       The tensors; None if the head depends on no column.
     """
-    # A placeholder, so that the gradient of one number in the graph serves all K numbers.
+    # The index is a placeholder, so that a single gradient in the graph serves all K numbers.
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)  # [B, K] -> [B]
     columns = list(inputs.values())
@@ -141,7 +141,7 @@ def explain_row(
     place: int,
     steps: int,
 ) -> Attribution:
-    """Explain one number of a head for a row.
+    """Compute the attributions of a number that a head predicts for a row.
 
     Args:
       model: the model with the gradients.
@@ -205,7 +205,7 @@ def _feed_path(
 
 
 def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Choose the number to explain in each row.
+    """Choose which of the K numbers of a head is explained in each row.
 
     Args:
       values: the numbers of N rows, [N, K].

@@ -1,4 +1,4 @@
-"""Partial dependence: the mean prediction over all rows if a field has one value in all of them.
+"""Computes partial dependence: the mean prediction if a field has the same value in all rows.
 
 grid = dependence.make_grid(rows.features["age"], is_number=True)
 result = dependence.compute(model, outputs, rows, "age", grid)

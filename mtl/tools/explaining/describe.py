@@ -23,7 +23,7 @@ _TRAINED = (
 
 
 def describe(found: explanation.Explanation) -> blocks.Page:
-    """Return the page."""
+    """Return an explanation as a page."""
     parts: list[tuple[str, str, list[Any]]] = [
         ("importance", "Which fields matter", importance_section.tell_importance(found)),
         ("predictions", "Single predictions", prediction_section.tell_predictions(found)),

@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if these are all rows of the split."""
+        """True if the sample has all rows of the split."""
         return len(self.places) == self.total
 
 

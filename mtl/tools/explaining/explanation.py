@@ -230,7 +230,8 @@ class _Work:
     ) -> None:
         feed = model.feed({}, self._held.labels)
         weights = model.session.run(dict(built.weights), feed)
-        # `not >` instead of `<=`, so that a task with a weight of NaN counts as unlabelled, too.
+        # Use `not >` instead of `<=`, so that a task with a weight of NaN counts as unlabelled,
+        # too.
         unlabelled = [task for task, weight in weights.items() if not weight > 0]
         where = f"split {self._held.split!r}"
         rule = "hold a label of a task in the rows that are read"

@@ -37,7 +37,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
             "task",
             "other task",
         )
-        # The first place stands for all shared variables: a matrix per layer would fill the page.
+        # Draw only one matrix, for all shared variables: a matrix per layer would fill the page.
         for s, place in enumerate(similarity.places[:1])
     ]
     parts.append(blocks.Figures(pictures))

@@ -1,4 +1,4 @@
-"""Gradient similarity: cosines between the gradients of tasks, for each shared layer.
+"""Compares the gradients of tasks by their cosines, for each shared layer.
 
 with opened.open_model(experiment, model_dir, path, rows, add, is_trained=True) as model:
     result = gradients.compare(model, tasks, batches)       # add is gradients.build(tasks)

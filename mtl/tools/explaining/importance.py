@@ -1,4 +1,4 @@
-"""Permutation importance: how much worse a task gets if a field has the values of other rows.
+"""Measures permutation importance: how much worse a task gets with another row's values in a field.
 
 result = importance.measure(model, scores, rows, inputs, importance.draw_orders(rows.size, 5, seed))
 result.drop[input, metric], result.low, result.high      # above 0: the model needs the field
@@ -15,8 +15,9 @@ F. Dominici, "All Models are Wrong, but Many are Useful", 2019, arXiv:1801.01489
 
 The interval comes from a jackknife, which leaves out one of G groups of rows at a time, both as
 rows and as sources of permuted values. So the interval covers the random choice of rows and of
-orders: J. N. Arvesen, "Jackknifing U-statistics", 1969. It suits any metric of a split. It tends to
-be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values vary.
+orders: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a
+split. The interval tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values
+vary.
 """
 
 import math
@@ -32,7 +33,7 @@ from mtl.tools.explaining import opened, rows, scores
 NUM_GROUPS = 20
 # Half of a 95% interval in standard errors: Student's t of NUM_GROUPS - 1 degrees of freedom.
 _QUANTILE = 2.093
-# Each of the groups that the jackknife leaves out in turn then has at least two rows.
+# With this many rows, each group that the jackknife leaves out has at least two rows.
 FEWEST_ROWS = 2 * NUM_GROUPS
 
 Predictions = Mapping[str, np.ndarray]
@@ -136,7 +137,7 @@ def require_rows(held: rows.Rows) -> None:
     Raises:
       UserError: there are fewer than `FEWEST_ROWS` rows.
     """
-    rule = f"give {FEWEST_ROWS} rows or more"
+    rule = f"have at least {FEWEST_ROWS} rows"
     fix = "--limit sets the largest number of rows to read."
     checks.require(held.size >= FEWEST_ROWS, f"split {held.split!r}", rule, held.size, fix)
 

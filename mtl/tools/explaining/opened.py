@@ -77,13 +77,16 @@ class Opened:
         return self.compute(self.inputs, features)
 
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
+        """Compute tensors for all rows.
 
         Batches are as large as in an evaluation, since the size may change the last bits.
 
         Args:
-          fetched: tensors of the graph.
-          features: fields of N rows.
+          fetched: tensors of the graph, {name: [B, ...]}.
+          features: fields of N rows, {field: [N, ...]}.
+
+        Returns:
+          {name: [N, ...]}.
         """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))

@@ -93,7 +93,7 @@ def read_rows(
     most: int,
     named: Sequence[int] = (),
 ) -> Read:
-    """Draw rows of a split, and read the named rows.
+    """Draw rows of a split at random, and also read the rows at some places.
 
     Groups of rows that a head ranks are drawn whole.
 

@@ -23,7 +23,7 @@ from mtl.tools.profiling import advice, memory, op_times, profile, table, words
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
-# TensorBoard's plug-in looks for profiles there.
+# TensorBoard's plug-in looks for profiles in this folder.
 _RAW = os.path.join("plugins", "profile")
 
 
@@ -80,7 +80,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, profiling: Profiling, result: training_loop.StepResult):
         self._profiling, self._result = profiling, result
         self._graph = tf1.get_default_graph()
-        # This is built when the profile is written, because a run may end before.
+        # Find the words of ops only when the profile is written, because a run may end before.
         self._attribution = functools.cache(lambda: words.Attribution(self._graph))
         self._is_active = self._is_done = False
         self._calls, self._timed = 0, 0

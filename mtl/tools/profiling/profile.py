@@ -117,7 +117,7 @@ def read(
     # The traced step only has times of the CPU.
     of_one_step = () if has_gpu else timed
     small = op_times.find_small(of_one_step, _count_names(ops), steps)
-    # Convert picoseconds.
+    # Convert picoseconds to seconds.
     in_secs = {place: value / 1e12 for place, value in wall.items()}
     scopes = _sum_secs(ops, lambda op: words.find_scope(op.name), start={})
     # Remove the time of ops outside of the model's scopes.

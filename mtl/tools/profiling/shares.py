@@ -74,7 +74,7 @@ def divide(
             before = time
         running[rank][place] += step
         if not running[rank][place]:
-            # A counter of zeros would count as running.
+            # Remove places without running ops, so that a counter without ops is empty.
             del running[rank][place]
     return dict(picoseconds)
 

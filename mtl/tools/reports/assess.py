@@ -20,7 +20,7 @@ _QUARTERS = (0.25, 0.5, 0.75)
 # The number of frequent values of a text field that become slices. A field with more different
 # numbers is divided into quarters.
 _MOST_VALUES = 12
-# A smaller slice has too few rows to compare its mean error.
+# Slices with fewer rows are not compared, because their mean errors vary too much.
 _FEWEST_ROWS = 30
 
 
@@ -190,7 +190,7 @@ def _compare_slice(
     field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
 ) -> Slice | None:
     sizes = int(members.sum()), int((~members).sum())
-    # All other rows must be enough, too: they are few if nearly all rows have the same value.
+    # If nearly all rows have the same value, too few other rows remain for a comparison.
     if min(sizes) < _FEWEST_ROWS:
         return None
     means, squares = [], []

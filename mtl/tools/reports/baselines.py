@@ -14,7 +14,7 @@ from mtl import types
 from mtl.heads import metrics as metrics_lib
 from mtl.tools.reports import held_out
 
-# An advantage of more standard errors is rarely due to chance.
+# An advantage above this many standard errors is rarely due to chance.
 _CLEAR = 2.0
 
 
@@ -219,7 +219,7 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     distinct, places = np.unique(score, return_inverse=True)
     # The share of negatives with each distinct score, the lowest score first.
     at = np.bincount(places, negative, len(distinct))
-    below = np.cumsum(at) - at / 2  # Ties count half.
+    below = np.cumsum(at) - at / 2  # Negatives with the same score count half.
     # The AUC is the share of negatives below a positive, averaged over positives.
     area = float(np.sum(positive * below[places]))
     ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))

@@ -201,7 +201,7 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    # The first run represents all: they have the same tasks, or share the metric of --metric.
+    # The first run represents all runs: they have the same tasks, or at least the same --metric.
     model = next(iter(runs.values())).experiment.model
     best_metrics = [run.experiment.best.metric for run in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *best_metrics])
@@ -260,7 +260,7 @@ def _average_group(metric: str, group: Mapping[int, str], values: Mapping[str, f
 def _list_pairs(
     metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
 ) -> list[Pair]:
-    # Pair each two groups, in the order of the arguments.
+    # Compare all pairs of groups, in the order of the arguments.
     pairs = (_pair_groups(metric, *couple, values) for couple in itertools.combinations(groups, 2))
     return [pair for pair in pairs if pair]
 

@@ -160,5 +160,5 @@ def _tell_figures(result: comparison.Comparison, names: Sequence[str]) -> list |
             for name in names
         ]
         rows.append([figure.replace("_", " "), *cells])
-    note = "Speeds are medians over a run. Runs on different machines cannot be compared."
+    note = "Speeds are medians over a run. Compare only runs on the same machine."
     return [blocks.Table(["what", *names], rows), blocks.Text(note, "note")]

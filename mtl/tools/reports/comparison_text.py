@@ -30,7 +30,7 @@ def describe(found: comparison.Comparison, width: int) -> str:
         ("Runs", ["run", "state", "best step"], [_tell_state(found, name) for name in runs]),
         ("Settings that differ", ["setting", *runs], _list_settings(found)),
         (
-            f"Metrics of the best checkpoints ({_BEST} marks the better one)",
+            f"Metrics of the best checkpoints ({_BEST} marks the best value)",
             ["metric", *runs],
             [_write_row(metric, found, runs) for metric in found.main_metrics],
         ),
@@ -91,7 +91,7 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
       width: the largest width of the columns together, in letters.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # Two spaces before the first column, and two between columns.
+    # There are two spaces before the first column, and two between columns.
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(f"  {line}" for line in aligned.align_columns(rows))
     header, *body = rows

@@ -162,7 +162,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
             # List all supersets: unite the set with each subset of the other tasks.
             larger = served | _list_subsets(len(onto) - 1 & ~served)
             sums = onto[larger][:, members].sum(axis=1)
-            best = int(np.argmax(sums))  # The first of equal sets, so the set itself if possible.
+            best = int(np.argmax(sums))  # For equal sums, this is the set itself.
             scores[served], trained[served] = sums[best], larger[best]
     return scores, trained
 

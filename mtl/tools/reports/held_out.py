@@ -23,7 +23,7 @@ from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
-# Smaller probabilities count as this, because a probability of 0 has an infinite log loss.
+# Probabilities below this count as this number, because 0 has an infinite log loss.
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
 

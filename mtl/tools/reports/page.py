@@ -15,7 +15,7 @@ from mtl.monitoring import summary
 from mtl.tools.drawing import figures, texts
 from mtl.tools.reports import blocks
 
-# Names of columns are vertical if the longest name and all names together have more letters.
+# Names of columns are vertical if the longest name and all names together exceed these numbers.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
 

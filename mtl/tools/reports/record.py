@@ -129,7 +129,7 @@ class Run:
         """The medians of `steps_per_sec` and `examples_per_sec` over the run."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
         return {
-            # A mean would count pauses, such as the first call.
+            # Take the median, because a mean would include pauses, such as the first call.
             name: statistics.median(points.values())
             for name, points in curves.items()
             if points

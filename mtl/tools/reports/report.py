@@ -125,7 +125,8 @@ def _write_lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[
         lines.append(f"The best checkpoint is at step {run.best_step:,}, by {metric}.")
     elif run.shown_step is not None:
         lines.append(
-            f"No best checkpoint is saved: metrics come from the last, at step {run.shown_step:,}."
+            "There is no best checkpoint: metrics come from the last one, at step "
+            f"{run.shown_step:,}."
         )
     if run.is_training:
         lines.append("This run is still training: the page shows its results so far.")
@@ -184,7 +185,11 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
     parts.append(blocks.Verdicts([verdict for verdict in verdicts if verdict in doubtful]))
     if len(ranking) > len(doubtful):
         parts.append(
-            blocks.Text(f"{len(doubtful)} of {len(ranking)} tasks, those with least skill.", "note")
+            blocks.Text(
+                f"{len(doubtful)} of {len(ranking)} tasks are shown, the tasks with the least "
+                "skill.",
+                "note",
+            )
         )
     return parts
 
@@ -194,7 +199,7 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    # No task is worse, unclear or undefined.
+    # The condition means that no task is worse, unclear or undefined.
     if better and better + unknown == len(verdicts):
         lines.append((f"{_count_tasks(better, len(verdicts))} {_TRIVIAL}.", ""))
     for outcome in _DOUBTFUL:

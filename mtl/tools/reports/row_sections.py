@@ -23,7 +23,7 @@ _MOST_COUNTED = 100
 _MOST_FIELDS = 200
 _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
-# A difference of more standard errors is rarely due to chance.
+# A difference above this many standard errors is rarely due to chance.
 _FAR = 2.0
 # The share of slices that chance alone puts more than `_FAR` standard errors above others.
 _BY_CHANCE = 0.025

@@ -145,7 +145,7 @@ def _tell_broken(run: record.Run) -> list[str]:
     lines = []
     for tag, steps in list(broken.items())[:_MOST_TAGS]:
         text = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
-        lines.append(f"{tag} was not finite at {len(steps)} of the steps shown: {text}.")
+        lines.append(f"{tag} was not finite at {len(steps)} of the recorded steps: {text}.")
     if len(broken) > len(lines):
         lines.append(f"{len(lines)} of {len(broken)} scalars that were not finite are shown.")
     return lines

@@ -1,4 +1,4 @@
-"""Predictions for the rows of files, by a model in this process or on a server.
+"""Predicts the rows of files, with a model in this process or on a server.
 
 reader = scoring.Reader(spec=spec, batch_size=512, keep=["id"])
 model = scoring.SavedModel("models/income")     # or scoring.connect_server("localhost:8500", ...)

@@ -124,7 +124,7 @@ def _write_json(values: Values) -> pa.Array:
         return pa.array(texts, pa.string())
     texts = _write_scalars(values.ravel(), json.dumps)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        # Write NaN and Infinity as Python does. They are not in the JSON standard.
+        # Write NaN and Infinity as Python does, although the JSON standard does not have them.
         texts = pc.replace_substring(texts, "nan", "NaN")
         texts = pc.replace_substring(texts, "inf", "Infinity")
     for axis in range(values.ndim - 1, 0, -1):

@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
-    """Return the result of a function; raise its exception.
+    """Call a function with a time limit; return its result or raise its exception.
 
     The timeout of a socket limits each read, but not the sum of reads, and not the look-up of a
     host. So `work` runs in a separate thread, which is abandoned when the time is over.

@@ -29,8 +29,7 @@ _TRANSIENT = {
     grpc.StatusCode.ABORTED,
 }
 _SERVICE = "/tensorflow.serving.PredictionService"
-# A message may give a single value for a whole shape. This limits the number of values that such a
-# message can stand for.
+# The largest number of values for which a message may give a single value.
 _MOST_REPEATED = 1 << 24
 # A batch of images is larger than the 4 MB that gRPC allows by default.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

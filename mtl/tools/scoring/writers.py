@@ -1,4 +1,4 @@
-"""Writes predictions as JSON lines, CSV, Parquet or TFRecords. Files appear when complete.
+"""Writes predictions as JSON lines, CSV, Parquet or TFRecords; a file appears when it is complete.
 
 with writers.open_writer("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))

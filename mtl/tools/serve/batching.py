@@ -26,7 +26,7 @@ import numpy as np
 from mtl.data import source
 from mtl.tools.serve import failures, models, requests
 
-# Requests run at once, without waiting, if for this many timeouts no two were in progress together.
+# If no two requests were in progress together for this many timeouts, a request runs at once.
 _CALM = 10
 
 
@@ -160,7 +160,7 @@ class Batcher:
             self._crowded_until = loop.time() + _CALM * self._timeout
         is_lone = loop.time() >= self._crowded_until
         if key is item or is_full or is_lone or not self._timeout:
-            # The batch is full, or no other request is expected.
+            # Run at once: the batch is full, or no other request is expected.
             self._make_ready(key)
         elif queue.timer is None and key not in self._ready:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
@@ -168,7 +168,7 @@ class Batcher:
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
         """Remove a request that still waits, because its client hung up or its time is over.
 
-        Otherwise, such requests would pile up while a call of the model hangs.
+        Without this, requests would pile up while a call of the model hangs.
         """
         queue = self._queues.get(key)
         if queue is not None and item in queue.items:

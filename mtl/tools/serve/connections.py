@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
-        """Stop the timer, as the headers have arrived; bytes in this context are of the body."""
+        """Stop the timer, because the headers have arrived; answer the request in this context."""
         self._stop_timer()
         self._request, self._is_answering = request, True
         try:

@@ -180,7 +180,7 @@ class _Answering:
 
 
 class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
-    """PredictionService. Its other methods answer UNIMPLEMENTED."""
+    """Implements PredictionService. Methods that are not defined here answer UNIMPLEMENTED."""
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the outputs of a signature."""
@@ -253,7 +253,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
-    """ModelService. Its other methods answer UNIMPLEMENTED."""
+    """Implements ModelService. Methods that are not defined here answer UNIMPLEMENTED."""
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the state of one version or of all."""
@@ -263,7 +263,7 @@ class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
             number = self._find_version(request.model_spec)
             states = self._engine.versions.list_states()
             if number is not None and number not in states:
-                with self._engine.versions.lease(number):  # This fails with the right message.
+                with self._engine.versions.lease(number):  # `lease` raises the right error.
                     pass
             selection = states if number is None else {number: states[number]}
             return rest.describe_status(selection)

@@ -213,7 +213,7 @@ class HttpServer:
         states = self._engine.versions.list_states()
         if number is not None:
             if number not in states:
-                with self._engine.versions.lease(number):  # This fails with the right message.
+                with self._engine.versions.lease(number):  # `lease` raises the right error.
                     pass
             states = {number: states[number]}
         return _write_json(rest.write_message(rest.describe_status(states)))

@@ -22,7 +22,7 @@ _SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 @dataclasses.dataclass
 class Outcome:
-    """The gRPC name of an answer's code. CANCELLED stays if the client hangs up."""
+    """The code of an answer, by its name in gRPC; it stays CANCELLED if the client hangs up."""
 
     code: str = "CANCELLED"
 

@@ -118,7 +118,7 @@ class RequestLog:
             lost = group
             try:
                 self._write_file(group)
-                lost = []  # From here on, an error loses no request.
+                lost = []  # The rows are written, so a later error loses no request.
                 self._remove_oldest()
             except Exception as error:  # The server must continue without its log.
                 self._tell(f"{getattr(error, 'strerror', None) or error}")
@@ -229,7 +229,7 @@ def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
     first_answer = answers[0]
     signature = first_answer.request.signature
     secs = np.repeat([entry.secs for entry in entries], [a.request.rows for a in answers])
-    # Milliseconds in UTC.
+    # Convert seconds to milliseconds in UTC.
     times = pa.array((secs * 1000).astype(np.int64), pa.timestamp("ms", "UTC"))
     count = len(secs)
     columns: dict[str, Any] = {

@@ -21,7 +21,7 @@ from mtl.deferred import tf
 from mtl.tools.serve import models, requests, tensors, versions
 
 ROWS, COLUMNS = "instances", "inputs"
-# If the name of an output ends in this, its texts are always written as base64.
+# If the name of an output ends in this text, its values are always written as base64.
 _BYTES = "_bytes"
 _KEYS = ("signature_name", ROWS, COLUMNS)
 

@@ -119,7 +119,7 @@ class Settings:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # This is a name, which may mean any network.
+        except ValueError:  # The host is a name, which may stand for any network.
             return False
 
     @property

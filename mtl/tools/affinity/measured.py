@@ -58,7 +58,12 @@ class TaskAffinity(types.Surgery):
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the run measures at least once, and writes all measurements."""
+        """Fail unless the run measures at least once, and writes all measurements.
+
+        Raises:
+          UserError: `every_steps` is above `Run.train_steps`, or not a multiple of
+            `Run.summary_steps`.
+        """
         train_steps, summary_steps = experiment.run.train_steps, experiment.run.summary_steps
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"

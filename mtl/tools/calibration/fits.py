@@ -243,7 +243,11 @@ class Temperature(Calibration):
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit a temperature T; the slope of all classes is 1 / T, and the shift is 0."""
+        """Fit a temperature T; the slope of all classes is 1 / T, and the shift is 0.
+
+        Raises:
+          UserError: predictions are wrong more often than right, so that no T above 0 is best.
+        """
         scale, num_logits = find_scale(rows), rows.logits[:1].size
         rule = "be right more often than wrong on the split for a temperature to exist"
         checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
@@ -264,7 +268,11 @@ class Platt(Calibration):
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit a slope and a shift for each class."""
+        """Fit a slope and a shift for each class.
+
+        Raises:
+          UserError: a slope is not above 0, because logits rank the rows in the wrong order.
+        """
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
         unfit = np.repeat([[1.0], [0.0]], parts[0].shape[1], 1) if others is None else others
         classes = np.stack(parts).transpose(2, 0, 1)
@@ -299,7 +307,11 @@ class Isotonic(Calibration):
     kind = calibrated_lib.KNOTS
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail unless the head has knots."""
+        """Fail unless the head has knots.
+
+        Raises:
+          UserError: the head has no knots.
+        """
         super().check_computed(head)
         assert isinstance(head, heads.Binary)
         where = f"Binary.knots of task {head.name!r}"

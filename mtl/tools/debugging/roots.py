@@ -65,7 +65,13 @@ def find_roots(
 def list_tasks(
     dump: step_dump.StepDump, nodes: Sequence[str], losses: Mapping[str, str]
 ) -> list[str]:
-    """Return the tasks whose loss depends on one of these nodes."""
+    """Return the tasks whose loss depends on one of these nodes.
+
+    Args:
+      dump: the tensors of the step.
+      nodes: names of nodes of the step.
+      losses: {task: the tensor of its loss}.
+    """
     # Add the first output of each node, because it may not be recorded.
     tensors = [tensor for node in nodes for tensor in (*dump.list_outputs(node), f"{node}:0")]
     dependent = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)

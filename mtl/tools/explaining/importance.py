@@ -226,6 +226,12 @@ def _find_firsts(metrics: Sequence[scores.Metric]) -> list[int]:
 
 
 def is_clear(found: Importance, i: int, m: int) -> bool:
-    """Return whether the interval of an input and a metric excludes 0."""
+    """Return whether the interval of an input and a metric excludes 0.
+
+    Args:
+      found: the importance.
+      i: the index of the input, in [0, I).
+      m: the index of the metric, in [0, M).
+    """
     low, high = found.low[i, m], found.high[i, m]
     return math.isfinite(low) and (low > 0 or high < 0)

@@ -153,6 +153,11 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
     """Return whether the values of a field have an order, unlike names or ids.
 
     Whole numbers have an order if a column reads them as numbers, and not as ids.
+
+    Args:
+      spec: the fields of the data.
+      columns: the columns of the model.
+      field: the name of a feature.
     """
     dtype = spec.feature_fields[field].dtype
     # A boolean has two values and no order.

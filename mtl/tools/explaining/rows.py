@@ -132,7 +132,16 @@ def read_rows(
 
 
 def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_rows.Drawn:
-    """Draw rows of a split, or whole groups if a head ranks groups."""
+    """Draw rows of a split at random, or whole groups if a head ranks groups.
+
+    Args:
+      experiment: the experiment of the run; its seed decides which rows are drawn.
+      split: the split.
+      most: the number of rows to draw.
+
+    Raises:
+      UserError: the split does not exist.
+    """
     return drawn_rows.draw(
         experiment.data, split, most, experiment.run.seed, find_groups(experiment)
     )

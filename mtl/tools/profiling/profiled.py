@@ -42,7 +42,11 @@ class Profile:
         )
 
     def check_experiment(self, experiment: experiment_lib.Experiment) -> None:
-        """Fail if the run ends before the last step of the profile."""
+        """Fail if the run ends before the last step of the profile.
+
+        Raises:
+          UserError: `steps` ends after `Run.train_steps`.
+        """
         train_steps = experiment.run.train_steps
         rule = f"end at Run.train_steps, {train_steps}, or before"
         checks.require(self.steps[1] <= train_steps, "Profile.steps", rule, self.steps)

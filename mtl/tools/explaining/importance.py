@@ -10,14 +10,13 @@ the mean over R permutations of
 
 with its sign changed if lower values of the metric are better, so that important fields are above
 0. All fields are permuted by the same R orders, so that fields can be compared in pairs.
-L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin,
-F. Dominici, "All Models are Wrong, but Many are Useful", 2019, arXiv:1801.01489.
+L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin, F. Dominici, "All Models are Wrong, but
+Many are Useful", 2019, arXiv:1801.01489.
 
 The interval comes from a jackknife, which leaves out one of G groups of rows at a time, both as
 rows and as sources of permuted values. So the interval covers the random choice of rows and of
-orders: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a
-split. The interval tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values
-vary.
+orders: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a split.
+It tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values vary.
 """
 
 import math

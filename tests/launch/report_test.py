@@ -155,7 +155,7 @@ def test_a_page_alone_is_written_for_what_is_asked_for(trained, run):
     args = ("--tasks", "rich", "--fields", "age", "--dependence", "job", "--rows", "7")
     result = run("explain", "--model_dir", "runs/a", *args, "--output", "one/why.html")
     assert result.code == 0, result
-    assert "Left out: Gradients: there is one task" in result.err
+    assert "Left out: Gradients: a comparison needs several tasks" in result.err
     assert [path.name for path in (trained / "one").iterdir()] == ["why.html"]
     text = (trained / "one" / "why.html").read_text()
     assert "<h3>Row 7</h3>" in text and "<h3>rich</h3>" in text and "<h3>level</h3>" not in text

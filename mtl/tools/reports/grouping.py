@@ -279,10 +279,7 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
         apart, error = compare(measured, best, proposals[1])
         # `not >` instead of `<=`, because a single measurement has the error NaN.
         if not apart > 2 * error:
-            parts.append(
-                "  The first two differ by at most two standard errors: measure more often or "
-                "longer."
-            )
+            parts.append("  The first two are not clearly different: measure more often or longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
 
 

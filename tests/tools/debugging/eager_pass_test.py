@@ -75,5 +75,5 @@ def test_mixed_rows_of_training_are_refused(run):
     model = dataclasses.replace(made.model, mixing=mixing.Mixup())
     made = dataclasses.replace(made, model=model)
     batch = inspection.read_split(made, "train", 4)
-    with pytest.raises(checks.UserError, match=r"MultiTaskModel\.mixing must be None where"):
+    with pytest.raises(checks.UserError, match=r"MultiTaskModel\.mixing must be None to run"):
         eager_pass.run_eagerly(made, model_dir, batch, mode="train")

@@ -201,9 +201,7 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_pa
     path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
     note = tmp_path / "out" / "scoring.json"
     run([path], out, Sums(digest="crc32:1"))
-    with pytest.raises(
-        checks.UserError, match="hold predictions with .*crc32:2.* was made with .*:1"
-    ):
+    with pytest.raises(checks.UserError, match="hold predictions with .*crc32:2.* It has .*:1"):
         run([path], out, Sums(digest="crc32:2"))
     known = json.loads(note.read_text())
     del known["digest"]  # As an earlier version left it.

@@ -155,7 +155,7 @@ def test_a_page_alone_is_written_for_what_is_asked_for(trained, run):
     args = ("--tasks", "rich", "--fields", "age", "--dependence", "job", "--rows", "7")
     result = run("explain", "--model_dir", "runs/a", *args, "--output", "one/why.html")
     assert result.code == 0, result
-    assert "Left out: Gradients: there is one task" in result.err
+    assert "Left out: Gradients: a comparison needs several tasks" in result.err
     assert [path.name for path in (trained / "one").iterdir()] == ["why.html"]
     text = (trained / "one" / "why.html").read_text()
     assert "<h3>Row 7</h3>" in text and "<h3>rich</h3>" in text and "<h3>level</h3>" not in text
@@ -202,7 +202,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         ((*EXPLAIN, "--group", "age"), "--group must hold several fields"),
         ((*EXPLAIN, "--dependence", "jobb"), "Did you mean 'job'?"),
         ((*EXPLAIN, "--split", "tset"), "Did you mean 'test'?"),
-        ((*EXPLAIN, "--limit", "39"), "split 'test' must give 40 rows or more, got 39"),
+        ((*EXPLAIN, "--limit", "39"), "split 'test' must have at least 40 rows, got 39"),
         ((*EXPLAIN, "--limit", "0"), "--limit must be at least 1"),
         ((*EXPLAIN, "--repeats", "0"), "--repeats must be at least 1"),
         ((*EXPLAIN, "--rows", "2,x"), "--rows must hold numbers of rows, from 0 on, got 'x'"),

@@ -66,11 +66,14 @@ def test_it_serves_what_it_says_and_stops(folder):
     [
         ([], "--model_dir must name the folder of a run, got None. Or set --export FOLDER."),
         (["--model_dir=absent"], "--model_dir must name the folder of a run, got 'absent'"),
-        (["--model_dir=run", "--export=best"], "no export lies in run/export/best."),
+        (["--model_dir=run", "--export=best"], "there is no export in run/export/best."),
         (["--model_dir=run", "--export=lates"], "Did you mean 'latest'?"),
         (["--export=run/export/latest/7"], "set --export run/export/latest --version 7"),
         (["--model_dir=run", "--version=8"], "--version must be a version in"),
-        (["--model_dir=run", "--host=0.0.0.0"], "--host must be an address of this machine alone"),
+        (
+            ["--model_dir=run", "--host=0.0.0.0"],
+            "--host must be an address that only this machine can reach",
+        ),
         (["--model_dir=run", "--rest_prot=1"], "unknown flag '--rest_prot'. Did you mean"),
         (["--model_dir=run", "--rest_port=x"], "rest_port"),
         (["--model_dir=run", "--gin_file=x.gin"], "--gin_file must be left out, as an export"),

@@ -1,7 +1,7 @@
-"""Measures which tasks help each other: the effect of a task's step on the losses of the others.
+"""Measures which tasks help each other: how a step of one task changes the losses of other tasks.
 
 from mtl.tools import affinity
-model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # around the plain sum; same updates
+model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # updates stay those of a plain sum
 affinity.TaskAffinity.every_steps = 100
 
 `python -m launch.affinity` reads the result, and proposes groups of tasks.
@@ -28,23 +28,23 @@ class TaskAffinity(types.Surgery):
     """A surgery that measures, every few steps, the affinity of each task to each other task.
 
     `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)`: the share by which a step of task i lowers the
-    loss of task j; below 0 if the step raises it. `theta` are the variables that several tasks
-    share, tables included, and `g_i` is the gradient of task i by them; all other variables
-    stay. Both losses use the same rows and the same dropout, before the tasks are weighted.
+    loss of task j; below 0 if the step raises the loss. `theta` are the variables that several
+    tasks share, tables included, and `g_i` is the gradient of task i for `theta`. Other variables
+    stay unchanged. Both losses use the same rows and the same dropout, and are not weighted.
     C. Fifty et al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
-    arXiv:2109.04617. Steps are plain gradient descent, as in the paper's formula, whatever the
-    optimizer. The code divides by |L_j|, because a negative loss would flip the sign.
+    arXiv:2109.04617. As in the paper's formula, a step is plain gradient descent for all
+    optimizers. The code divides by |L_j|, because a negative loss would flip the sign.
 
     Training stays the same. A step that measures costs a backward and a forward pass for each
-    task. Other steps cost nothing, and their values are NaN. A task without a label in the batch
-    has NaN, too.
+    task. Other steps cost nothing, and their values are NaN. If a task has no label in the batch,
+    its values are NaN, too.
 
     Attributes:
-      surgery: combines the gradients.
-      every_steps: measures after steps that are multiples of this number. It must be a multiple of
+      surgery: the surgery that combines the gradients.
+      every_steps: the number of steps between two measurements. It must be a multiple of
         `Run.summary_steps`, because a run writes no values in between.
-      learning_rate: r, above 0. If r is so large that a task's step raises its own loss,
-        affinities mean nothing, and `launch.affinity` says so.
+      learning_rate: r, above 0. If r is so large that a step of a task raises the loss of this
+        task, affinities mean nothing, and `launch.affinity` says so.
     """
 
     surgery: Annotated[types.Surgery, checks.Part("surgery.Sum", arguments=3)] = surgery_lib.Sum()
@@ -54,11 +54,16 @@ class TaskAffinity(types.Surgery):
 
     @property
     def reads_losses(self) -> bool:
-        """True if the surgery inside decides by the values of the losses."""
+        """True if the decisions of `surgery` depend on the values of the losses."""
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the run measures at least once, and writes what it measures."""
+        """Fail unless the run measures at least once, and writes all measurements.
+
+        Raises:
+          UserError: `every_steps` is above `Run.train_steps`, or not a multiple of
+            `Run.summary_steps`.
+        """
         train_steps, summary_steps = experiment.run.train_steps, experiment.run.summary_steps
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"
@@ -73,12 +78,12 @@ class TaskAffinity(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine as `surgery` does, and measure if it is due.
+        """Combine the gradients with `surgery`, and measure affinities if this step is due.
 
         Args:
-          losses: {task: scalar}, after the weighting.
+          losses: {task: scalar}, the weighted losses.
           variables: N variables.
-          batch: the passes over the whole batch, with the losses before the weighting.
+          batch: the passes over the whole batch, with unweighted losses.
 
         Returns:
           N gradients, and scalars: the scalars of `surgery`, `affinity/<i>/<j>` of all pairs, and
@@ -95,11 +100,12 @@ class TaskAffinity(types.Surgery):
         is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
         measurement = tf.cond(is_due, lambda: self._measure(tasks), lambda: unknown)
-        # Measured before the update, which moves the step and the variables.
+        # Measure before the update, which changes the step and the variables.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measurement.op)
         affinities, gramian = tf.unstack(measurement)
         scalars = decision.monitor_rarely(is_due, gramian, list(losses))
-        # Norms here would ignore the weights of the losses. Monitored shows the weighted norms.
+        # Drop norms, because they would ignore the weights of the losses. `Monitored` has the norms
+        # of weighted losses.
         scalars = {
             name: value for name, value in scalars.items() if not name.startswith("surgery/norm/")
         }
@@ -125,7 +131,12 @@ class TaskAffinity(types.Surgery):
         fix = "Tasks that share nothing can neither help nor harm each other."
         shares = len(tasks.first.shared) > 0
         checks.require(shares, where, rule + "tasks share no variable", names, fix)
-        checks.require(tasks.batch.others is not None, where, rule + "no pass is known", names)
+        checks.require(
+            tasks.batch.others is not None,
+            where,
+            rule + "the step cannot repeat its forward pass",
+            names,
+        )
 
     def _measure(self, tasks: task_gradients.BatchGradients) -> tf.Tensor:
         """Return affinities and inner products of the gradients of T tasks, [2, T, T] float64."""
@@ -142,12 +153,12 @@ class TaskAffinity(types.Surgery):
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]
-            # The same rows and draws: only the step makes a difference.
+            # Rows and random numbers are the same as before, so only the step changes losses.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 moved_batch = dataclasses.replace(whole, first=build(0))
                 return _stack_losses(moved_batch.sum(lambda part: part.losses))
 
-        # One task after the other: T passes at once would take T times the memory.
+        # Handle one task after the other: T passes at a time would take T times the memory.
         after = tf.map_fn(
             step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
         )

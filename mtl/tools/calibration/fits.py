@@ -6,10 +6,10 @@ calibration.Platt.source = "runs/clicks"
 calibration.Platt.tasks = ["click", "buy"]
 calibration.Platt.split = "calibration"
 
-`Temperature` and `Platt` change the kernel and the bias of a head: the result is a plain checkpoint
-of the same network. `Isotonic` sets the knots of a `Binary` head. If the head has
-`calibration_slices`, each slice has a separate fit. `verbs.train` writes the result, evaluates it,
-and exports it like any other network.
+`Temperature` and `Platt` change the kernel and the bias of a head, so that the result is a plain
+checkpoint of the same network. `Isotonic` sets the knots of a `Binary` head. If the head has
+`calibration_slices`, each slice gets a separate fit. `verbs.train` writes, evaluates and exports
+the result like any other network.
 """
 
 import abc
@@ -27,20 +27,24 @@ from mtl.transfer import refit
 
 _log = logging.getLogger(__name__)
 
-# If logits separate all rows, the cross-entropy falls with any larger scale.
+# If the logits separate the classes, the best scale would be infinite: take this scale instead.
 _LARGEST_SCALE = 100.0
 _BISECTIONS = 60
 _MOST_STEPS = 100
 # The least distance between knots.
 _LEAST_WIDTH = 1e-3
-# A smaller slice is calibrated better by the fit of all rows.
+# If a slice has fewer rows, the fit of all rows calibrates it better.
 _FEWEST_ROWS = 100
 
 
 class Scored(NamedTuple):
-    """All labelled rows of a split, in float64: logits [N] or [N, C], targets and weights.
+    """The labelled rows of a split, in float64.
 
-    The positive weights have a mean of 1: they count rows.
+    Attributes:
+      logits: [N] or [N, C].
+      targets: 0 or 1 in the shape of the logits, or class ids [N].
+      weights: the weights of the labels. The mean of the positive weights is 1, so that sums of
+        weights count rows.
     """
 
     logits: np.ndarray
@@ -48,13 +52,13 @@ class Scored(NamedTuple):
     weights: np.ndarray
 
     def take(self, chosen: np.ndarray) -> "Scored":
-        """Return the rows of a mask, [N] bool.
+        """Select rows.
 
         Args:
-          chosen: True for the rows to take, [N] bool.
+          chosen: True for the rows to select, [N] bool.
 
         Returns:
-          The rows, whose positive weights have a mean of 1 again.
+          The rows, with weights scaled such that the positive weights have a mean of 1.
         """
         rows = Scored(*(part[chosen] for part in self))
         positive_weights = rows.weights[rows.weights > 0]
@@ -66,7 +70,13 @@ class Scored(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A fit: lines [2, C] or knots [K, 2], a description, and the calibrated logits."""
+    """A fitted calibration.
+
+    Attributes:
+      values: slopes and shifts [2, C], or knots [K, 2].
+      told: a description of the fit.
+      logits: the calibrated logits of the rows.
+    """
 
     values: np.ndarray
     told: str
@@ -75,13 +85,13 @@ class Fit(NamedTuple):
 
 @checks.dataclass
 class Calibration(refit.Refit):
-    """Base of the methods of calibration. They keep the split's logits in memory.
+    """The base class of calibration methods, which keep the logits of a split in memory.
 
     Attributes:
-      source: a checkpoint, or a model_dir whose latest checkpoint is read.
-      tasks: the tasks whose heads are calibrated, each by itself.
-      split: the rows to fit. They must not be the training rows, whose probabilities are too sure,
-        nor the rows of the report.
+      source: a checkpoint, or a model_dir whose latest checkpoint is used.
+      tasks: the tasks whose heads are calibrated, each separately.
+      split: the split to fit. It must not be the training split, on which probabilities are too
+        confident, nor the split of evaluations.
     """
 
     tasks: Annotated[checks.Names, checks.Filled("name a task")]
@@ -96,36 +106,37 @@ class Calibration(refit.Refit):
     computes: ClassVar[tuple[str, ...]] = ("calibration_slices",)
 
     kind: ClassVar[str] = calibrated_lib.LINES
-    """The variable that holds the fits of slices."""
+    """The name of the variable with the fits of slices."""
 
     def list_tasks(self) -> Sequence[str]:
         """Return the tasks."""
         return self.tasks
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split to fit; fail if the run trains on it or evaluates it.
+        """Return the split to fit.
 
         Args:
-          train_split: the split that the run trains on.
-          eval_split: the split that it evaluates.
+          train_split: the split for training.
+          eval_split: the split for evaluations.
 
         Raises:
-          UserError: the split is one of them.
+          UserError: the split to fit is one of these splits.
         """
         where = f"{type(self).__name__}.split"
         rule = f"be another split than {train_split!r} and {eval_split!r}"
-        fix = "A fit looks better on its own rows than on others."
+        fix = "On the rows of the fit, calibration looks better than on other rows."
         checks.require(self.split not in (train_split, eval_split), where, rule, self.split, fix)
         return self.split
 
     @abc.abstractmethod
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit the rows; a class that they cannot fit gets its values from `others`.
+        """Fit the calibration of a head to rows.
 
         Args:
           head: the head whose logits are fitted.
           rows: labelled rows.
-          others: the values of the fit of all rows, for a slice; None for this fit itself.
+          others: for a slice, the values of the fit of all rows: a class that these rows cannot fit
+            gets its values from `others`. None for the fit of all rows.
 
         Returns:
           The fit, with values [2, C] or [K, 2].
@@ -135,11 +146,14 @@ class Calibration(refit.Refit):
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer with the fit of all rows: here lines, in kernel and bias.
+        """Put the fit of all rows into the last layer of a head.
 
         Args:
           old: the last layer, with a kernel [H, C] and a bias [C].
-          values: the values of a fit: here slopes and shifts, [2, C].
+          values: the values of the fit: here slopes and shifts, [2, C].
+
+        Returns:
+          The layer, here with another kernel and bias.
         """
         slopes, shifts = values
         return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
@@ -147,46 +161,49 @@ class Calibration(refit.Refit):
     def fit(
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
-        """Return the calibrated layer; log the cross-entropy on the split without and with it.
+        """Calibrate the last layer of a head, and log the cross-entropy before and after.
 
         Args:
           head: the head.
-          old: its last layer.
+          old: the last layer of the head.
           rows: the batches of the split.
+
+        Returns:
+          The calibrated layer.
 
         Raises:
           UserError: the split has no label of the head, a logit is not finite, or the fit fails.
         """
         all_rows, places = self._score_rows(head.name, old, rows)
-        whole = self.calibrate(head, all_rows)
-        self._tell(head.name, all_rows, whole)
+        overall_fit = self.calibrate(head, all_rows)
+        self._tell(head.name, all_rows, overall_fit)
         names = [part.name for part in slices.list_slices(getattr(head, "calibration_slices", {}))]
         if not names:
-            return self.place(old, whole.values)
+            return self.place(old, overall_fit.values)
         fits, doubts = [], []
-        # `places` numbers the slices in the order of their names.
+        # The numbers in `places` are indices of these names.
         for number, name in enumerate(names):
             rows_of, task = all_rows.take(places == number), f"{head.name} where {name}"
             try:
-                slice_fit = self._fit_slice(head, task, rows_of, whole)
+                slice_fit = self._fit_slice(head, task, rows_of, overall_fit)
             except checks.UserError as error:
-                doubts.append(f"{task} has the calibration of all rows: {error}")
-                slice_fit = whole
+                doubts.append(f"{task} uses the calibration of all rows: {error}")
+                slice_fit = overall_fit
             else:
                 self._tell(task, rows_of, slice_fit)
             fits.append(slice_fit.values)
-        behind = {self.kind: np.stack([*fits, whole.values])}
+        behind = {self.kind: np.stack([*fits, overall_fit.values])}
         return old._replace(behind=behind, doubts=doubts)
 
-    def _fit_slice(self, head: types.Head, task: str, rows: Scored, whole: Fit) -> Fit:
-        """Return the fit of a slice; fail if it has too few rows or labels of only one kind."""
+    def _fit_slice(self, head: types.Head, task: str, rows: Scored, overall_fit: Fit) -> Fit:
+        """Return the fit of a slice; fail if it has too few rows, or if all labels are equal."""
         where, count = f"split {self.split!r}", len(rows.logits)
         rule = f"hold {_FEWEST_ROWS} labels of {task}"
         checks.require(count >= _FEWEST_ROWS, where, rule, count)
         has_both = len(np.unique(rows.targets[rows.weights > 0])) > 1
         rule = f"hold different labels of {task}"
         checks.require(has_both, where, rule, rows.targets.flat[0])
-        return self.calibrate(head, rows, whole.values)
+        return self.calibrate(head, rows, overall_fit.values)
 
     def _tell(self, subject: str, rows: Scored, fit: Fit) -> None:
         before, after = mean_loss(rows), mean_loss(rows._replace(logits=fit.logits))
@@ -196,7 +213,7 @@ class Calibration(refit.Refit):
     def _score_rows(
         self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> tuple[Scored, np.ndarray]:
-        """Return the labelled rows, and the number of the slice of each."""
+        """Return the labelled rows, and the index of the slice of each row."""
         batches = []
         for towers, targets, weights, places in rows:
             has_label = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
@@ -211,24 +228,28 @@ class Calibration(refit.Refit):
         checks.require(len(all_rows.logits) > 0, where, rule, self.split)
         all_rows = all_rows.take(np.ones(len(places), bool))
         is_finite = bool(np.isfinite(all_rows.logits).all())
-        rule = f"have finite logits of task {task!r}"
+        rule = f"have finite logits for task {task!r}"
         checks.require(is_finite, where, rule, "a NaN or an infinity")
         return all_rows, places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Temperature(Calibration):
-    """`z / T` of the logits z, with the T of the least cross-entropy: kernel and bias divided by T.
+    """Divides logits by the temperature T that minimizes the cross-entropy.
 
     C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599. It keeps the order of rows, and the predicted classes at a threshold of 0.5.
-    All classes of a `MultiLabel` head share one T.
+    arXiv:1706.04599. The order of rows stays the same, and so do classes that are predicted with a
+    threshold of 0.5. All classes of a `MultiLabel` head share one T.
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Return lines whose common slope is 1 / T."""
+        """Fit a temperature T; the slope of all classes is 1 / T, and the shift is 0.
+
+        Raises:
+          UserError: predictions are wrong more often than right, so that no T above 0 is best.
+        """
         scale, num_logits = find_scale(rows), rows.logits[:1].size
-        rule = "be right more often than wrong on the split, to get a temperature"
+        rule = "be right more often than wrong on the split for a temperature to exist"
         checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
         lines = np.stack([np.full(num_logits, scale), np.zeros(num_logits)])
         return Fit(lines, f"temperature {1 / scale:.4g}", rows.logits * scale)
@@ -236,18 +257,22 @@ class Temperature(Calibration):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platt(Calibration):
-    """`a z + b` of the logit z of each class, with the a and b of the least cross-entropy.
+    """Replaces each logit z with `a z + b`, with a and b of each class that minimize cross-entropy.
 
     J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the labels
-    are not 0 and 1 but `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)` for n_0 and n_1 rows: a and b
-    stay finite even if a threshold separates all rows. A class with rows of only one kind does not
-    change. For `MultiClass` heads take `Temperature`.
+    0 and 1 count as `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)`, if n_0 and n_1 rows have these
+    labels. So a and b stay finite even if a threshold separates the labels. If all labels of a
+    class are equal, its logits stay unchanged. Use `Temperature` for `MultiClass` heads.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Return the lines of the classes."""
+        """Fit a slope and a shift for each class.
+
+        Raises:
+          UserError: a slope is not above 0, because logits rank the rows in the wrong order.
+        """
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
         unfit = np.repeat([[1.0], [0.0]], parts[0].shape[1], 1) if others is None else others
         classes = np.stack(parts).transpose(2, 0, 1)
@@ -265,14 +290,15 @@ class Platt(Calibration):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Isotonic(Calibration):
-    """The rising line of knots that fits the labels best, for `Binary` heads with `knots`.
+    """Maps logits by a rising piecewise linear function, for `Binary` heads with `knots`.
 
     Isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan, "Transforming
     Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
-    probability become knots at their mean logits. If the head has fewer knots, the most similar
-    neighbours are joined. The first and the last block reach to the least and the greatest logit.
-    Logits between knots are interpolated; the paper has steps. A block with equal labels also
-    counts half a label of the other kind, which avoids probabilities of 0 and 1.
+    probability become knots at their mean logits. If the head has fewer knots than blocks, the most
+    similar neighbours are joined. The first block begins at the smallest logit, and the last block
+    ends at the largest logit. Logits between knots are interpolated, whereas the paper has steps. A
+    block with equal labels also counts half a label of the other kind, which avoids probabilities
+    of 0 and 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
@@ -281,19 +307,23 @@ class Isotonic(Calibration):
     kind = calibrated_lib.KNOTS
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail unless the head sets its number of knots."""
+        """Fail unless the head has knots.
+
+        Raises:
+          UserError: the head has no knots.
+        """
         super().check_computed(head)
         assert isinstance(head, heads.Binary)
         where = f"Binary.knots of task {head.name!r}"
-        fix = "It says how many knots are computed, such as 32."
+        fix = "Set the number of knots, such as 32."
         checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer, followed by the knots of all rows."""
+        """Return the layer with the knots of all rows behind it."""
         return old._replace(behind={self.kind: values})
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Return the knots."""
+        """Fit the knots."""
         assert isinstance(head, heads.Binary)
         inputs, outputs = fit_knots(rows, head.knots)
         bent = np.interp(rows.logits, inputs, outputs)
@@ -303,11 +333,7 @@ class Isotonic(Calibration):
 
 
 def mean_loss(rows: Scored) -> float:
-    """Return the weighted mean cross-entropy, in nats.
-
-    Args:
-      rows: logits [N] or [N, C] with targets of the same shape, or logits [N, C] with classes [N].
-    """
+    """Return the weighted mean of the cross-entropy of rows, in nats."""
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
         losses = np.logaddexp(0, logits) - targets * logits
@@ -318,13 +344,13 @@ def mean_loss(rows: Scored) -> float:
 
 
 def find_scale(rows: Scored) -> float:
-    """Return the factor of the logits in [0, 100] with the least cross-entropy, by bisection.
+    """Find the factor of the logits that minimizes the cross-entropy, by bisection.
 
     Args:
       rows: labelled rows.
 
     Returns:
-      The factor 1 / T; 0 if no scale above 0 lowers the cross-entropy of equal logits.
+      The factor 1 / T, in [0, 100]; 0 if all factors above 0 give a larger cross-entropy.
     """
     low, high = 0.0, _LARGEST_SCALE
     if _find_slope(rows, low) >= 0:
@@ -337,7 +363,10 @@ def find_scale(rows: Scored) -> float:
 
 
 def _find_slope(rows: Scored, scale: float) -> float:
-    """Return the derivative of the summed cross-entropy by the factor; it never decreases."""
+    """Return the derivative of the total cross-entropy with respect to the factor of the logits.
+
+    The derivative never decreases with the factor.
+    """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
         shares = _apply_sigmoid(scale * logits)
@@ -361,10 +390,10 @@ def fit_line(
     """Fit Platt's slope and shift, by Newton's method with halved steps.
 
     Args:
-      logits: [N].
-      targets: 0 or 1, [N].
-      weights: [N].
-      unfit: slope and shift if all rows are of one kind, [2].
+      logits: the logits of N rows, [N].
+      targets: the labels, 0 or 1, [N].
+      weights: the weights of the labels, [N].
+      unfit: the slope and the shift if all labels are equal, [2].
 
     Returns:
       The slope and the shift.
@@ -373,7 +402,7 @@ def fit_line(
     negative = float(weights.sum()) - positive
     if not (positive > 0 and negative > 0):
         return float(unfit[0]), float(unfit[1])
-    # Platt's targets, 1999: with 0 and 1, the slope would grow without bound if logits separate the
+    # Use Platt's targets: with 0 and 1, the slope would become infinite if the logits separate the
     # labels.
     goals = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
     inputs = np.stack([logits, np.ones_like(logits)])
@@ -388,7 +417,7 @@ def fit_line(
         shares = _apply_sigmoid(line @ inputs)
         slope = inputs @ (weights * (shares - goals))
         curvature = (inputs * (weights * shares * (1 - shares))) @ inputs.T
-        # The addition keeps the system regular if all logits are equal.
+        # The added number makes the system solvable even if all logits are equal.
         step = np.linalg.solve(curvature + 1e-12 * np.eye(2) * np.trace(curvature), slope)
         size = 1.0
         while size > 1e-10 and lose(line - size * step) > loss:
@@ -404,15 +433,15 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
     """Fit knots of an isotonic calibration.
 
     Args:
-      rows: the logits, targets and weights of N rows.
-      num_knots: K.
+      rows: N labelled rows.
+      num_knots: the number of knots K, at least 4.
 
     Returns:
-      Rising logits of the knots, [K], and the calibrated logits there, [K].
+      The logits at the knots, ascending [K], and the calibrated logits at the knots, [K].
     """
     inputs, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
     lowest, highest = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
-    # A share of 0 or 1 has no finite logit: half of a row takes its place.
+    # Shares of 0 and 1 have no finite logits, so count half a row of the other label.
     shares = np.clip(shares, min(lowest, shares[shares > 0].min(initial=1.0)), None)
     shares = np.clip(shares, None, max(highest, shares[shares < 1].max(initial=0.0)))
     outputs = np.log(shares) - np.log1p(-shares)
@@ -422,7 +451,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
         inputs, outputs = np.append(low, inputs), np.append(outputs[0], outputs)
     if high > inputs[-1] + _LEAST_WIDTH:
         inputs, outputs = np.append(inputs, high), np.append(outputs, outputs[-1])
-    # The head has a fixed number of knots: further knots lie on the line between two others.
+    # The head needs exactly `num_knots`, so put further knots on the line between two knots.
     while len(inputs) < num_knots:
         place = int(np.argmax(np.diff(inputs)))
         inputs, outputs = (
@@ -434,7 +463,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
-    # Logits that differ only by rounding belong to equal rows, and may come in any order.
+    # Round logits, so that rows whose logits differ only by numerical noise count as equal.
     bins = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
     logits, places = np.unique(bins, return_inverse=True)
     sizes = np.bincount(places, rows.weights)
@@ -443,8 +472,8 @@ def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for size, hit, logit in zip(sizes, hits, sizes * logits, strict=True):
         blocks.append([size, hit, logit])
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
-            last = blocks.pop()
-            blocks[-1] = [first + second for first, second in zip(blocks[-1], last, strict=True)]
+            newest = blocks.pop()
+            blocks[-1] = [left + right for left, right in zip(blocks[-1], newest, strict=True)]
     size, hit, logit = np.array(blocks).T
     return logit / size, hit / size, size
 
@@ -452,7 +481,7 @@ def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _join(
     logits: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Join neighbouring blocks until `most` are left, the most similar ones first."""
+    """Join neighbouring blocks, the most similar first, until at most `most` blocks remain."""
     while len(logits) > most:
         pair_sizes = sizes[:-1] + sizes[1:]
         place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / pair_sizes))

@@ -1,1 +1,1 @@
-"""Explains a broken step: its tensors, the op and the rows that broke it, and a page on it."""
+"""Explains a broken step: finds the op and the rows that broke it, and writes a page about it."""

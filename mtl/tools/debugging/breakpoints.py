@@ -12,7 +12,10 @@ _Returned = TypeVar("_Returned")
 
 
 def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) -> _Returned:
-    """Call `run`, and stop in the terminal at the first line of `stop_in`.
+    """Call `run` under pdb, which stops in the terminal at the first line of `stop_in`.
+
+    Returns:
+      The result of `run`.
 
     Raises:
       bdb.BdbQuit: the user ended the debugger, or standard input is not a terminal.
@@ -21,11 +24,11 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
     # A call never executes the line of `def` itself.
     lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
     first = min(lines, default=code.co_firstlineno)  # A function may have only one line.
-    # Otherwise pdb would replace the launcher's handler of Ctrl-C.
+    # Without `nosigint`, pdb would replace the launcher's handler for Ctrl-C.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
-    returned: list[_Returned] = []
-    debugger.runcall(lambda: returned.append(run()))
-    if not returned:  # Some versions of Python do not raise BdbQuit themselves.
+    results: list[_Returned] = []
+    debugger.runcall(lambda: results.append(run()))
+    if not results:  # Some versions of Python do not raise BdbQuit themselves.
         raise bdb.BdbQuit
-    return returned[0]
+    return results[0]

@@ -4,7 +4,8 @@ batch = inspection.read_split(experiment, "test", limit=4)
 passed = eager_pass.run_eagerly(experiment, "runs/a", batch)
 passed.values["income/probability"], passed.deviation
 
-Every tensor has a value: you can set a breakpoint, or print, inside a network or a head.
+In eager code, every tensor has a value, so you can set breakpoints and print tensors inside a
+network or a head.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from mtl.tf_internals import eager
 from mtl.tools.debugging import inspection
 from mtl.variables import patterns
 
-# The name in checkpoints. Layers that draw at random read the step, so eager code needs it too.
+# The name of the global step in checkpoints. Layers with random numbers read the step.
 _STEP = "global_step"
 
 Values = dict[str, "tf.Tensor"]
 Call = Callable[[Callable[[], Values]], Values]
-"""Calls the model's code, such as under a debugger, and returns what it returned."""
+"""Calls a function, such as under a debugger, and returns its result."""
 
 CALL: Call = lambda run: run()  # noqa: E731
-"""Calls the code directly."""
+"""Calls the function directly."""
 
 
 class Passed(NamedTuple):
-    """The values that the code computed.
+    """The values that eager code computed.
 
     Attributes:
-      values: {name: array}: `<task>/<prediction>` except in training, and `<task>/loss` if the rows
-        have labels.
-      deviation: largest difference from the graph, each divided by the larger of 1 and the value;
-        infinite if texts or classes differ.
+      values: {name: array}, with names `<task>/<prediction>`, except in training, and
+        `<task>/loss`, except in prediction.
+      deviation: the largest difference between a value and the graph's value, divided by the latter
+        if it is above 1; infinite if texts or classes differ, or only one value is NaN.
       furthest: the name of the value with the largest difference.
     """
 
@@ -64,8 +65,8 @@ def run_eagerly(
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       batch: the rows.
-      mode: "eval", "predict", or "train". "train" normalises and drops out as the next step does,
-        with these rows as the whole batch. Nothing is updated.
+      mode: "eval", "predict", or "train". In mode "train", normalisation and dropout work as in the
+        next step, with these rows as its batch, but nothing is updated.
       checkpoint: "latest", "best" or a path.
       call: a function that calls the code, such as under a debugger.
 
@@ -74,7 +75,7 @@ def run_eagerly(
     """
     is_training = mode == "train"
     if is_training:
-        rule = "be None where the rows of a training step are run eagerly"
+        rule = "be None to run a training step eagerly"
         mixing = experiment.model.mixing
         checks.require(mixing is None, "MultiTaskModel.mixing", rule, mixing)
     weights, of_graph = _run_graphs(experiment, model_dir, batch, mode, checkpoint)
@@ -82,31 +83,31 @@ def run_eagerly(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
-        # A prediction that draws does so by the values of a row's fields, as in the graph.
+        # Random numbers of a prediction depend on the fields of its row, as in the graph.
         with draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:
         rows = _make_constants(batch.features), _make_constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
-        # A step of training computes no predictions: there is nothing to compare them with.
-        found = {} if is_training else model.name_predictions(logits)
+        # The graph of a training step has no predictions to compare with.
+        outputs = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
-            own = model.heads_with_loss
-            found |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in own}
-        return found
+            loss_heads = model.heads_with_loss
+            outputs |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in loss_heads}
+        return outputs
 
     with (
         diagnosis.explain_run_errors(experiment.data, model, None),
-        tf.Graph().as_default() as scratch,  # Holds the collections and the seed of random draws.
+        tf.Graph().as_default() as scratch,  # It holds collections and the seed of random numbers.
     ):
         tf1.set_random_seed(experiment.run.seed)
-        # Variables get the values of the checkpoint when the code creates them, by their names.
+        # When the code creates a variable, it gets the value with the same name in the checkpoint.
         with eager.execute_eagerly(), eager.create_variables(weights):
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
             values = {name: np.asarray(value) for name, value in call(run).items()}
-    if mode == "eval":  # The graph of an evaluation gives only the sum of the losses.
+    if mode == "eval":  # Compare the sum of the losses, which is all that the graph computes.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare_values(values, of_graph)
 
@@ -118,17 +119,17 @@ def _run_graphs(
     mode: str,
     checkpoint: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the weights of a checkpoint, and the values that the graphs of a mode compute."""
+    """Return the weights of a checkpoint, and the values that graphs compute in a mode."""
     weights: dict[str, np.ndarray] = {}
-    found: dict[str, np.ndarray] = {}
-    # The graph of an evaluation has losses and no predictions, so both graphs run.
+    outputs: dict[str, np.ndarray] = {}
+    # In mode "eval", run two graphs: the evaluation for losses, and the prediction.
     for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
         opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
         with opened as graph:
             variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
             weights.update(graph.session.run(variables))
-            found.update(graph.session.run(dict(graph.outputs), graph.fed))
-    return weights, found
+            outputs.update(graph.session.run(dict(graph.outputs), graph.fed))
+    return weights, outputs
 
 
 def _make_constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
@@ -143,21 +144,24 @@ def _make_constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.Ragge
 
 def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
     """Return the values and their largest difference from the graph."""
-    apart = {
+    differences = {
         name: _measure_difference(values[name], of_graph[name])
         for name in values
         if name in of_graph
     }
-    furthest = max(apart, key=lambda name: apart[name])
-    return Passed(values, apart[furthest], furthest)
+    furthest = max(differences, key=lambda name: differences[name])
+    return Passed(values, differences[furthest], furthest)
 
 
 def _measure_difference(value: np.ndarray, of_graph: np.ndarray) -> float:
-    # Texts and classes have no distance: they agree or not.
+    # Texts and classes have no distance: they are equal or not.
     if np.asarray(value).dtype.kind != "f":
         return 0.0 if np.array_equal(value, of_graph) else float("inf")
-    # Relative for large values, whose last bits alone are far apart; absolute near 0.
-    apart = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))
-    # Infinity minus infinity is NaN, although both agree.
-    same = (value == of_graph) | (np.isnan(value) & np.isnan(of_graph))
-    return float(np.max(np.where(same, 0, apart), initial=0))
+    # Use relative differences for large values, which differ much even in the last bit.
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))
+    # If only one of two values is NaN or infinite, the difference may be NaN, which `max` would
+    # lose.
+    difference = np.where(np.isnan(difference), np.inf, difference)
+    is_same = (value == of_graph) | (np.isnan(value) & np.isnan(of_graph))
+    return float(np.max(np.where(is_same, 0, difference), initial=0))

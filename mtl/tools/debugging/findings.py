@@ -21,9 +21,9 @@ from mtl.tools.debugging import step_dump
 # A variable is reported if it grew by this factor in one step.
 _GREW = 10.0
 _MOST_VARIABLES = 5
-# At such an op the value was broken before the step: the update of the previous step wrote it.
+# If such an op has a broken output, the update of the previous step wrote the broken value.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
-# The greatest number of float16.
+# The largest number of float16.
 _HALF = 65504.0
 
 
@@ -32,13 +32,13 @@ class Replayed:
     """A step that was run again.
 
     Attributes:
-      step: the global step at its start.
-      dump: its tensors.
-      before: the tensors of the previous step; None if the run has no checkpoint of it.
+      step: the global step at the start of the step.
+      dump: the tensors of the step.
+      before: the tensors of the previous step; None if that step was not run again.
       graph: the graph that ran.
       losses: {task: the tensor of its loss}.
-      fields: {field: the tensor of the batch that holds it}.
-      batch_size: rows of a batch.
+      fields: {field: its tensor in the batch}.
+      batch_size: the number of rows in a batch.
       slices: the number of micro-batches.
     """
 
@@ -57,14 +57,15 @@ class Summary:
     """A summary of the values of a tensor.
 
     Attributes:
-      tensor: its name.
-      kind: its type, such as float32.
-      shape: its shape.
-      least: the least finite entry; None without a finite entry.
-      greatest: the greatest finite entry; None without a finite entry.
-      zeros: how many entries are 0.
-      bad: how many entries are NaN or infinite.
-      greatest_before: the greatest absolute finite entry one step earlier; None if unknown.
+      tensor: the name of the tensor.
+      kind: the type, such as float32.
+      shape: the shape.
+      least: the smallest finite entry; None without a finite entry.
+      greatest: the largest finite entry; None without a finite entry.
+      zeros: the number of entries that are 0.
+      bad: the number of entries that are NaN or infinite.
+      greatest_before: the largest absolute value of a finite entry one step earlier; None if
+        unknown.
     """
 
     tensor: str
@@ -78,22 +79,22 @@ class Summary:
 
     @property
     def lowest(self) -> float:
-        """The least finite entry; 0 without a finite entry."""
+        """The smallest finite entry; 0 without a finite entry."""
         return self.least or 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One root of a broken step.
+    """An op that broke a step.
 
     Attributes:
       root: the op.
-      origin: the code and the part of the model that made it.
+      origin: the code that created the op, and its part of the model.
       cause: the cause in a few words.
-      inputs: summaries of its inputs.
-      outputs: summaries of its outputs.
-      tasks: the tasks whose loss depends on it.
-      rows: the rows of the batch that broke it.
+      inputs: summaries of the inputs.
+      outputs: summaries of the outputs.
+      tasks: the tasks whose loss depends on the op.
+      rows: the rows of the batch that broke the op.
       fields: the fields with odd values in these rows.
     """
 
@@ -108,13 +109,13 @@ class Finding:
 
     @property
     def part(self) -> str:
-        """The scope of the model with this op, or with the variable that it reads."""
+        """The scope of the op, or of the variable that the op reads; "" outside of the model."""
         return self.origin.part
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """A variable that grew in the previous update: its greatest absolute values then and now."""
+    """A variable that grew in the previous update: its largest absolute values before and after."""
 
     variable: str
     before: float
@@ -127,10 +128,11 @@ class Report:
 
     Attributes:
       replayed: the step.
-      findings: its roots, in the order in which they ran; empty if the step is not broken.
+      findings: the ops that broke the step, in the order in which they ran; empty if the step is
+        not broken.
       growth: the variables that grew tenfold or more in the previous update, the largest first.
-      writers: {variable: (the op that wrote it in the previous step, summaries of its inputs)} of
-        variables that were not finite at the start of the step.
+      writers: for variables that were not finite at the start of the step: {variable: pairs of an
+        op that wrote it in the previous step, and summaries of the op's inputs}.
     """
 
     replayed: Replayed
@@ -140,9 +142,9 @@ class Report:
 
 
 def examine_step(replayed: Replayed) -> Report:
-    """Find the roots of a step, and explain each."""
-    found = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
-    findings = [_examine_root(replayed, root) for root in found]
+    """Find the ops that broke a step, and explain each."""
+    broken = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
+    findings = [_examine_root(replayed, root) for root in broken]
     writers = {
         variable: _list_writers(replayed.before, variable)
         for variable in dict.fromkeys(filter(None, (_find_variable(f.root.node) for f in findings)))
@@ -152,11 +154,11 @@ def examine_step(replayed: Replayed) -> Report:
 
 
 def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return these rows of the batch, {field: value} with values for JSON.
+    """Return rows of the batch, each as {field: value} with values for JSON.
 
     Args:
       replayed: the step.
-      numbers: the numbers of the rows in the batch, from 0.
+      numbers: the numbers of the rows in the batch, from 0 on.
     """
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
     return [
@@ -175,20 +177,20 @@ def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]
 def summarize_tensor(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, tensor: str
 ) -> Summary | None:
-    """Return a summary of a tensor's values; None if these are not floats.
+    """Return a summary of a tensor's values; None if the values are not floats.
 
     Args:
-      dump: the step.
-      before: the previous step; None if it is unknown.
+      dump: the tensors of the step.
+      before: the tensors of the previous step; None if they are unknown.
       tensor: the name of the tensor, with its slot.
     """
     values = dump.read_numbers(tensor)
     if not values:
         return None
-    # An op in a loop has a value for each iteration. The summary covers all of them.
+    # An op in a loop has a value for each iteration. The summary covers all iterations.
     flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
     finite = flat[np.isfinite(flat)]
-    earlier = before.read_numbers(tensor) if before else ()
+    values_before = before.read_numbers(tensor) if before else ()
     return Summary(
         tensor,
         dump.find_type(tensor),
@@ -197,7 +199,7 @@ def summarize_tensor(
         float(finite.max()) if finite.size else None,
         int((flat == 0).sum()),
         int(flat.size - finite.size),
-        _find_greatest(earlier),
+        _find_greatest(values_before),
     )
 
 
@@ -205,7 +207,7 @@ def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
     dump, before = replayed.dump, replayed.before
     origin = origin_lib.find_origin(replayed.graph, root.node.name)
     variable = _find_variable(root.node)
-    # The op that reads a variable may lie outside of the model's scopes, unlike the variable.
+    # An op that reads a variable may lie outside of the scopes of the model: use the variable's.
     if variable and not origin.part:
         part = origin_lib.find_part(f"{variable}/")
         origin = dataclasses.replace(origin, part=part)
@@ -240,25 +242,25 @@ def explain(
 
     Args:
       kind: the type of the op, such as Log.
-      dump: the step.
+      dump: the tensors of the step.
       root: the op with its broken output.
-      inputs: summaries of the inputs with floats, in their order.
+      inputs: summaries of the float inputs, in their order.
       variable: the variable that the op reads; "" for other ops.
-      fields: {field: the tensor of the batch that holds it}.
+      fields: {field: its tensor in the batch}.
     """
     if variable:
-        return f"the update of the step before left {variable!r} not finite"
+        return f"the update of the step before made {variable!r} NaN or infinite"
     if kind == "IteratorGetNext":
-        named = [field for field, tensor in fields.items() if tensor == root.output]
-        return f"the data hold a value that is not finite in field {', '.join(named)!r}"
-    # From here on the inputs are finite: the kind of the op and its inputs tell the cause.
-    made = dump.read_numbers(root.output)
-    if not inputs or not made:
-        return "it made what is not finite of nothing"
-    values = np.concatenate(made, axis=None)
+        field_names = [field for field, tensor in fields.items() if tensor == root.output]
+        return f"the data have a value that is not finite in field {', '.join(field_names)!r}"
+    # All inputs are finite, so the type of the op and its inputs show the cause.
+    output_values = dump.read_numbers(root.output)
+    if not inputs or not output_values:
+        return "the op has no float inputs, but its output is NaN or infinite"
+    values = np.concatenate(output_values, axis=None)
     has_nan, has_infinity = bool(np.isnan(values).any()), bool(np.isinf(values).any())
     return (
-        # From the narrowest explanation to the widest: the last one fits every op.
+        # Try special explanations before general ones; the last explanation fits every op.
         _explain_division(kind, inputs, has_nan)
         or _explain_power(kind, inputs, has_nan)
         or _explain_argument(kind, inputs)
@@ -273,7 +275,7 @@ def _explain_division(kind: str, inputs: Sequence[Summary], has_nan: bool) -> st
 
 
 def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
-    """Say what is wrong with a power: a negative power of 0, or a root of a negative number."""
+    """Explain a power that is not finite: a negative power of 0, or a root of a negative number."""
     if kind != "Pow":
         return ""
     base, power = inputs[0], inputs[-1]
@@ -283,31 +285,31 @@ def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
 
 
 def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
-    """Say at which argument a function is undefined or infinite; "" if it is neither."""
-    # Xlogy(x, y) = x log(y): y is the argument of the logarithm.
-    judged = inputs[-1 if kind in _BY_SECOND else 0]
+    """Explain a function that is undefined or infinite at an input; "" for other causes."""
+    # Xlogy(x, y) = x log(y), so the second input is the argument of the logarithm.
+    argument = inputs[-1 if kind in _BY_SECOND else 0]
     if kind == "Log1p":
         # Log1p(x) = log(1 + x) has its pole at -1.
-        kind, lowest, has_zero = "Log", judged.lowest + 1, judged.lowest == -1
+        kind, lowest, has_zero = "Log", argument.lowest + 1, argument.lowest == -1
     else:
-        lowest, has_zero = judged.lowest, judged.zeros > 0
+        lowest, has_zero = argument.lowest, argument.zeros > 0
     if has_zero and kind in _AT_ZERO:
         return _AT_ZERO[kind]
     return _BELOW_ZERO.get(kind, "") if lowest < 0 else ""
 
 
-def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, made_as: str) -> str:
-    """Explain a result that is not finite for finite inputs at which the op is defined."""
+def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, dtype: str) -> str:
+    """Explain a result that is not finite although the op is defined at its inputs."""
     largest = f"its largest input is {max(_find_size(summary) for summary in inputs):.3g}"
     if not has_infinity:
-        return f"NaN made of finite numbers: {largest}"
+        return f"NaN from finite numbers: {largest}"
     if kind in _POLES:
-        return f"infinity made of finite numbers: {largest}"
+        return f"infinity from finite numbers: {largest}"
     if kind in _GROWS:
         return f"overflow of the exponential of {inputs[0].greatest:.4g}"
-    if made_as == "float16":
-        return f"overflow of float16, whose greatest number is {_HALF:,.0f}"
-    return f"overflow of {made_as}: {largest}"
+    if dtype == "float16":
+        return f"overflow of float16, whose largest number is {_HALF:,.0f}"
+    return f"overflow of {dtype}: {largest}"
 
 
 _DIVIDES = ("RealDiv", "Div", "TruncateDiv", "Xdivy")
@@ -345,31 +347,31 @@ def _list_writers(before: step_dump.StepDump, variable: str) -> list[tuple[str, 
 
 
 def _list_growth(replayed: Replayed) -> list[Growth]:
-    """Return the variables behind a loss that grew, the largest first."""
+    """Return the variables that grew and that a loss depends on, the largest first."""
     if replayed.before is None:
         return []
     dump, before = replayed.dump, replayed.before
-    # Not the optimizer's slots: these lead to no loss, and may grow without harm.
+    # No loss depends on the slots of an optimizer, which may grow without harm.
     leading = (dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values())
-    grown = (_find_growth(dump, before, tensor) for tensor in set[str]().union(*leading))
-    found = {growth.variable: growth for growth in grown if growth}
-    return sorted(found.values(), key=lambda growth: -growth.now)[:_MOST_VARIABLES]
+    growths = (_find_growth(dump, before, tensor) for tensor in set[str]().union(*leading))
+    growth_of = {growth.variable: growth for growth in growths if growth}
+    return sorted(growth_of.values(), key=lambda growth: -growth.now)[:_MOST_VARIABLES]
 
 
 def _find_growth(
     dump: step_dump.StepDump, before: step_dump.StepDump, tensor: str
 ) -> Growth | None:
-    """Return the growth of the variable that a tensor holds; None without a growing variable."""
+    """Return the growth of the variable in a tensor; None without a variable that grew."""
     node = dump.nodes.get(step_dump.name_node(tensor))
     name = _find_variable(node) if node else ""
     if not name:
         return None
-    then, now = (_find_greatest(one.read_numbers(tensor)) for one in (before, dump))
-    # Variables that start at 0, such as biases, always grow by a large factor. So the value before
-    # counts as 1e-6 at least, and the value now must exceed 1.
-    if then is None or now is None or now <= max(_GREW * max(then, 1e-6), 1):
+    past, now = (_find_greatest(step.read_numbers(tensor)) for step in (before, dump))
+    # Variables that start at 0, such as biases, always grow by a large factor. So the earlier value
+    # counts as at least 1e-6, and the new value must exceed 1.
+    if past is None or now is None or now <= max(_GREW * max(past, 1e-6), 1):
         return None
-    return Growth(name, then, now)
+    return Growth(name, past, now)
 
 
 def _find_greatest(values: Sequence[np.ndarray]) -> float | None:
@@ -382,12 +384,12 @@ def _find_size(summary: Summary) -> float:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value for JSON; numbers that are not finite become text."""
+    """Turn a value into JSON; numbers that are not finite become texts."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, np.ndarray):
-        return [_as_json(each) for each in value]
+        return [_as_json(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
-    # JSON has neither NaN nor infinity.
+    # JSON has neither NaN nor infinity, so write them as texts.
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Reads values inside a model for chosen rows, and its layers, without training it.
+"""Reads tensors inside a model for some rows, and the layers of a model, without training.
 
 batch = inspection.read_split(experiment, "test", limit=4)
 with inspection.open_graph(experiment, "runs/a", batch) as graph:
@@ -56,12 +56,12 @@ class Batch:
 
 
 def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
-    """Return the first rows of a split; None is the split of evaluation.
+    """Return the first rows of a split.
 
     Args:
       experiment: the experiment of the run.
-      split: the split; None for the split of evaluation.
-      limit: how many rows are read at most.
+      split: the split; None for the split of evaluations.
+      limit: the largest number of rows to read.
 
     Raises:
       UserError: the split does not exist, or a record is bad.
@@ -69,11 +69,11 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
     data = experiment.data
     split = split or data.eval_split
     with diagnosis.explain_run_errors(data, experiment.model, None, split):
-        found = source_lib.iterate(
+        elements = source_lib.iterate(
             lambda: data.dataset(split, training=False, seed=0, batch_size=limit)
         )
-        # `iterate` yields an error in place of an element.
-        batch = next(found)
+        # If reading fails, `iterate` yields the error instead of a batch.
+        batch = next(elements)
         if isinstance(batch, Exception):
             raise batch
     return Batch(*batch)
@@ -86,23 +86,24 @@ def read_file(
 
     Args:
       experiment: the experiment of the run; its data describe the fields.
-      path: the file; its ending names the format.
-      limit: how many rows are read at most.
-      with_labels: True to read the labels too; absent ones are missing.
+      path: the file; the ending of its name says the format.
+      limit: the largest number of rows to read.
+      with_labels: True to read labels, too. A label that is not in the file counts as missing.
 
     Raises:
       UserError: the file does not exist, or a row is bad.
     """
-    spec = given = experiment.data.spec
-    if with_labels:  # Labels are parsed like features; an absent one is missing.
-        missing = {name: field.default for name, field in spec.label_fields.items()}
-        named = {**spec.features, **spec.labels}
-        defaults = {**missing, **spec.defaults}
-        given = dataclasses.replace(spec, features=named, labels={}, defaults=defaults)
+    spec = parsed_spec = experiment.data.spec
+    if with_labels:  # Parse labels like features, with the mark for a missing label as the default.
+        missing_marks = {name: field.default for name, field in spec.label_fields.items()}
+        fields = {**spec.features, **spec.labels}
+        defaults = {**missing_marks, **spec.defaults}
+        parsed_spec = dataclasses.replace(spec, features=fields, labels={}, defaults=defaults)
     is_known = re.search(rf"\.({'|'.join(readers.FORMATS)})(\.gz)?$", path)
-    checks.require(bool(is_known), "--rows", "end in .csv, .jsonl or .tfrecord", path)
+    endings = ", ".join(f".{name}" for name in readers.FORMATS)
+    checks.require(bool(is_known), "--rows", f"end in one of {endings}", path)
     checks.require(tf.io.gfile.exists(path), "--rows", "be a file", path)
-    reader = scoring.Reader(spec=given, settings=experiment.data.source, batch_size=limit)
+    reader = scoring.Reader(spec=parsed_spec, settings=experiment.data.source, batch_size=limit)
     chunk = next((chunk for chunk in reader.chunks([path]) if len(chunk.rows)), None)
     if chunk is None:
         checks.fail("--rows", "hold a row", path)
@@ -123,10 +124,10 @@ class OpenGraph:
 
     Attributes:
       graph: the graph.
-      session: the session that holds the values.
+      session: the session with the values of the checkpoint.
       fed: {input: its value}.
-      outputs: {name: tensor}: the predictions; in an evaluation also the loss, in training the
-        watched tensors of a step.
+      outputs: {name: tensor}: the predictions in mode "predict", the loss in mode "eval", and
+        losses, weights and norms in mode "train".
     """
 
     graph: tf.Graph
@@ -135,17 +136,20 @@ class OpenGraph:
     outputs: Mapping[str, tf.Tensor]
 
     def read(self, name: str) -> tuple[str, np.ndarray]:
-        """Return a tensor for the rows, with its whole name.
+        """Compute a tensor for the rows.
 
         Args:
-          name: of a tensor, an operation (its first output), a variable, or a scope (the last
-            tensor that leaves it).
+          name: the name of a tensor; of an operation, for its first output; of a variable; or of a
+            scope, for the last tensor that leaves it.
+
+        Returns:
+          The whole name of the tensor, and its value.
 
         Raises:
-          UserError: the tensor does not exist, or its value cannot be read.
+          UserError: the tensor does not exist, or its value cannot be computed.
         """
-        # Tensors within loops and branches belong to other graphs, which a session cannot fetch
-        # from.
+        # Only tensors of this graph are searched: a session cannot fetch tensors in loops and
+        # branches, which are other graphs.
         tensor = _find_tensor(self.graph, name, self.fed)
         try:
             value = self.session.run(tensor, self.fed)
@@ -173,13 +177,13 @@ def open_graph(
     mode: str = "eval",
     checkpoint: str = "latest",
 ) -> Iterator[OpenGraph]:
-    """Open a graph of a run; nothing is saved.
+    """Open a graph of a run, without writing to its folder.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       batch: the rows.
-      mode: "eval", "predict", or "train": a step takes these rows as its whole batch.
+      mode: "eval", "predict", or "train" for a training step with these rows as its batch.
       checkpoint: "latest", "best" or a path.
 
     Raises:
@@ -191,24 +195,25 @@ def open_graph(
         tf.Graph().as_default() as graph,
     ):
         tf1.train.create_global_step()
-        # Dropout of the mode "train" draws as in the run.
+        # In mode "train", dropout draws the same numbers as in the run.
         tf1.set_random_seed(experiment.run.seed)
-        made, fed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
-        # With other session settings, sums would differ in their last bits from the Estimator's.
+        estimator_spec, feed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
+        # Other session settings than in an Estimator would change the last bits of sums.
         settings = estimators.build_config(experiment, model_dir).session_config
         creator = tf1.train.ChiefSessionCreator(
-            made.scaffold, config=settings, checkpoint_filename_with_path=path
+            estimator_spec.scaffold, config=settings, checkpoint_filename_with_path=path
         )
         with contextlib.closing(creator.create_session()) as session:
-            yield OpenGraph(graph, session, fed, outputs)
+            yield OpenGraph(graph, session, feed, outputs)
 
 
 def summarize_model(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> Sequence[layers.Scope]:
-    """Return the layers of a model as a tree, for one row; the run may be untrained.
+    """Return the layers of a model as a tree, for one row. The run may be untrained.
 
-    The columns use the run's statistics of the training split, or compute them just for this call.
+    The columns use the statistics of the training split that the run has saved. If it has none,
+    they are computed for this call only.
 
     Args:
       experiment: the experiment of the run.
@@ -218,7 +223,7 @@ def summarize_model(
       UserError: a setting or the data is wrong.
     """
     with contextlib.ExitStack() as stack:
-        # A run without a checkpoint may lack statistics, and nothing may be written to its folder.
+        # An untrained run may have no statistics: compute them in a temporary folder.
         is_run = run_directory.find_latest(model_dir) is not None
         folder = model_dir if is_run else stack.enter_context(tempfile.TemporaryDirectory())
         if not is_run:
@@ -229,53 +234,57 @@ def summarize_model(
 def read_layers(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> tuple[Sequence[layers.Scope], dict[str, tf.Tensor]]:
-    """Return the layers of a model as a tree, for one row, and {name: prediction}.
+    """Build a model for one row, and return its layers.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder with the statistics of the training split.
+
+    Returns:
+      The layers as a tree, and {name: prediction}.
     """
-    # A single row, so that FLOPs count for one row.
+    # Use a single row, so that FLOPs are for one row.
     batch = read_split(experiment, experiment.data.train_split, 1)
     with tf.Graph().as_default() as graph:
         step = tf1.train.create_global_step()
         statistics = fitting.load_statistics(model_dir)
-        fed: dict[Any, Any] = {}
-        features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+        feed: dict[Any, Any] = {}
+        features = {name: _input(name, value, feed) for name, value in batch.features.items()}
         model = experiment.model.fitted(statistics)
         mode = compat.estimator.ModeKeys.PREDICT
-        made = model.model_fn(
+        estimator_spec = model.model_fn(
             features, None, mode, options=graph_options.GraphOptions(statistics=statistics)
         )
         outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
-        for name, tensor in made.predictions.items():
+        for name, tensor in estimator_spec.predictions.items():
             if name.partition("/")[0] in outputs:
                 outputs[name.partition("/")[0]].append(tensor)
         # The global step is a variable, but not a parameter of the model.
         variables = [v for v in tf1.global_variables() if v is not step]
         trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
-        tree = layers.read_tree(graph, _flatten_inputs(fed), outputs, variables, trained)
-        return tree, dict(made.predictions)
+        tree = layers.read_tree(graph, _flatten_inputs(feed), outputs, variables, trained)
+        return tree, dict(estimator_spec.predictions)
 
 
 def _build_graph(
     experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
 ) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
-    """Build the graph of a mode on fed inputs of the batch's size."""
-    fed: dict[Any, Any] = {}
-    features = {name: _input(name, value, fed) for name, value in batch.features.items()}
-    labels = {name: _input(name, value, fed) for name, value in batch.labels.items()}
+    """Build the graph of a mode; return it, {input: its value} and its outputs."""
+    feed: dict[Any, Any] = {}
+    features = {name: _input(name, value, feed) for name, value in batch.features.items()}
+    labels = {name: _input(name, value, feed) for name, value in batch.labels.items()}
     if mode == "train":
         statistics = fitting.load_statistics(model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         watched: dict[str, tf.Tensor] = {}
 
-        # The hooks of a step get its watched tensors: losses, weights and norms. No hook is added.
+        # A step passes its losses, weights and norms to functions that make hooks. This function
+        # stores them and makes no hook.
         def watch(result: training_loop.StepResult) -> dict[str, Any]:
             watched.update({name: result[name] for name in result.names})
             return {}
 
-        made = model.model_fn(
+        estimator_spec = model.model_fn(
             features,
             labels,
             mode,
@@ -283,50 +292,54 @@ def _build_graph(
                 statistics=statistics, precision=experiment.run.precision, training_hooks=watch
             ),
         )
-        return made, fed, watched
+        return estimator_spec, feed, watched
     key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
-    # Stacked tasks share variables; inspection of predictions needs the variables of each task.
+    # In mode "predict", do not stack tasks: each task should have separate variables to inspect.
     estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
-    given = labels if mode == "eval" else None
-    made = estimator.model_fn(features, given, key, estimator.config)
+    eval_labels = labels if mode == "eval" else None
+    estimator_spec = estimator.model_fn(features, eval_labels, key, estimator.config)
     # An EstimatorSpec of an evaluation has no predictions.
-    return made, fed, made.predictions or {"loss": made.loss}
+    return estimator_spec, feed, estimator_spec.predictions or {"loss": estimator_spec.loss}
 
 
-def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
+def _input(name: str, value: Any, feed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph, and add its value to `fed`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell_field(name))
-        # The number of rows is static then, as it is for dense inputs.
-        made.row_splits.set_shape([len(value.row_splits)])
+        tensor = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell_field(name))
+        # Make the number of rows static, as for other inputs.
+        tensor.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
-        # A string of TensorFlow is an object (O), bytes (S) or Unicode (U) in NumPy.
+        # In NumPy, TensorFlow's strings are objects (O), bytes (S) or Unicode (U).
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
-        made = tf1.placeholder(kind, value.shape, name=_spell_field(name))
-    fed[made] = value
-    return made
+        tensor = tf1.placeholder(kind, value.shape, name=_spell_field(name))
+    feed[tensor] = value
+    return tensor
 
 
 def _spell_field(field: str) -> str:
-    """Return the name of a field in letters that are legal in names of operations."""
-    # Fields are columns of tables: their names may hold spaces or letters of any language.
+    """Return a name for operations that resembles the name of a field."""
+    # Names of fields come from tables, so they may have spaces or letters of any language.
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
 
 
-def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
+def _find_tensor(graph: tf.Graph, name: str, feed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
     """Return the tensor with this name, by the rules of `OpenGraph.read`."""
-    # Variables come first: an op of the same name would give the handle, not the value.
+    # Search variables first: the op with the same name returns the handle instead of the value.
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
     if name in variables:
         return variables[name]
     operations = {operation.name: operation for operation in graph.get_operations()}
     node, _, slot = name.partition(":")
-    found = operations.get(node)
-    if found is not None and slot in ("", *map(str, range(len(found.outputs)))) and found.outputs:
-        return found.outputs[int(slot or 0)]
-    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten_inputs(fed)))
+    operation = operations.get(node)
+    if (
+        operation is not None
+        and slot in ("", *map(str, range(len(operation.outputs))))
+        and operation.outputs
+    ):
+        return operation.outputs[int(slot or 0)]
+    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten_inputs(feed)))
     if not leaving:
         _refuse_name(name, operations, variables)
     return leaving[-1]
@@ -340,8 +353,8 @@ def _refuse_name(name: str, operations: Iterable[str], variables: Iterable[str])
     checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
 
 
-def _flatten_inputs(fed: Mapping[Any, Any]) -> list[tf.Tensor]:
-    return tf.nest.flatten(list(fed), expand_composites=True)
+def _flatten_inputs(feed: Mapping[Any, Any]) -> list[tf.Tensor]:
+    return tf.nest.flatten(list(feed), expand_composites=True)
 
 
 def _split_name(name: str) -> list[str]:

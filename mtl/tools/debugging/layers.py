@@ -15,27 +15,30 @@ from mtl import aligned
 from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
-# The scopes that are served, in the order in which data pass them.
+# The scopes of a served model, in the order in which data pass through them.
 _TOPS = ("features", "network", "head")
-# Ops that make initial values lie in the scope of their layer, but run only once.
+# The ops that compute initial values lie in the scope of their layer, but do not belong to the
+# layer: they run only once.
 _INITIAL = "/Initializer/"
 _ALL = "all"
 
 
 @dataclasses.dataclass
 class Scope:
-    """A scope of the model, or a variable in one.
+    """A scope of the model, or a variable in a scope.
 
     Attributes:
       name: the whole name, such as network/trunk/hidden_0.
-      output: the shape of the last tensor that leaves it; None without one, or for a variable.
+      output: the shape of the last tensor that leaves the scope; None for a variable, or if no
+        tensor leaves the scope.
       variable: the shape of a variable; None for a scope.
-      parameters: how many parameters it has.
-      num_bytes: how many bytes these take.
-      flops: FLOPs for one row, of the ops that TensorFlow counts, mostly products and convolutions.
-      tasks: the tasks whose predictions depend on it.
-      is_held: True if all its variables are held fixed in training.
-      children: the scopes and variables in it.
+      parameters: the number of parameters.
+      num_bytes: the bytes of the parameters.
+      flops: the FLOPs for one row. TensorFlow only counts some ops, mostly matrix products and
+        convolutions.
+      tasks: the tasks whose predictions depend on the scope.
+      is_held: True if training changes none of the variables.
+      children: the scopes and variables in the scope.
     """
 
     name: str
@@ -60,33 +63,33 @@ def read_tree(
 
     Args:
       graph: the graph of predictions.
-      inputs: the tensors that hold the rows.
+      inputs: the tensors with the rows.
       outputs: {task: its predictions}.
       variables: the variables of the model.
-      trained: the names of trained variables.
+      trained: the names of the variables that training changes.
     """
     leading = {task: _list_leaders(tensors) for task, tensors in outputs.items()}
-    # A graph for one row: FLOPs of ops on a whole batch would grow with the batch.
+    # The graph has to be for a single row, because FLOPs grow with the batch.
     flops = _count_flops(graph)
     scopes: dict[str, Scope] = {}
-    moving: set[str] = set()
+    trained_scopes: set[str] = set()
     for variable in variables:
         name = patterns.variable_name(variable)
         if name.partition("/")[0] not in _TOPS:
             continue
         shape = tuple(variable.shape.as_list())
         count, size = variable.shape.num_elements() or 0, variable.dtype.base_dtype.size
-        own = _add_scope(scopes, name)
-        own.variable = shape  # static, such as (64, 32)
+        scope_of_variable = _add_scope(scopes, name)
+        scope_of_variable.variable = shape  # static, such as (64, 32)
         for scope in _list_above(scopes, name):
             scope.parameters += count
             scope.num_bytes += count * size
-            # Set back below for scopes in which any variable is trained.
+            # The loop below sets this to False for scopes with a trained variable.
             scope.is_held = True
             if name in trained:
-                moving.add(scope.name)
+                trained_scopes.add(scope.name)
     _read_operations(graph, scopes, flops, leading, list_followers(inputs))
-    for name in moving:
+    for name in trained_scopes:
         scopes[name].is_held = False
     return [scopes[name] for name in _TOPS if name in scopes]
 
@@ -96,15 +99,16 @@ def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
     lines: list[tuple[str, ...]] = [("", "output", "parameters", "bytes", "FLOPs", "tasks")]
     for scope in tree:
         lines += _list_lines(scope, "", tuple(tasks))
-    total = [sum(getattr(s, what) for s in tree) for what in ("parameters", "num_bytes", "flops")]
+    total = [
+        sum(getattr(s, attribute) for s in tree)
+        for attribute in ("parameters", "num_bytes", "flops")
+    ]
     lines.append(("total", "", *(f"{number:,}" for number in total), ""))
     return "\n".join(aligned.align_columns(lines, right=(2, 3, 4)))
 
 
 def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> list[tf.Tensor]:
-    """Return the float tensors that leave a scope, in the order of creation.
-
-    They come only from operations that depend on the rows: a variable does not.
+    """Return the float tensors that leave a scope and depend on the rows, in order of creation.
 
     Args:
       graph: the graph.
@@ -123,15 +127,15 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
 
 def _is_read_outside(tensor: tf.Tensor, inside: str) -> bool:
     """Return whether an op outside of a scope reads a tensor; gradients do not count."""
-    # In the graph of a training, these ops read activations for gradients.
+    # In a training graph, ops in "balancing/" and "update/" read activations for gradients.
     within = (inside, "balancing/", "update/")
     readers = [reader.name for reader in tensor.consumers()]
     return any(not name.startswith(within) and "gradients/" not in name for name in readers)
 
 
 def _list_lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the rows of a scope and its children; scopes without variables are not opened."""
-    whose = _ALL if scope.tasks == tasks else ", ".join(scope.tasks)
+    """Return the lines of the table for a scope and its children, indented by their depth."""
+    task_names = _ALL if scope.tasks == tasks else ", ".join(scope.tasks)
     is_variable = scope.variable is not None
     shape = scope.variable if is_variable else scope.output
     name = indent + scope.name.rpartition("/")[2]
@@ -141,7 +145,7 @@ def _list_lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple
         _write_number(scope.parameters),
         _write_number(scope.num_bytes),
         "" if is_variable else _write_number(scope.flops),
-        "" if is_variable else whose,
+        "" if is_variable else task_names,
     )
     below = [line for child in scope.children for line in _list_lines(child, f"{indent}  ", tasks)]
     return [cells, *below]
@@ -156,7 +160,7 @@ def _write_number(number: int) -> str:
 
 
 def _add_scope(scopes: dict[str, Scope], name: str) -> Scope:
-    """Return the scope of this name; create it and its parents if they are missing."""
+    """Return the scope with this name; create the scope and its parents if they are missing."""
     if name not in scopes:
         scopes[name] = Scope(name)
         above = name.rpartition("/")[0]
@@ -178,16 +182,18 @@ def _read_operations(
     leading: Mapping[str, set[str]],
     followers: Collection[str],
 ) -> None:
-    """Add outputs, tasks and FLOPs to the scopes; columns without variables become scopes too."""
-    operations = [one for one in graph.get_operations() if _INITIAL not in one.name]
+    """Add outputs, tasks and FLOPs to the scopes, and add scopes that have no variables."""
+    operations = [
+        operation for operation in graph.get_operations() if _INITIAL not in operation.name
+    ]
     for operation in operations:
         parts = operation.name.split("/")
         if parts[0] in _TOPS and len(parts) >= 3:
             _add_scope(scopes, "/".join(parts[:2]))
     _add_tasks(operations, scopes, flops, leading)
-    for name, last in _find_last(operations, scopes, followers).items():
-        if scopes[name].variable is None and last.shape.rank is not None and "/" in name:
-            scopes[name].output = tuple(last.shape.as_list())
+    for name, tensor in _find_last(operations, scopes, followers).items():
+        if scopes[name].variable is None and tensor.shape.rank is not None and "/" in name:
+            scopes[name].output = tuple(tensor.shape.as_list())
 
 
 def _add_tasks(
@@ -196,14 +202,14 @@ def _add_tasks(
     flops: Mapping[str, int],
     leading: Mapping[str, set[str]],
 ) -> None:
-    """Set the tasks of the scopes, and the FLOPs of operations behind predictions."""
+    """Set the tasks of the scopes, and the FLOPs of operations that predictions depend on."""
     tasks: dict[str, set[str]] = collections.defaultdict(set)
     for operation in operations:
-        own = {task for task, names in leading.items() if operation.name in names}
-        # Serving does not compute operations without an effect on predictions.
-        for scope in _list_above(scopes, operation.name) if own else ():
+        dependent = {task for task, names in leading.items() if operation.name in names}
+        # Skip operations without an effect on predictions: a served model does not run them.
+        for scope in _list_above(scopes, operation.name) if dependent else ():
             scope.flops += flops.get(operation.name, 0)
-            tasks[scope.name] |= own
+            tasks[scope.name] |= dependent
     for scope in scopes.values():
         scope.tasks = tuple(task for task in leading if task in tasks[scope.name])
 
@@ -211,53 +217,53 @@ def _add_tasks(
 def _find_last(
     operations: Iterable[tf.Operation], scopes: Mapping[str, Scope], followers: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return {scope: the last tensor that leaves it, or the last one that it makes}."""
-    left, made = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
+    """Return {scope: the last tensor that leaves it, or else the last tensor in it}."""
+    leaving_last, inner_last = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
     for operation in operations:
         if operation.name not in followers:
             continue
         floats = [tensor for tensor in operation.outputs if tensor.dtype.is_floating]
         for scope in _list_above(scopes, operation.name.rpartition("/")[0]):
             leaving = [tensor for tensor in floats if _is_read_outside(tensor, f"{scope.name}/")]
-            left.update((scope.name, tensor) for tensor in leaving)
-            made.update((scope.name, tensor) for tensor in floats)
-    # The results of a graph are not read within it.
-    return {**made, **left}
+            leaving_last.update((scope.name, tensor) for tensor in leaving)
+            inner_last.update((scope.name, tensor) for tensor in floats)
+    # No op of the graph reads its results, so their scopes have no tensor that leaves.
+    return {**inner_last, **leaving_last}
 
 
 def list_followers(tensors: Iterable[tf.Tensor]) -> set[str]:
     """Return the names of the operations that depend on tensors."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = list(tensors)
     while waiting:
         for operation in waiting.pop().consumers():
-            if operation.name not in found:
-                found.add(operation.name)
+            if operation.name not in names:
+                names.add(operation.name)
                 waiting += operation.outputs
-    return found
+    return names
 
 
 def _list_leaders(tensors: Iterable[tf.Tensor]) -> set[str]:
     """Return the names of the operations that tensors depend on."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = [tensor.op for tensor in tensors]
     while waiting:
         operation = waiting.pop()
-        if operation.name not in found:
-            found.add(operation.name)
+        if operation.name not in names:
+            names.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
-    return found
+    return names
 
 
 def _count_flops(graph: tf.Graph) -> dict[str, int]:
     """Return {operation: its FLOPs}, for operations that TensorFlow counts."""
-    # By scope, the profiler returns a tree that holds each op as a leaf.
+    # With cmd="scope", the profiler returns a tree of scopes whose leaves are the ops.
     builder = tf1.profiler.ProfileOptionBuilder
     options = builder(builder.float_operation()).with_empty_output().build()
-    found: dict[str, int] = {}
+    flops: dict[str, int] = {}
     waiting: list[Any] = [tf1.profiler.profile(graph, cmd="scope", options=options)]
     while waiting:
         node = waiting.pop()
-        found[node.name] = node.float_ops
+        flops[node.name] = node.float_ops
         waiting += node.children
-    return found
+    return flops

@@ -12,16 +12,24 @@ from mtl.tools.drawing import figures, texts
 _LINE, _INDENT, _MOST_INDENT, _WIDTH = 26, 22, 240, 860
 # The left edges of the columns.
 _COLUMNS = {"output": 440, "parameters": 560, "tasks": 670}
-# The colours of scopes of all tasks, of some tasks (grey), and of single tasks.
+# The colours of scopes that all tasks use, that some tasks use (grey), and that one task uses.
 _OF_ALL, _OF_SOME, _OF_TASKS = "c0", "c5", ("c1", "c2", "c3", "c4", "c6", "c7")
 
 
 def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
-    """Return the picture of nested scopes, without variables."""
+    """Draw nested scopes, without variables.
+
+    Args:
+      tree: the scopes.
+      tasks: all tasks of the model.
+
+    Returns:
+      The picture in SVG.
+    """
     boxes = [box for scope in tree for box in _list_boxes(scope, 0)]
     indent = min(_INDENT, _MOST_INDENT / max([1, *(depth for _, depth in boxes)]))
-    own = itertools.cycle(_OF_TASKS)
-    colors: dict[tuple[str, ...], str] = {(task,): next(own) for task in tasks}
+    task_colors = itertools.cycle(_OF_TASKS)
+    colors: dict[tuple[str, ...], str] = {(task,): next(task_colors) for task in tasks}
     colors[tuple(tasks)] = _OF_ALL
     parts = [texts.write("scope", texts.put(14, 18))]
     parts += [texts.write(name, texts.put(x, 18)) for name, x in _COLUMNS.items()]
@@ -31,11 +39,11 @@ def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
         color = colors.get(scope.tasks, _OF_SOME)
         parts.append(f'<rect class="box {color}" {texts.put(x, y)} {box}/>')
         edges = [x + 8, *_COLUMNS.values(), _WIDTH]
-        for told, (left, right) in zip(
+        for text, (start, end) in zip(
             _tell_scope(scope, tasks), itertools.pairwise(edges), strict=True
         ):
-            at = texts.put(left, y + 15)
-            parts.append(texts.write(told, at, width=right - left - 12, style="told"))
+            at = texts.put(start, y + 15)
+            parts.append(texts.write(text, at, width=end - start - 12, style="told"))
     return figures.draw_picture("Layers by task", _WIDTH, _LINE * (len(boxes) + 1) + 6, parts)
 
 

@@ -3,9 +3,10 @@
 from mtl import experiment
 experiment.Run.check_numerics = True
 
-The run ends in the first step with an op that fails the check, and names the op. The setting
-`Update.if_not_finite` does not change this. It also ends if a `tf.where` hides the value from the
-losses. Checks do not change the weights by a single bit: they insert nothing between two ops.
+The run ends in the first step with an op that fails the check, and the error names the op. The run
+ends for all values of `Update.if_not_finite`, and even if a `tf.where` hides the value from the
+losses. The checks insert nothing between two ops, so they do not change a single bit of the
+weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mtl.optimization import finite
 from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
-# The other outputs of these ops are uninitialised memory.
+# Only the first output of these ops is checked: other outputs may be uninitialised memory.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 
@@ -33,9 +34,9 @@ class Checking(types.RunObserver):
 
 
 class _CheckedStep(types.StepExtension):
-    """Refuses a step, op by op."""
+    """Checks each op of a step."""
 
-    # Checks read single ops, so layers of several tasks may stay stacked.
+    # These checks work on any ops, so layers of several tasks may stay stacked.
     suits_stacks = True
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -54,13 +55,13 @@ class _CheckedStep(types.StepExtension):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckNumerics:
-    """Ends a run in the first step in which an op makes a NaN or infinity of finite inputs.
+    """Ends a run in the first step in which an op computes NaN or infinity from finite inputs.
 
-    `Run.check_numerics` adds such a part.
+    `Run.check_numerics` adds this part to a run.
     """
 
     def __call__(self, run: types.ObservedRun) -> Checking:
-        """Return the observer that checks a run's steps."""
+        """Return an observer that checks the steps of a run."""
         del run
         return Checking()
 
@@ -68,58 +69,62 @@ class CheckNumerics:
 def assert_finite(
     tensors: Iterable[tf.Tensor], step: tf.Tensor, unless: tf.Tensor | bool
 ) -> tf.Operation:
-    """Fail when run if an op behind the tensors makes a NaN or infinity from finite inputs.
+    """Build an op that fails if some op computes NaN or infinity from finite inputs.
 
     A loop or a branch counts as one op. A variable counts as an output of the op that reads it. A
-    batch may hold NaN, which marks missing values.
+    batch may have NaN, which marks missing values.
 
     Args:
-      tensors: tensors of the graph that is being built.
+      tensors: tensors of the graph that is being built; the op checks all ops that they depend on.
       step: scalar, the global step, for the message.
       unless: bool scalar; True switches the check off.
 
-    Raises:
-      InvalidArgumentError: when run; its message has the step, and the ops with their lines.
+    Returns:
+      The op. When it runs, it raises an InvalidArgumentError with the step, the ops, and their
+      lines of code.
     """
     graph, all_finite = tf.compat.v1.get_default_graph(), dict[str, tf.Tensor]()
 
     def is_finite(tensor: tf.Tensor) -> tf.Tensor:
-        # Most tensors are the output of one op and the input of another: one test serves both.
+        # Most tensors are the output of an op and the input of another: share the test.
         if tensor.name not in all_finite:
             all_finite[tensor.name] = tf.reduce_all(tf.math.is_finite(tensor))
         return all_finite[tensor.name]
 
     breaks, names = [], []
     for op in _list_ops(graph, tensors):
-        given, made = list(filter(_is_float, op.inputs)), list(filter(_is_float, op.outputs))
+        op_inputs, op_outputs = (
+            list(filter(_is_float, op.inputs)),
+            list(filter(_is_float, op.outputs)),
+        )
         if op.type.startswith(_FIRST_OUTPUT_ONLY):
-            made = made[:1]
-        # Constants and batches have no float inputs, and may hold NaN for a missing value.
-        if not made or not (given or op.type.startswith(_READS)):
+            op_outputs = op_outputs[:1]
+        # Constants and batches have no float inputs, and may have NaN for missing values.
+        if not op_outputs or not (op_inputs or op.type.startswith(_READS)):
             continue
-        sound = [is_finite(tensor) for tensor in given]
-        broken = [~is_finite(tensor) for tensor in made]
-        # Only the op that broke the value: those that follow have inputs that are not finite.
-        breaks.append(tf.reduce_all(sound) & tf.reduce_any(broken))
+        are_finite = [is_finite(tensor) for tensor in op_inputs]
+        are_broken = [~is_finite(tensor) for tensor in op_outputs]
+        # Requiring finite inputs finds the op that broke the value, without the ops after it.
+        breaks.append(tf.reduce_all(are_finite) & tf.reduce_any(are_broken))
         names.append(_describe_op(graph, op))
     flags, step = tf.stack(breaks), tf.as_string(step)
 
     def fail() -> tf.Operation:
         return finite.fail_at(step, tf.boolean_mask(tf.constant(names), flags), "its ops")
 
-    # The texts of the message are made in the branch, so that a sound step does not pay for them.
+    # The branch makes the message, so that it costs no time as long as all ops are finite.
     return tf.cond(tf.reduce_any(flags) & ~tf.convert_to_tensor(unless), fail, tf.no_op)
 
 
 def _list_ops(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops of the graph that lead to tensors, in the order of creation."""
-    found, left = set[str](), [tensor.op for tensor in tensors]
-    while left:
-        op = left.pop()
-        if op.name not in found:
-            found.add(op.name)
-            left += [tensor.op for tensor in op.inputs]
-    return [op for op in graph.get_operations() if op.name in found]
+    """Return the ops that tensors depend on, in the order of creation."""
+    names, waiting = set[str](), [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in names:
+            names.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs]
+    return [op for op in graph.get_operations() if op.name in names]
 
 
 def _is_float(tensor: tf.Tensor) -> bool:
@@ -127,7 +132,7 @@ def _is_float(tensor: tf.Tensor) -> bool:
 
 
 def _describe_op(graph: tf.Graph, op: tf.Operation) -> str:
-    """Return name, type and line number of an op; the line's text could end the message."""
+    """Return name, type and line number of an op, without the text of the line."""
     lines = origin.find_origin(graph, op.name).lines
     line = f", {lines[0].partition(': ')[0]}" if lines else ""
     return f"{op.name} ({op.type}{line})"

@@ -1,4 +1,4 @@
-"""Finds the origin of an op: the lines of code that made it, and the part of the model.
+"""Finds the origin of an op: the lines of code that created it, and the part of the model.
 
 place = origin.find_origin(graph, "balancing/gradients/head/digit/Log_grad/Reciprocal")
 place.line                                               # "my_heads.py:31 in loss: tf.math.log(x)"
@@ -31,10 +31,11 @@ class Origin:
     """The origin of an op.
 
     Attributes:
-      forward: for an op of a gradient, its forward op; otherwise "".
-      part: its scope, such as head/digit or network/trunk/block_0; "" outside of the model.
-      lines: the lines of code that made it, as "<file>:<line> in <function>: <text>": the user's,
-        then ours.
+      forward: the name of the forward op, if the op computes its gradient; otherwise "".
+      part: the scope of the op, such as head/digit or network/trunk/block_0; "" outside of the
+        model.
+      lines: the lines of code that created the op, as "<file>:<line> in <function>: <text>": first
+        a line of the user, then a line of this package.
     """
 
     forward: str
@@ -43,43 +44,47 @@ class Origin:
 
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
-    """Return the origin of a node; for a gradient, the origin of its forward op.
+    """Return the origin of an op; for an op of a gradient, the origin of its forward op.
 
     Args:
       graph: the graph in which Python built the op.
-      name: the name of the op; in a loop or a branch, as in `step_dump.Node`.
+      name: the name of the op; for an op in a loop or a branch, see `step_dump.Node`.
     """
     operation = graphs.find_operation(graph, name)
     if operation is None:
         return Origin("", find_part(name), ())
     forward = graphs.forward_operation(operation)
-    made = forward if forward is not None else operation
-    lines = _list_lines(made)
+    source = forward if forward is not None else operation
+    lines = _list_lines(source)
     forward_name = forward.name if forward is not None else ""
     return Origin(forward_name, find_part(forward_name or name), lines)
 
 
 def find_part(name: str) -> str:
-    """Return the scope of a node in the model, without the op's name; "" outside of the model."""
-    found = _PART.search(name.rpartition("/")[0])
-    return found.group(1) if found else ""
+    """Return the scope of an op in the model; "" for an op outside of the model."""
+    match = _PART.search(name.rpartition("/")[0])
+    return match.group(1) if match else ""
 
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
-    """Return the innermost line of the user's code, then the innermost line of our code."""
-    # Ops that TensorFlow creates itself have no traceback.
-    # The outermost call comes first.
+    """Return the innermost line of the user's code, and the innermost line of this package."""
+    # Ops that TensorFlow itself creates have no traceback. In tracebacks of other ops, the
+    # outermost call comes first.
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
-    own = [frame for frame in inside if _is_of_user(frame[0])]
-    return tuple(_describe_frame(*frame) for frame in (*own[-1:], *_keep_ours(inside)[-1:]))
+    user_frames = [frame for frame in inside if _is_of_user(frame[0])]
+    return tuple(_describe_frame(*frame) for frame in (*user_frames[-1:], *_keep_ours(inside)[-1:]))
 
 
 def _keep_ours(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return our frames; frames of layers only if there are no others."""
-    ours = [frame for frame in frames if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
-    # The caller of a layer tells more than the layer.
-    return [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
+    """Return the frames in this package, without `mtl/layers` if there are others."""
+    package_frames = [
+        frame for frame in frames if os.path.abspath(frame[0]).startswith(_OURS + os.sep)
+    ]
+    # The caller of a layer says more about the origin than the layer.
+    return [
+        f for f in package_frames if not os.path.abspath(f[0]).startswith(_LAYERS)
+    ] or package_frames
 
 
 def _describe_frame(file: str, line: int, function: str) -> str:
@@ -87,7 +92,7 @@ def _describe_frame(file: str, line: int, function: str) -> str:
 
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return the frames from the call that builds the model on; earlier ones run the command."""
+    """Return the frames from the first call in `mtl/model` on; earlier frames run the command."""
     is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
     return frames[is_model.index(True) if any(is_model) else 0 :]
 
@@ -97,13 +102,14 @@ def _is_of_user(file: str) -> bool:
     # Generated code, such as the methods of dataclasses, has no file.
     if not os.path.exists(path) or path.startswith(_OURS + os.sep) or _FRAMEWORKS.search(path):
         return False
-    # Packages lie below the folder of the standard library, but may hold the user's layers.
+    # Installed packages may contain the user's layers, although their folder lies in the folder of
+    # the standard library.
     return bool(_INSTALLED.search(path)) or not path.startswith(_STANDARD)
 
 
 def _shorten(file: str) -> str:
     path = os.path.abspath(file)
-    # Our files read like modules, such as mtl/heads/binary.py, wherever mtl is installed.
+    # Files of this package get paths such as mtl/heads/binary.py, wherever it is installed.
     here = os.path.dirname(_OURS) if path.startswith(_OURS + os.sep) else os.getcwd()
     short = os.path.relpath(path, here)
     return file if short.startswith("..") else short

@@ -3,10 +3,10 @@
 with replay.open_step(experiment, "runs/a", step=1234) as replayed:
     findings.examine_step(replayed)
 
-A run continues from a checkpoint bit by bit, so the replayed step equals the original one. The
-replay copies the last checkpoint before the step and trains up to the step before it. Then it runs
-that step and the step itself one by one, with the graph optimizer off, so that each op keeps its
-name. The run itself stays as it is.
+A run continues from a checkpoint to the bit, so the replayed step equals the original step. The
+replay copies the last checkpoint before the step, and trains up to the step before the broken step.
+Then it runs these two steps one by one, with the graph optimizer off, so that each op keeps its
+name. The folder of the run stays unchanged.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def open_step(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      step: the global step at its beginning, as in the message of a failure.
+      step: the global step at the beginning of the step, as in the message of a failure.
 
     Raises:
-      UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
+      UserError: there is no checkpoint before the step, the batches cannot be repeated, or the run
         fails at an earlier step.
     """
     with _prepare_replay(experiment, model_dir, step) as (replay, first, scratch):
@@ -59,10 +59,16 @@ def open_step(
 
 
 def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int) -> None:
-    """Replay a step, and open tfdbg in the terminal before and after it.
+    """Replay a step, and open the debugger tfdbg in the terminal before and after it.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      step: the global step at the beginning of the step, as in the message of a failure.
 
     Raises:
-      UserError: as `open_step` does.
+      UserError: there is no checkpoint before the step, the batches cannot be repeated, or the run
+        fails at an earlier step.
     """
     with _prepare_replay(experiment, model_dir, step) as (replay, first, _):
         replay.prompt(first, step)
@@ -72,14 +78,14 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
-    """Yield a run at this step or the step before it, and a scratch folder."""
+    """Yield a replay that has reached this step or the step before, its step, and a folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
         checkpoint = replay.find_checkpoint(model_dir, step)
         replay.copy(model_dir, checkpoint)
         first = run_directory.step_in_name(checkpoint)
-        # Fast, with the run's own steps per call: only the last two steps run under the debugger.
+        # Train as fast as the run up to the last two steps: only these run under the debugger.
         if first < step - 1:
             replay.go_on(first, step - 1)
             first = step - 1
@@ -87,10 +93,10 @@ def _prepare_replay(
 
 
 class _Replay(training.Training):
-    """A training that goes on in a scratch folder, up to and including a step."""
+    """Continues a training in a temporary folder, up to and including a step."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
-        # The debugger would see code that XLA compiled as a single op.
+        # Switch XLA off: the debugger would see compiled code as a single op.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(experiment.run, precision=plain)
         # A replay does not report to trackers; items of TensorBoard would disturb the debugger.
@@ -100,7 +106,7 @@ class _Replay(training.Training):
             part for part in attached.list_observers(experiment) if not isinstance(part, left_out)
         ]
         alone = dataclasses.replace(experiment, run=run)
-        # Other observers stay, as some change the data or the graph of a step.
+        # Keep all other observers, because some change the data or the graph of a step.
         super().__init__(alone, scratch, lambda: None, observers=observers)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
@@ -109,28 +115,28 @@ class _Replay(training.Training):
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
 
     def find_checkpoint(self, model_dir: str, step: int) -> str:
-        """Return the last checkpoint before this step; the step's own checkpoint if none is older.
+        """Return the last checkpoint before a step, or else the checkpoint of the step.
 
         Raises:
           UserError: a checkpoint is missing, or the state of its input is missing.
         """
         steps = _find_steps(model_dir)
-        saved = input_state.InputState(model_dir, self._input_settings)
-        listed = ", ".join(map(str, sorted(steps))) or "none"
-        found = [first for first in steps if first <= step]
+        states = input_state.InputState(model_dir, self._input_settings)
+        names = ", ".join(map(str, sorted(steps))) or "none"
+        candidates = [first for first in steps if first <= step]
         rule = "come at or after a checkpoint of --model_dir"
-        checks.require(bool(found), "--step", rule, step, f"Steps with checkpoints: {listed}.")
-        ready = [first for first in found if saved.is_saved(first)]
-        # Batches follow from the saved state of the input, not from the step alone.
+        checks.require(bool(candidates), "--step", rule, step, f"Steps with checkpoints: {names}.")
+        ready = [first for first in candidates if states.is_saved(first)]
+        # To repeat the batches, the replay also needs the saved state of the input.
         rule = "come at or after a checkpoint with the input state of one process"
         fix = "The state is needed to repeat the batches. "
-        fix += f"Checkpoints of steps {listed} lack it for these settings of data and seed."
+        fix += f"Checkpoints of steps {names} lack it for these settings of data and seed."
         checks.require(bool(ready), "--step", rule, step, fix)
-        # A checkpoint before the step also replays the step before it, for comparison.
+        # Prefer a checkpoint before the step, so that the replay includes the previous step, too.
         return steps[max([first for first in ready if first < step] or ready)]
 
     def copy(self, model_dir: str, checkpoint: str) -> None:
-        """Copy the files that the run needs to go on from a checkpoint."""
+        """Copy the files that are needed to continue the run from a checkpoint."""
         tf.io.gfile.makedirs(self._model_dir)
         run_directory.require_intact(checkpoint)
         run_directory.copy_checkpoint(checkpoint, self._model_dir)
@@ -139,10 +145,10 @@ class _Replay(training.Training):
         input_state.copy_states(model_dir, self._model_dir, step)
 
     def go_on(self, first: int, last: int) -> None:
-        """Train from one step to another, as the run did, and save there.
+        """Train from one step to another, as the run did, and save a checkpoint at the end.
 
         Raises:
-          UserError: the run fails earlier.
+          UserError: the run fails before `last`.
         """
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
@@ -151,52 +157,56 @@ class _Replay(training.Training):
         self._train_steps(first, last, make_hooks)
 
     def watch(self, first: int, step: int, folder: str) -> _Watching:
-        """Run single steps up to and including `step`; the debugger writes each to a folder.
+        """Run single steps up to and including `step`, and let the debugger write their tensors.
 
         `step` may fail.
 
         Raises:
-          UserError: the step before fails.
+          UserError: the step before `step` fails.
         """
-        made: list[_Watching] = []
+        watches: list[_Watching] = []
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
-            made.append(_Watching(result, folder))
-            return [self._make_saving(result, inputs, first), *made]
+            watches.append(_Watching(result, folder))
+            return [self._make_saving(result, inputs, first), *watches]
 
-        # Its dump is complete up to the failing op, which is enough to find it.
+        # If the step fails, its tensors are written up to the failing op, which is enough.
         with contextlib.suppress(_StepError):
-            self._step_by_step(first, step + 1, make_hooks, lambda: made[0].step == step)
-        (watching,) = made
+            self._step_by_step(first, step + 1, make_hooks, lambda: watches[0].step == step)
+        (watching,) = watches
         return watching
 
     def prompt(self, first: int, step: int) -> None:
-        """Run single steps up to and including `step`; tfdbg opens at `step`.
+        """Run single steps up to and including `step`, with tfdbg in the terminal at `step`.
 
         Raises:
-          UserError: the step before fails.
+          UserError: the step before `step` fails.
         """
-        counted = _Counting()
-        prompt = debugger.Prompt(lambda: counted.step == step)
+        counter = _Counting()
+        prompt = debugger.Prompt(lambda: counter.step == step)
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
-            return [self._make_saving(result, inputs, first), counted, prompt]
+            return [self._make_saving(result, inputs, first), counter, prompt]
 
         try:
-            self._step_by_step(first, step + 1, make_hooks, lambda: counted.step == step)
+            self._step_by_step(first, step + 1, make_hooks, lambda: counter.step == step)
         except _StepError as failed:
             prompt.show_failure(failed.error)
 
     def describe(self, watching: _Watching, step: int) -> findings.Replayed:
-        """Return the watched steps."""
+        """Return the tensors of the replayed steps.
+
+        Raises:
+          UserError: the step was not reached.
+        """
         # Monitors of losses are named after the tasks.
         names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
         losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
         dumps = {
-            which: step_dump.StepDump(watching.folder(which))
-            for which in (step - 1, step)
-            # There is no step before step 0, nor before the first one of a replay.
-            if os.path.isdir(watching.folder(which))
+            number: step_dump.StepDump(watching.folder(number))
+            for number in (step - 1, step)
+            # There is no step before step 0, nor before the first step of a replay.
+            if os.path.isdir(watching.folder(number))
         }
         rule = "be reached in the replay"
         checks.require(step in dumps, "--step", rule, step)
@@ -218,8 +228,8 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool],
     ) -> None:
-        """Train one step per session call; raise `_StepError` if the last one fails."""
-        # Several steps in one call are a loop, whose tensors the debugger would mix.
+        """Train one step per session call; raise `_StepError` if the last step fails."""
+        # Several steps in a call form a loop, in which the debugger would mix tensors of steps.
         self._run = dataclasses.replace(self._run, steps_per_call=1)
         self._train_steps(first, last, make_hooks, is_reached)
 
@@ -230,8 +240,8 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
-        """Train; with `is_reached`, the graph optimizer is off."""
-        # Schedules keep the number of steps in the experiment.
+        """Train from one step to another; with `is_reached`, switch the graph optimizer off."""
+        # Change only `_run`: schedules read the number of steps from the experiment.
         self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         config = debugger.plain_session(config) if is_reached else config
@@ -261,7 +271,7 @@ class _Replay(training.Training):
         except tf.errors.InvalidArgumentError as error:
             if is_reached and is_reached():
                 raise _StepError(error) from error
-            # Only our check of the update names a step: other errors of this type pass on.
+            # Only the check of the update names a step: raise other errors of this type again.
             failed = finite.find_step(error.message)
             if failed is None:
                 raise
@@ -270,7 +280,7 @@ class _Replay(training.Training):
 
     def _build_input(self, inputs, first, input_context=None):
         batch = super()._build_input(inputs, first, input_context)
-        # With several steps a call, the batch is an iterator, and has no tensors yet.
+        # With several steps per call, the batch is an iterator, which has no tensors yet.
         if not self._loop_settings:
             features, labels = batch
             self._fields = {
@@ -287,7 +297,7 @@ class _Replay(training.Training):
             result,
             self._model_dir,
             saved=os.path.join(self._model_dir, f"model.ckpt-{first}"),
-            # Never: the scratch folder needs a checkpoint only at its end.
+            # Save only at the end, so this number of steps is never reached.
             every=(2**62, None),
             inputs=inputs,
             votes=saving.Votes(interruption_lib.Interruption(), shared=False),
@@ -298,13 +308,13 @@ class _Replay(training.Training):
 
 
 def _find_steps(model_dir: str) -> dict[int, str]:
-    """Return {step: its checkpoint} of a run."""
+    """Return {step: its checkpoint} for all checkpoints of a run."""
     paths = run_directory.list_checkpoints(model_dir)
     return {run_directory.step_in_name(p): p for p in paths if run_directory.is_checkpoint(p)}
 
 
 class _StepError(Exception):
-    """The replayed step failed, as expected."""
+    """The replayed step failed, as it did in the run."""
 
     def __init__(self, error: tf.errors.InvalidArgumentError):
         super().__init__(error.message)
@@ -312,9 +322,9 @@ class _StepError(Exception):
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Records the global step of a session call."""
+    """Counts the global step of session calls."""
 
-    # Before a session exists, no step has begun.
+    # Before there is a session, no step has begun.
     step = 0
 
     def after_create_session(self, session, coord):
@@ -325,11 +335,11 @@ class _Counting(tf.compat.v1.train.SessionRunHook):
 
 
 class _Watching(_Counting):
-    """Lets the debugger write each step to a separate folder."""
+    """Lets the debugger write the tensors of each step to a separate folder."""
 
     def __init__(self, result: training_loop.StepResult, folder: str):
         self._folder, self.graph = folder, tf1.get_default_graph()
-        # `run_once` stacks the monitors in the order of their names.
+        # `run_once` stacks the monitored tensors in the order of their names.
         stacked = result.values.op.inputs[0].op.inputs
         self.monitors = dict(zip(result.names, (t.name for t in stacked), strict=True))
 
@@ -338,6 +348,6 @@ class _Watching(_Counting):
         return os.path.join(self._folder, f"step_{step}")
 
     def before_run(self, run_context):
-        # The debugger refuses a folder that holds a dump.
+        # Use a folder per step: the debugger refuses a folder that already has tensors.
         options = debugger.watch_tensors(self.graph, self.folder(self.step))
         return tf1.train.SessionRunArgs(None, options=options)

@@ -1,11 +1,11 @@
-"""Finds the op that broke a step, among the many tensors that it spoiled.
+"""Finds the op that broke a step, among the many ops whose values are not finite.
 
-found = roots.find_roots(dump, before, losses={"digit": "loss:0"})
-found[0].node.name                                       # "head/digit/log"
+broken = roots.find_roots(dump, before, losses={"digit": "loss:0"})
+broken[0].node.name                                      # "head/digit/log"
 
-An op is a root if an output is not finite, all of its inputs are finite, and the same output was
-finite one step earlier. Some kernels leave unused outputs uninitialised. So a root must also lead,
-through tensors that are not finite, to a loss, to the check of the update or to a variable.
+An op is a root if an output is not finite, all inputs are finite, and the same output was finite
+one step earlier. Some kernels leave unused outputs uninitialised. So a root must also lead, through
+tensors that are not finite, to a loss, to the check of the update or to a variable.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from mtl.tools.debugging import step_dump
 
-# The real outputs of a fused batch norm; further outputs are scratch memory for its gradient.
+# The number of real outputs of a fused batch norm; further outputs are memory for its gradient.
 _OUTPUTS_OF_NORM = 3
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ScatterNd")
 _UPDATE = "update/"
@@ -25,8 +25,9 @@ class Root:
 
     Attributes:
       node: the op.
-      output: its first output that is not finite.
-      reaches_loss: True if it broke the loss of a task, False if only gradients or variables.
+      output: the first output that is not finite.
+      reaches_loss: True if the op broke the loss of a task, False if it broke only gradients or
+        variables.
     """
 
     node: step_dump.Node
@@ -42,32 +43,39 @@ def find_roots(
     """Return the roots of a step in the order in which they ran; empty if nothing is broken.
 
     Args:
-      dump: the step.
-      before: the previous step; without it, the third part of the rule is skipped.
+      dump: the tensors of the step.
+      before: the tensors of the previous step; None if they are unknown, so that outputs may have
+        been broken earlier.
       losses: {task: the tensor of its loss}.
     """
-    found = []
-    # The first root in this order is the likely cause; later ones may have other causes.
+    broken = []
+    # The first root in this order is the likely cause.
     for node in sorted(dump.nodes.values(), key=lambda node: dump.order[node.name]):
         bad = _list_broken(dump, before, node)
         if not bad:
             continue
-        spoiled = dump.list_followers(bad, within=dump.bad)
-        reaches = any(_is_spoiled(dump, tensor, spoiled, bad) for tensor in losses.values())
-        # Otherwise a `tf.where` or a mask has dropped the values, and they did no harm.
-        if reaches or any(_is_checked(dump, name) for name in spoiled):
-            found.append(Root(node, bad[0], reaches))
-    return found
+        followers = dump.list_followers(bad, within=dump.bad)
+        reaches = any(_is_spoiled(dump, tensor, followers, bad) for tensor in losses.values())
+        # Values that reach neither were dropped by a `tf.where` or a mask, and did no harm.
+        if reaches or any(_is_checked(dump, name) for name in followers):
+            broken.append(Root(node, bad[0], reaches))
+    return broken
 
 
 def list_tasks(
     dump: step_dump.StepDump, nodes: Sequence[str], losses: Mapping[str, str]
 ) -> list[str]:
-    """Return the tasks whose loss depends on one of these nodes."""
-    # An output that was not recorded still has readers.
+    """Return the tasks whose loss depends on one of these nodes.
+
+    Args:
+      dump: the tensors of the step.
+      nodes: names of nodes of the step.
+      losses: {task: the tensor of its loss}.
+    """
+    # Add the first output of each node, because it may not be recorded.
     tensors = [tensor for node in nodes for tensor in (*dump.list_outputs(node), f"{node}:0")]
-    reached = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)
-    return [task for task, loss in losses.items() if step_dump.name_node(loss) in reached]
+    dependent = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)
+    return [task for task, loss in losses.items() if step_dump.name_node(loss) in dependent]
 
 
 def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node]:
@@ -83,23 +91,24 @@ def _list_broken(
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
-    # Values that the previous step held too, such as a mask of infinities, broke nothing.
+    # If the previous step had such values, too, they are intended, such as a mask of infinities.
     return [] if before is not None and before.is_bad(bad[0]) else bad
 
 
 def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:
-    """Return whether an output was not finite when all inputs were."""
+    """Return whether an output was not finite although all inputs were finite."""
     bad = [tensor for tensor in node.inputs if dump.is_bad(tensor)]
     if not bad:
         return True
     values = dump.read_numbers(output)
-    # An op outside of a loop ran once, with its bad input.
+    # An op outside of a loop ran once, so its input was already bad.
     if len(values) == 1:
         return False
-    # In a loop an op runs often, and its broken output may come back as its input.
+    # In a loop, the broken output of an op may be its input in the next iteration. So only look at
+    # the first iteration with a broken output.
     first = next(i for i, value in enumerate(values) if not _is_finite(value))
-    given = (dump.read_numbers(tensor) for tensor in bad)
-    return all(len(v) == len(values) and _is_finite(v[first]) for v in given)
+    inputs = (dump.read_numbers(tensor) for tensor in bad)
+    return all(len(v) == len(values) and _is_finite(v[first]) for v in inputs)
 
 
 def _is_finite(value) -> bool:
@@ -120,5 +129,5 @@ def _is_spoiled(
 def _is_checked(dump: step_dump.StepDump, name: str) -> bool:
     """Return whether a node belongs to the update, or writes to a variable."""
     node = dump.nodes[name]
-    # In a call of several steps, the update lies in the body of a loop.
+    # If a session call runs several steps, the update lies in the body of a loop.
     return name.startswith(_UPDATE) or f"/{_UPDATE}" in name or node.kind.startswith(_WRITES)

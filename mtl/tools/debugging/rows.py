@@ -1,7 +1,7 @@
 """Finds the rows of the batch that broke a step, and the fields with odd values.
 
-found = rows.find_rows(dump, root, batch_size=64)         # Rows([17], "its output", all_rows=False)
-rows.find_fields(dump, root, found.numbers, fields)       # ["age"]
+broken = rows.find_rows(dump, root, batch_size=64)       # Rows((17,), "not finite in ...")
+rows.find_fields(dump, root, broken.numbers, fields)     # ["age"]
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from mtl.tools.debugging import roots as roots_lib
 from mtl.tools.debugging import step_dump
 
 _IN_LOOP = "/body/_"
-# The loop of `whole_batch` over the slices of a batch; loops of the model lie in other scopes.
+# Names in the loop of `whole_batch` over the slices of a batch. Loops of the model have other
+# names.
 _LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
-# A row stands out if its largest value exceeds the median row's by this factor.
+# A row stands out if its largest value exceeds the median of all rows by this factor.
 _STANDS_OUT = 1e3
 
 
@@ -37,16 +38,19 @@ class Rows:
 def find_rows(
     dump: step_dump.StepDump, root: roots_lib.Root, batch_size: int, slices: int = 1
 ) -> Rows:
-    """Return the rows whose values broke the op; empty if all rows look alike.
+    """Find the rows whose values broke an op.
 
-    It searches the tensors with rows as their first axis in this order: the outputs of the op;
-    later tensors, until rows are mixed; earlier tensors.
+    The search only uses tensors whose first axis has the rows of the batch: first the output of the
+    op, then later tensors, then earlier tensors.
 
     Args:
-      dump: the step.
+      dump: the tensors of the step.
       root: the op.
-      batch_size: rows of a batch, B.
+      batch_size: the number of rows in a batch, B.
       slices: the number of micro-batches; a slice has B / slices rows.
+
+    Returns:
+      The rows; without numbers if all rows look alike.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
@@ -55,11 +59,11 @@ def find_rows(
         if 0 < len(numbers) < batch_size:
             return Rows(numbers, f"not finite in {tensor}")
     leaders = dump.list_leaders(root.node.name)
-    # The nearest tensor first: closer to the op, less is mixed in.
+    # Try the nearest tensor first, because it depends on the fewest other values.
     nearest = [t for t in sorted(leaders, key=lambda name: leaders[name]) if t in of_rows]
     for tensor in nearest:
         numbers = _list_rows_that(dump, tensor, batch_size, slices, stand_out)
-        # Large values in most rows are usual for this tensor.
+        # If most rows have large values, they are normal for this tensor.
         if 0 < len(numbers) < batch_size / 2:
             return Rows(numbers, f"far larger than the other rows in {tensor}")
     return Rows((), "all rows of the batch look alike to this op")
@@ -71,27 +75,27 @@ def find_fields(
     numbers: Sequence[int],
     fields: Mapping[str, str],
 ) -> list[str]:
-    """Return the fields that the op depends on and whose values are odd in these rows.
+    """Return the fields that an op depends on and whose values are odd in some rows.
 
-    A value is odd if it is far larger than in other rows. If the op reads the batch itself, a value
-    is odd if it is not finite.
+    A value is odd if it is far larger than in other rows. If the op reads the batch, a value is odd
+    if it is not finite.
 
     Args:
-      dump: the step.
+      dump: the tensors of the step.
       root: the op.
       numbers: the numbers of the rows.
-      fields: {field: the tensor of the batch that holds it}.
+      fields: {field: its tensor in the batch}.
     """
-    leaders, found = dump.list_leaders(root.node.name), []
+    leaders, odd_fields = dump.list_leaders(root.node.name), []
     for field, tensor in fields.items():
-        each = _read_by_row(dump, tensor)
-        if each is None:
+        values = _read_by_row(dump, tensor)
+        if values is None:
             continue
-        own = [number for number in numbers if number < len(each)]
-        is_bad = root.output == tensor and _are_bad(each)[own].any()
-        if is_bad or (tensor in leaders and stand_out(each)[own].any()):
-            found.append(field)
-    return found
+        positions = [number for number in numbers if number < len(values)]
+        is_bad = root.output == tensor and _are_bad(values)[positions].any()
+        if is_bad or (tensor in leaders and stand_out(values)[positions].any()):
+            odd_fields.append(field)
+    return odd_fields
 
 
 def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
@@ -103,32 +107,40 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 
 
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
-    """Return the tensors whose first axis holds the rows of the batch.
+    """Return the tensors whose first axis has the rows of the batch.
 
-    A kernel may have as many rows by chance: so the axis is followed from the batch on.
+    A kernel may have as many rows by chance. So the search follows the axis from the batch through
+    all ops.
 
     Args:
-      dump: the step.
-      batch_size: rows of a batch, B.
+      dump: the tensors of the step.
+      batch_size: the number of rows in a batch, B.
       slices: the number of micro-batches; a slice has B / slices rows.
     """
-    found: set[str] = set()
-    # A forward pass sees one slice of the batch.
+    tensors: set[str] = set()
+    # A forward pass gets one slice of the batch.
     size = batch_size // slices
     for name in sorted(dump.nodes, key=lambda name: dump.order[name]):
         node = dump.nodes[name]
-        if node.kind == _READING or _keeps_rows(dump, node, found):
-            found |= {t for t in dump.list_outputs(name) if _has_rows(dump, t, size)}
-    return frozenset(found)
+        if node.kind == _READING or _keeps_rows(dump, node, tensors):
+            tensors |= {t for t in dump.list_outputs(name) if _has_rows(dump, t, size)}
+    return frozenset(tensors)
 
 
 def stand_out(values: np.ndarray) -> np.ndarray:
-    """Return a mask of rows that are not finite, or far larger than others, [B, n] -> [B]."""
+    """Return a mask of the rows with a value that is not finite or far larger than in other rows.
+
+    Args:
+      values: n values of B rows, [B, n].
+
+    Returns:
+      The mask, bool [B].
+    """
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)
-        # Without rows of zeros, such as padding: their median would let every other row stand out.
+        # Leave out rows of zeros, such as padding: with a median of 0, all other rows stand out.
         usual = largest[np.isfinite(largest) & (largest > 0)]
-        # The median of two values says nothing about what is usual.
+        # Two values are too few to know which values are usual.
         middle = np.median(usual) if len(usual) > 2 else np.inf
         return ~np.isfinite(largest) | (largest > _STANDS_OUT * middle)
 
@@ -151,27 +163,28 @@ def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[s
     first, places = node.inputs[:2]
     if node.kind == "GatherV2" and not _is_along_rows(dump, first, node.inputs[-1]):
         return first in of_rows
-    # The output has the batch's rows if these are the indices; as the table, they get permuted.
+    # The output has the rows of the batch in order if they are the indices of the gather. If they
+    # are its table, their order changes.
     return places in of_rows and first not in of_rows
 
 
 def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
-    """Return whether the axes (the second input) are known, and do not include the rows."""
+    """Return whether the axes, the second input of an op, are known and not the axis of rows."""
     return len(inputs) > 1 and not _is_along_rows(dump, inputs[0], inputs[1])
 
 
 def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
     values = dump.read_any(tensor)
-    # Multiples of a Tile and permutations of a Transpose are one-dimensional.
+    # The multiples of a Tile op and the permutation of a Transpose op have one dimension.
     return values is not None and values.size > 0 and values[0] == first
 
 
 def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
-    """Return whether the first axis of a tensor is among these axes, or they are unknown."""
-    found = dump.read_any(axes)
-    # Axes may be counted from the end: then the first axis is -rank.
+    """Return whether the first axis of a tensor is among some axes, or the axes are unknown."""
+    values = dump.read_any(axes)
+    # Negative axes count from the end, so the first axis is 0 or -rank.
     rank = len(dump.find_shape(tensor))
-    return found is None or bool({0, -rank} & set(np.ravel(found)))
+    return values is None or bool({0, -rank} & set(np.ravel(values)))
 
 
 _READING = "IteratorGetNext"
@@ -180,7 +193,8 @@ _ALONG_AXES = (
     *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
     *("ReverseV2", "Cumsum", "Cumprod"),
 )
-# {an op whose output can only have the rows of its first input: whether it keeps them}
+# {type of op: a function that says whether the output has the rows of the first input}, for types
+# whose output cannot have the rows of other inputs.
 _BY_FIRST: dict[str, Callable[[step_dump.StepDump, Sequence[str]], bool]] = {
     **dict.fromkeys(_PRODUCTS, lambda dump, inputs: True),
     **dict.fromkeys(_ALONG_AXES, _is_along_others),
@@ -208,12 +222,12 @@ _MIXING = (
 
 def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
     shape = dump.find_shape(tensor)
-    # A multiple: a reshape may put several entries of a row below each other.
+    # The axis may be longer by a factor: a reshape may turn a row into several consecutive rows.
     return bool(shape) and shape[0] >= size and shape[0] % size == 0
 
 
 def _list_bad(dump: step_dump.StepDump, root: roots_lib.Root) -> list[str]:
-    """Return the tensors that are not finite because of the op, in the order of execution."""
+    """Return the tensors that are not finite because of an op, in the order of execution."""
     spoiled = dump.list_followers([root.output], within=dump.bad)
     names = sorted(spoiled, key=lambda name: dump.order[name])
     return [t for name in names for t in dump.list_outputs(name) if dump.is_bad(t)]
@@ -226,24 +240,24 @@ def _list_rows_that(
     slices: int,
     tell: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[int, ...]:
-    """Return the rows that `tell` selects, [B, n] -> bool [B]."""
-    found: list[int] = []
+    """Return the numbers of the rows that a function selects, [B, n] -> bool [B]."""
+    selected: list[int] = []
     loops = tensor.count(_IN_LOOP)
     is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
     if is_of_slices and loops > 1:
-        return ()  # Iterations of a loop of the model do not tell the slice.
-    for turn, value in enumerate(dump.read_numbers(tensor)):
-        # Outside of loops, a tensor may hold the whole batch, such as the batch itself.
+        return ()  # In a loop of the model, the iteration does not show the slice.
+    for iteration, value in enumerate(dump.read_numbers(tensor)):
+        # Outside of loops, a tensor may have the whole batch instead of a slice.
         is_whole = len(value) % batch_size == 0 and not loops
         size = batch_size if is_whole else batch_size // slices
         if len(value) % size:
-            continue  # A loop may change the length of its tensors.
-        each = tell(value.reshape(size, -1).astype(np.float64))
-        # The first slice of a batch is built separately, the others are iterations of a loop.
-        start = (turn + 1) * size if is_of_slices else 0
-        numbers = start + np.flatnonzero(each)
-        found += numbers[numbers < batch_size].tolist()
-    return tuple(dict.fromkeys(found))
+            continue  # In a loop, the number of rows may change.
+        mask = tell(value.reshape(size, -1).astype(np.float64))
+        # The first slice of a batch comes before the loop; iteration i of the loop has slice i + 1.
+        start = (iteration + 1) * size if is_of_slices else 0
+        numbers = start + np.flatnonzero(mask)
+        selected += numbers[numbers < batch_size].tolist()
+    return tuple(dict.fromkeys(selected))
 
 
 def _are_bad(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 dump = step_dump.StepDump("/tmp/step_20")
 dump.nodes["head/digit/logits/MatMul"].inputs            # ("network/trunk/Relu:0", ...)
-dump.is_bad("head/digit/logits/MatMul:0")                # whether an entry is NaN or infinite
+dump.is_bad("head/digit/logits/MatMul:0")                # True if an entry is NaN or infinite
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ with deferred.imports():
     from mtl.tf_internals import debugger
 
 
-# Ops that pass their inputs on, and so never break a step.
+# Ops that only pass their inputs on, so they cannot break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
 
-# Kernels for Intel processors have separate names.
+# Kernels for Intel processors have names with this prefix.
 _MKL = re.compile(r"^_Mkl(Native)?")
 
 
@@ -34,10 +34,10 @@ class Node:
     """An op of the step.
 
     Attributes:
-      name: its name in the graph that ran; in a loop or a branch `while/body/_12/<name>`.
+      name: the name in the graph that ran; `while/body/_12/<name>` in a loop or a branch.
       kind: the type of the op, such as MatMul.
-      inputs: its input tensors, as `<name>:<slot>`.
-      transposes: True if it transposes its first input for a product.
+      inputs: the input tensors, as `<name>:<slot>`.
+      transposes: True if the op is a matrix product that transposes its first input.
     """
 
     name: str
@@ -54,7 +54,7 @@ class StepDump:
     """
 
     def __init__(self, folder: str):
-        # Values stay on disk until they are read.
+        # This reads no values yet: they stay on disk until a method needs them.
         self._dump = debugger.open_dump(folder)
         self.nodes = {
             node.name: Node(
@@ -65,7 +65,7 @@ class StepDump:
             )
             for node in debugger.list_nodes(self._dump)
         }
-        # {tensor: its files}, one for each time that it was computed.
+        # {tensor: its files}, a file for each time that the tensor was computed.
         self._data: dict[str, list[Any]] = collections.defaultdict(list)
         for datum in self._dump.dumped_tensor_data:
             self._data[datum.tensor_name].append(datum)
@@ -75,19 +75,19 @@ class StepDump:
             self._slots[name_node(tensor)].append(tensor)
 
     def list_outputs(self, node: str) -> list[str]:
-        """Return the recorded output tensors of a node, by slot."""
+        """Return the recorded output tensors of a node, in the order of their slots."""
         return sorted(self._slots.get(node, ()), key=lambda tensor: int(tensor.rpartition(":")[2]))
 
     def read_numbers(self, tensor: str) -> tuple[np.ndarray, ...]:
-        """Return the floats of a tensor, one array for each time that it was computed.
+        """Return the values of a float tensor, an array for each time that it was computed.
 
-        Return () if it was not computed, or does not hold floats.
+        The result is () if the tensor was not computed, or its type is not a float.
         """
-        found = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
-        return tuple(value for value in found if value is not None)
+        arrays = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
+        return tuple(value for value in arrays if value is not None)
 
     def read_any(self, tensor: str) -> np.ndarray | None:
-        """Return the first value of a tensor, of any type; None if it was not computed."""
+        """Return the first value of a tensor of any type; None if it was not computed."""
         data = self._data.get(tensor)
         value = data[0].get_tensor() if data else None
         return value if isinstance(value, np.ndarray) else None
@@ -111,38 +111,38 @@ class StepDump:
 
     @functools.cached_property
     def _scanned_tensors(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
-        """Return {tensor: (its shape, its type)}, and the bad tensors; reads all tensors once."""
+        """Read all tensors once, and return {tensor: (its shape, its type)} and the bad tensors."""
         forms, bad = {}, set()
         for tensor, data in self._data.items():
             values = [v for datum in data if isinstance(v := datum.get_tensor(), np.ndarray)]
             if values:
                 forms[tensor] = (values[0].shape, values[0].dtype.name)
-            floats = [own for value in values if (own := _as_floats(value)) is not None]
-            if not all(np.isfinite(own).all() for own in floats):
+            floats = [array for value in values if (array := _as_floats(value)) is not None]
+            if not all(np.isfinite(array).all() for array in floats):
                 bad.add(tensor)
         return forms, frozenset(bad)
 
     def is_bad(self, tensor: str) -> bool:
-        """Return whether an entry is NaN or infinite."""
+        """Return whether an entry of a tensor is NaN or infinite."""
         return tensor in self.bad
 
     @functools.cached_property
     def readers(self) -> dict[str, list[str]]:
         """{tensor: the nodes that read it}."""
-        found: dict[str, list[str]] = collections.defaultdict(list)
+        nodes: dict[str, list[str]] = collections.defaultdict(list)
         for node in self.nodes.values():
             for tensor in node.inputs:
-                found[tensor].append(node.name)
-        return found
+                nodes[tensor].append(node.name)
+        return nodes
 
     def list_followers(
         self, tensors: Iterable[str], within: Collection[str] | None = None
     ) -> set[str]:
-        """Return the nodes that these tensors lead to; if given, only through tensors `within`.
+        """Return the names of the nodes that depend on tensors.
 
         Args:
           tensors: names of tensors, `<node>:<slot>`.
-          within: the only tensors that the walk passes on through; None allows all.
+          within: the tensors that may lie between; None allows all.
         """
         reached: set[str] = set()
         waiting = list(tensors)
@@ -150,43 +150,43 @@ class StepDump:
             for node in self.readers.get(waiting.pop(), ()):
                 if node not in reached:
                     reached.add(node)
-                    read = self._of_node.get(node, [])
-                    waiting += [t for t in read if within is None or t in within]
+                    outputs = self._of_node.get(node, [])
+                    waiting += [t for t in outputs if within is None or t in within]
         return reached
 
     def list_leaders(self, node: str) -> dict[str, int]:
-        """Return {tensor: distance in ops} of all tensors that a node needs, the nearest first."""
-        found: dict[str, int] = {}
-        # Breadth first, so that the first distance found is the shortest.
+        """Return {tensor: distance in ops} for all tensors that a node needs, the nearest first."""
+        distances: dict[str, int] = {}
+        # Search breadth first, so that the first distance to a tensor is the shortest.
         waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)
         while waiting:
             tensor, distance = waiting.popleft()
-            if tensor in found:
+            if tensor in distances:
                 continue
-            found[tensor] = distance
-            made_by = self.nodes.get(name_node(tensor))
-            waiting += [(t, distance + 1) for t in (made_by.inputs if made_by else ())]
-        return found
+            distances[tensor] = distance
+            maker = self.nodes.get(name_node(tensor))
+            waiting += [(t, distance + 1) for t in (maker.inputs if maker else ())]
+        return distances
 
     @functools.cached_property
     def order(self) -> dict[str, int]:
-        """{node: its place}, each after the nodes that it depends on; a loop is entered once."""
-        placed: dict[str, int] = {}
+        """{node: its place in an order in which each node comes after the nodes that it needs}."""
+        places: dict[str, int] = {}
         for name in self.nodes:
-            # A stack in place of recursion: a graph may be deeper than Python's limit of calls.
-            path = [(name, iter(self._forward_inputs(name)))] if name not in placed else []
+            # Use a stack instead of recursion: a graph may be deeper than Python's recursion limit.
+            path = [(name, iter(self._forward_inputs(name)))] if name not in places else []
             entered = {name}
             while path:
                 node, inputs = path[-1]
                 nexts = (name_node(tensor) for tensor in inputs)
-                following = next((n for n in nexts if n in self.nodes and n not in placed), None)
-                if following is None:
-                    placed.setdefault(node, len(placed))
+                next_node = next((n for n in nexts if n in self.nodes and n not in places), None)
+                if next_node is None:
+                    places.setdefault(node, len(places))
                     path.pop()
-                elif following not in entered:
-                    entered.add(following)
-                    path.append((following, iter(self._forward_inputs(following))))
-        return placed
+                elif next_node not in entered:
+                    entered.add(next_node)
+                    path.append((next_node, iter(self._forward_inputs(next_node))))
+        return places
 
     def _forward_inputs(self, name: str) -> list[str]:
         """Return the inputs of a node, without edges from one iteration of a loop to the next."""
@@ -196,17 +196,17 @@ class StepDump:
         return [
             tensor
             for tensor, maker in pairs
-            # The Merge of a loop has two inputs: the first value, and the value of the last
-            # iteration.
+            # The Merge op of a loop has two inputs: the initial value, and the value from the
+            # iteration before.
             if node.kind != "Merge" or maker is None or maker.kind != "NextIteration"
         ]
 
     @functools.cached_property
     def _of_node(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = collections.defaultdict(list)
+        tensors: dict[str, list[str]] = collections.defaultdict(list)
         for tensor in self.readers:
-            found[name_node(tensor)].append(tensor)
-        return found
+            tensors[name_node(tensor)].append(tensor)
+        return tensors
 
 
 def name_node(tensor: str) -> str:
@@ -219,7 +219,7 @@ def _list_data(inputs: Iterable[str]) -> list[str]:
     # "^" marks an input that only orders two ops.
     data = (name for name in inputs if not name.startswith("^"))
     return [
-        # A GraphDef leaves out the slot 0.
+        # A GraphDef omits the slot if it is 0.
         name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0"
         for name in data
     ]
@@ -234,5 +234,5 @@ def _as_floats(value: Any) -> np.ndarray | None:
         return None
     if value.dtype.kind == "f":
         return value
-    # NumPy does not know bfloat16.
+    # bfloat16 is not a float for NumPy, so convert it.
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else None

@@ -18,14 +18,14 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return values as text; if the first axis holds rows, with a line for each row.
+    """Return an array as text, with a line for each row if its first axis has as many rows.
 
     Args:
       value: an array of any shape.
-      rows: the number of rows, if the first axis holds them.
-      columns: how many numbers of a row are shown.
+      rows: the number of rows in the batch.
+      columns: the largest number of columns to show.
     """
-    # A tensor without an axis of rows, such as a kernel.
+    # The array has no axis of rows, such as a kernel.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)
@@ -38,11 +38,13 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
 
 
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
-    """Return arrays as text: a line for each, with a column for each row, then single numbers.
+    """Return arrays as text, with a line for each number and a column for each row of the batch.
+
+    Arrays without an axis of rows come at the end.
 
     Args:
-      arrays: {name: array}; with B rows as the first axis, or of any other shape.
-      rows: B.
+      arrays: {name: array}; the first axis has B rows, or the array has any other shape.
+      rows: the number of rows B.
     """
     lines = [["", *(f"row {row}" for row in range(rows))]]
     single = []
@@ -53,7 +55,7 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
             lines += [[n, *map(_show_value, c)] for n, c in zip(names, flat.T, strict=True)]
         else:
             single.append([name, _show_value(value[()])])
-    # A header alone, without arrays that have rows, is left out.
+    # Leave the table of rows out if it has only a header.
     return "\n\n".join(_align_lines(part) for part in (lines[len(lines) == 1 :], single) if part)
 
 
@@ -68,16 +70,16 @@ def _show_value(value: Any) -> str:
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file that `numpy.load` reads, without pickle: texts become Unicode."""
-    written = io.BytesIO()
-    texts = {name: _decode_texts(own) for name, own in arrays.items() if own.dtype == object}
-    named: dict[str, Any] = {**arrays, **texts}
-    np.savez(written, **named)
-    atomic.write(path, written.getvalue())
+    """Write arrays to a file for `numpy.load`. Bytes become Unicode, so no pickle is needed."""
+    buffer = io.BytesIO()
+    texts = {name: _decode_texts(array) for name, array in arrays.items() if array.dtype == object}
+    all_arrays: dict[str, Any] = {**arrays, **texts}
+    np.savez(buffer, **all_arrays)
+    atomic.write(path, buffer.getvalue())
 
 
 def _decode_texts(values: np.ndarray) -> np.ndarray:
-    """Return texts in place of bytes, in the same shape; bytes that are no text are escaped."""
+    """Turn bytes into texts, and escape bytes that are not UTF-8."""
     texts = [
         value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
         for value in values.ravel().tolist()

@@ -1,8 +1,8 @@
-"""Integrated gradients: the attribution of each encoded column to the prediction for one row.
+"""Computes integrated gradients: the attribution of each encoded column to a prediction.
 
 paths = attributions.build_gradients(output, inputs)             # while the graph is built
-found = attributions.explain_row(model, paths, rows, encoded, baseline, 3, place=0, steps=128)
-found.columns, found.residual                    # {"categorical_job": 0.7, ...}, 0.002
+result = attributions.explain_row(model, paths, rows, encoded, baseline, 3, place=0, steps=128)
+result.columns, result.residual                  # {"categorical_job": 0.7, ...}, 0.002
 
 M. Sundararajan, A. Taly, Q. Yan, "Axiomatic Attribution for Deep Networks", 2017, arXiv:1703.01365:
 the attribution of an encoded number x_i, from a baseline b, is
@@ -11,7 +11,7 @@ the attribution of an encoded number x_i, from a baseline b, is
 
 The attribution of a column is the sum over its numbers. As m is finite, all attributions add up to
 f(x) - f(b) minus a residual. The path goes through encoded columns, such as embeddings and
-normalised numbers, as values between two ids do not exist.
+normalised numbers, because no values exist between two ids.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOLERANCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """Gradients of a number that a head predicts, in the graph.
+    """The tensors for the gradients of a number that a head predicts.
 
     Attributes:
       output: the output of the head.
-      place: a placeholder: the index of one of the K numbers.
-      value: this number, [B].
-      gradients: {column: [B, ...]}, for columns that it depends on.
+      place: a placeholder for the index of the number, in [0, K).
+      value: the number for each row, [B].
+      gradients: {column: [B, ...]}, for the columns that the number depends on.
     """
 
     output: outputs.Output
@@ -54,7 +54,7 @@ class Attribution:
     Attributes:
       row: the index of the row.
       task: the task.
-      name: the name of the class or of the number.
+      name: the name of the predicted class or number.
       scale: the scale of the values, such as "logit".
       value: the prediction for this row.
       start: the prediction for the baseline.
@@ -80,7 +80,7 @@ class Attribution:
     def is_complete(self) -> bool:
         """True if the residual is at most 1% of the sum of the absolute attributions.
 
-        It may be larger by a millionth of the values, the precision of float32.
+        A residual of a millionth of the values is allowed on top, as float32 has this precision.
         """
         parts = sum(map(abs, self.columns.values()))
         rounding = 1e-6 * max(abs(self.value), abs(self.start))
@@ -88,31 +88,35 @@ class Attribution:
 
 
 def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients | None:
-    """Build the gradients of a head by the encoded columns; None if it depends on none of them.
+    """Build the gradients of a head with respect to the encoded columns.
 
     Args:
       output: the numbers of the head, [B, K].
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+
+    Returns:
+      The tensors; None if the head depends on no column.
     """
-    # Fed, so that one gradient in the graph serves all K numbers.
+    # The index is a placeholder, so that a single gradient in the graph serves all K numbers.
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)  # [B, K] -> [B]
     columns = list(inputs.values())
-    # A column may depend on another, as a history on its target: stop gradients between them.
-    found = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
+    # A column may depend on another column, such as a history on its target: stop gradients between
+    # columns.
+    derivatives = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
     gradients = {
         column: tf.convert_to_tensor(gradient)
-        for column, gradient in zip(inputs, found, strict=True)
+        for column, gradient in zip(inputs, derivatives, strict=True)
         if gradient is not None
     }
     return Gradients(output, place, value, gradients) if gradients else None
 
 
 def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros.
+    """Compute the baseline of each column: the mean over the rows, or zeros.
 
     Args:
-      encoded: the encoded columns of N rows.
+      encoded: the encoded columns of N rows, {column: [N, ...]}.
       kind: one of `settings.BASELINES`.
 
     Returns:
@@ -121,7 +125,7 @@ def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.
     if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
     return {
-        # In float64: float32 sums of many rows lose digits.
+        # Add up in float64: float32 sums of many rows lose digits.
         column: values.mean(0, dtype=np.float64).astype(values.dtype)
         for column, values in encoded.items()
     }
@@ -137,44 +141,44 @@ def explain_row(
     place: int,
     steps: int,
 ) -> Attribution:
-    """Explain one number of a head for a row.
+    """Compute the attributions of a number that a head predicts for a row.
 
     Args:
       model: the model with the gradients.
       built: the gradients of the head.
       held: N rows.
-      encoded: their encoded columns, {column: [N, ...]}.
-      baseline: {column: [...]}.
-      row: the index of the row.
-      place: the index of one of the K numbers.
-      steps: m, the points of the path.
+      encoded: the encoded columns of these rows, {column: [N, ...]}.
+      baseline: the start of the path, {column: [...]}.
+      row: the index of the row, in [0, N).
+      place: the index of the number, in [0, K).
+      steps: the number of points on the path, m.
     """
-    # The middle of each of m intervals: the sum is closer to the integral than with their ends.
+    # Take the midpoints of m intervals: their sum is closer to the integral than with end points.
     path = (np.arange(steps) + 0.5) / steps
     sums = {column: np.zeros(baseline[column].shape) for column in built.gradients}
-    # Points of the path are rows of a batch.
+    # Each point of the path is a row of a batch.
     for start in range(0, steps, model.batch_size):
-        some = path[start : start + model.batch_size]
-        # Fed columns replace the columns that the graph would encode from the fields.
-        fed = _feed_path(model, held, encoded, baseline, row, some)
-        found = model.session.run(dict(built.gradients), {**fed, built.place: place})
-        for column, gradient in found.items():
+        shares = path[start : start + model.batch_size]
+        # The feed contains encoded columns, which replace the columns computed from the fields.
+        feed = _feed_path(model, held, encoded, baseline, row, shares)
+        derivatives = model.session.run(dict(built.gradients), {**feed, built.place: place})
+        for column, gradient in derivatives.items():
             sums[column] += gradient.sum(0, dtype=np.float64)  # [B, ...] -> [...]
     details = {
         column: (encoded[column][row].astype(np.float64) - baseline[column]) * total / steps
         for column, total in sums.items()
     }
     ends = _feed_path(model, held, encoded, baseline, row, np.array([0.0, 1.0]))
-    first, last = model.session.run(built.value, {**ends, built.place: place})
+    at_start, at_row = model.session.run(built.value, {**ends, built.place: place})
     output = built.output
     return Attribution(
         row=row,
         task=output.task,
         name=output.names[place],
         scale=output.scale,
-        value=float(last),
-        start=float(first),
-        columns={column: float(each.sum()) for column, each in details.items()},
+        value=float(at_row),
+        start=float(at_start),
+        columns={column: float(values.sum()) for column, values in details.items()},
         details=details,
     )
 
@@ -189,24 +193,27 @@ def _feed_path(
 ) -> dict[Any, Any]:
     """Return the feed of a session for points between the baseline, at 0, and a row, at 1.
 
-    Fields keep the values of the row, as heads may read them.
+    Fields keep the values of the row, because heads may read fields.
     """
-    fed = model.feed(held.take([row] * len(shares)).features, {})
+    feed = model.feed(held.take([row] * len(shares)).features, {})
     for column, tensor in model.inputs.items():
         start = baseline[column].astype(np.float64)
-        way = encoded[column][row] - start
-        across = shares.reshape([-1, *[1] * start.ndim])  # [points, 1, ...]
-        fed[tensor] = (start + across * way).astype(encoded[column].dtype)
-    return fed
+        difference = encoded[column][row] - start
+        factors = shares.reshape([-1, *[1] * start.ndim])  # [points, 1, ...]
+        feed[tensor] = (start + factors * difference).astype(encoded[column].dtype)
+    return feed
 
 
 def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default.
+    """Choose which of the K numbers of a head is explained in each row.
 
     Args:
       values: the numbers of N rows, [N, K].
-      names: K names.
-      wanted: the name to explain in all rows; None for the largest number of each row.
+      names: the names of the K numbers.
+      wanted: the name of the number to explain in all rows; None for the largest of each row.
+
+    Returns:
+      The index of a number for each row, [N].
     """
     if wanted is not None:
         return np.full(len(values), list(names).index(wanted))

@@ -1,8 +1,8 @@
-"""Partial dependence: the mean prediction over all rows if a field has one value in all of them.
+"""Computes partial dependence: the mean prediction if a field has the same value in all rows.
 
-grid = dependence.make_grid(held.features["age"], is_number=True)
-found = dependence.compute(model, outputs, held, "age", grid)
-found.means["income"], found.lines["income"]             # [G, K], [G, S, K]
+grid = dependence.make_grid(rows.features["age"], is_number=True)
+result = dependence.compute(model, outputs, rows, "age", grid)
+result.means["income"], result.lines["income"]           # [G, K], [G, S, K]
 
 J. H. Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", 2001. The lines of
 single rows are individual conditional expectations: A. Goldstein, A. Kapelner, J. Bleich,
@@ -22,7 +22,7 @@ from mtl.tools.explaining import opened, outputs, rows
 MOST_POINTS = 20
 MOST_VALUES = 12
 _MOST_LINES = 20
-# Beyond these quantiles are too few rows.
+# The grid ends at these quantiles, because few rows lie beyond them.
 _SHARES = np.linspace(0.025, 0.975, MOST_POINTS)
 
 
@@ -31,11 +31,11 @@ class Dependence(NamedTuple):
 
     Attributes:
       field: the field.
-      is_number: True if its values have an order.
-      grid: G values.
-      counts: how many rows have exactly each value, G.
-      means: {task: [G, K]}, the means over all rows.
-      lines: {task: [G, S, K]}, the predictions for some rows.
+      is_number: True if the values of the field have an order.
+      grid: the values that the field takes in turn, [G].
+      counts: the number of rows that have exactly each value of the grid, G numbers.
+      means: the mean predictions over all rows, {task: [G, K]}.
+      lines: the predictions for S single rows, {task: [G, S, K]}.
     """
 
     field: str
@@ -47,32 +47,37 @@ class Dependence(NamedTuple):
 
 
 def tell_unfit(values: Any, is_number: bool) -> str | None:
-    """Return why the values of a field in N rows have no grid; None if they have one."""
-    # A list has no single value to set in all rows.
+    """Return why partial dependence on a field is impossible, or None.
+
+    Args:
+      values: the values of the field, [N, ...].
+      is_number: True if the values have an order.
+    """
+    # A field of lists has no single value to set in all rows.
     if isinstance(values, tf.compat.v1.ragged.RaggedTensorValue) or np.ndim(values) != 1:
-        return "it has several values a row, and no grid"
+        return "it has several values per row"
     if len(make_grid(values, is_number)) < 2:
         return "all rows hold the same value"
-    # An id, for example: each value stands for one row alone.
+    # Each value belongs to a single row, such as an id.
     if not is_number and len(np.unique(values)) == len(values):
         return "no value occurs twice"
     return None
 
 
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
-    """Return the values to try: the most frequent ones, or quantiles of a number.
+    """Choose the values to try: the most frequent values, or quantiles of numbers.
 
-    All of them occur and are finite. If most rows hold the same number, the grid also has quantiles
-    of the distinct numbers.
+    All of these values occur in the rows and are finite. If most rows have the same number, the
+    grid also contains quantiles of the distinct numbers.
 
     Args:
       values: the values of the field, [N].
-      is_number: True if they have an order.
+      is_number: True if the values have an order.
 
     Returns:
-      [G], ascending for numbers, otherwise the most frequent value first.
+      The values, [G]: ascending for numbers, otherwise the most frequent value first.
     """
-    # NaN marks a missing value; it has no place on an axis.
+    # NaN marks a missing value, which has no place on an axis.
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
     distinct, counts = np.unique(values, return_counts=True)
@@ -80,13 +85,14 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
         return distinct[np.argsort(-counts, kind="stable")[:MOST_VALUES]]
     if len(distinct) <= MOST_POINTS:
         return distinct
-    # This method returns values that occur; others interpolate between two of them.
+    # "inverted_cdf" returns values that occur; other methods interpolate between two values.
     grid = np.unique(np.quantile(values, _SHARES, method="inverted_cdf"))
-    # Many equal numbers, such as zeros, make most quantiles equal: then distinct numbers help.
+    # If many numbers are equal, such as zeros, most quantiles are equal, too. Then add quantiles of
+    # the distinct numbers.
     if len(grid) >= MOST_POINTS // 2:
         return grid
-    others = np.quantile(distinct, _SHARES[::2], method="inverted_cdf")
-    return np.unique(np.concatenate([grid, others]))
+    quantiles = np.quantile(distinct, _SHARES[::2], method="inverted_cdf")
+    return np.unique(np.concatenate([grid, quantiles]))
 
 
 def compute(
@@ -103,25 +109,25 @@ def compute(
       model: the model with the outputs.
       said: the outputs of the tasks.
       held: N rows.
-      field: a field with one value a row.
-      grid: G values.
-      is_number: True if they have an order.
+      field: a field with one value per row.
+      grid: the values to set, [G].
+      is_number: True if the values have an order.
     """
-    shown = {output.task: output.shown for output in said}
-    # Rows from the whole sample, the same ones for each value and field.
-    some = np.unique(np.linspace(0, held.size - 1, min(_MOST_LINES, held.size)).astype(int))
-    means: dict[str, list[Any]] = {task: [] for task in shown}
-    lines: dict[str, list[Any]] = {task: [] for task in shown}
+    tensors = {output.task: output.shown for output in said}
+    # Lines show rows at equal distances in the sample, and the same rows for each value and field.
+    places = np.unique(np.linspace(0, held.size - 1, min(_MOST_LINES, held.size)).astype(int))
+    means: dict[str, list[Any]] = {task: [] for task in tensors}
+    lines: dict[str, list[Any]] = {task: [] for task in tensors}
     for value in grid:
-        for task, found in model.compute(shown, held.fill(field, value)).items():
-            means[task].append(found.mean(0, dtype=np.float64))  # [N, K] -> [K]
-            lines[task].append(found[some])  # [S, K]
-    given = np.asarray(held.features[field])
+        for task, values in model.compute(tensors, held.fill(field, value)).items():
+            means[task].append(values.mean(0, dtype=np.float64))  # [N, K] -> [K]
+            lines[task].append(values[places])  # [S, K]
+    field_values = np.asarray(held.features[field])
     return Dependence(
         field,
         is_number,
         grid,
-        [int(np.sum(given == value)) for value in grid],
-        {task: np.stack(each) for task, each in means.items()},
-        {task: np.stack(each) for task, each in lines.items()},
+        [int(np.sum(field_values == value)) for value in grid],
+        {task: np.stack(values_of_task) for task, values_of_task in means.items()},
+        {task: np.stack(values_of_task) for task, values_of_task in lines.items()},
     )

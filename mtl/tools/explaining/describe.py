@@ -1,6 +1,6 @@
-"""Makes a page of an explanation, in the form of a report.
+"""Turns an explanation into a page that looks like a report.
 
-report.write("explain.html", describe.describe(found))
+report.write("explain.html", describe.describe(explanation))
 """
 
 import datetime
@@ -17,14 +17,14 @@ from mtl.tools.explaining import (
 from mtl.tools.reports import blocks
 
 _TRAINED = (
-    "The model was trained on these rows: what it learned of them by heart counts as importance, "
-    "and says little of other rows."
+    "The model was trained on these rows, and may have memorized some. On new rows, importance may "
+    "differ."
 )
 
 
 def describe(found: explanation.Explanation) -> blocks.Page:
-    """Return the page."""
-    built: list[tuple[str, str, list[Any]]] = [
+    """Return an explanation as a page."""
+    parts: list[tuple[str, str, list[Any]]] = [
         ("importance", "Which fields matter", importance_section.tell_importance(found)),
         ("predictions", "Single predictions", prediction_section.tell_predictions(found)),
         ("dependence", "Partial dependence", dependence_section.tell_dependence(found)),
@@ -35,8 +35,8 @@ def describe(found: explanation.Explanation) -> blocks.Page:
         state=f"step {found.step:,}",
         mood="",
         lead=_write_lead(found),
-        # Parts without results are left out; `left_out` says why.
-        sections=[blocks.Section(*one) for one in built if one[2]],
+        # Sections without results are left out; the lines in `left_out` give the reasons.
+        sections=[blocks.Section(*part) for part in parts if part[2]],
         left_out=found.left_out,
     )
 
@@ -45,14 +45,14 @@ def _write_lead(found: explanation.Explanation) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     tasks, rows = found.tasks, found.held
     more = f" and {len(tasks) - 12} more" if len(tasks) > 12 else ""
-    which = f"All {rows.size:,} rows"
+    sample = f"All {rows.size:,} rows"
     if rows.size < found.total:
-        which = f"{rows.size:,} rows, drawn at random from the {found.total:,}"
+        sample = f"{rows.size:,} rows, drawn at random from the {found.total:,}"
     lines = [
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
-        f"{which} of the split {rows.split}, by {found.path}.",
+        f"{sample} of the split {rows.split}, explained with the checkpoint {found.path}.",
     ]
-    # On training rows, importance also counts rows that the model knows by heart.
+    # On training rows, importance also reflects memorized rows.
     if rows.split == found.experiment.data.train_split:
         lines.append(_TRAINED)
     return [*lines, f"Written on {today}."]

@@ -1,8 +1,8 @@
-"""Rows drawn at random from a whole split, for reports about a part of it.
+"""Draws rows at random from a whole split, for reports about a sample.
 
-drawn = drawn_rows.draw(data, "test", most=2000, seed=1)
-drawn.places, drawn.total                     # their places in the split, and its length
-drawn_rows.keep(data, "test", drawn).one_pass("test")      # these rows, in the order of the split
+sample = drawn_rows.draw(data, "test", most=2000, seed=1)
+sample.places, sample.total                # the places of the rows in the split, and its length
+drawn_rows.keep(data, "test", sample).one_pass("test")     # these rows, in the order of the split
 
 Do not take the first rows as a sample: a table may be sorted by a date, a class or a user.
 """
@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
     """Rows of a split.
 
     Attributes:
-      places: the place of each row in the split, from 0: ascending int64 [K].
+      places: the place of each row in the split, from 0 on: ascending int64 [K].
       total: the number of rows in the split.
     """
 
@@ -36,22 +36,25 @@ class Drawn(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if these are all rows of the split."""
+        """True if the sample has all rows of the split."""
         return len(self.places) == self.total
 
 
 def draw(
     data: pipeline.Pipeline, split: str, most: int, seed: int, group: str | None = None
 ) -> Drawn:
-    """Draw rows without replacement, each with the same chance; a short split gives all rows.
+    """Draw rows without replacement, each with the same chance.
 
     Args:
       data: the data with the rows.
-      split: one of its splits.
+      split: the split to draw from.
       most: the number of rows to draw.
       seed: the seed of the draw.
       group: a label field. Rows with equal values are drawn together, until there are at least
         `most` rows.
+
+    Returns:
+      The drawn rows; all rows if the split has at most `most`.
 
     Raises:
       UserError: the split does not exist.
@@ -59,7 +62,7 @@ def draw(
     """
     if group is None:
         total = _count_rows(data, split)
-        # Each row is a separate group. A short split needs no keys.
+        # Each row is a separate group. A split with at most `most` rows needs no keys.
         keys = np.arange(total if total > most else 0)
     else:
         keys = _read_keys(data, split, group)
@@ -69,7 +72,7 @@ def draw(
 
 
 def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline:
-    """Return the same data with only the drawn rows in a split."""
+    """Return the same data, but with only the drawn rows in this split."""
     if drawn.is_whole:
         return data
     source = _DrawnRows(source=data.source, split=split, places=drawn.places)
@@ -80,9 +83,9 @@ def _choose(keys: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
     """Draw groups one by one until they have `max_rows` rows; return the places of these rows."""
     _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)  # [N], [groups]
     order = np.random.default_rng(seed).permutation(len(sizes))
-    # The least number of groups that together have `max_rows` rows.
+    # The smallest number of groups that together have at least `max_rows` rows.
     count = int(np.searchsorted(np.cumsum(sizes[order]), max_rows)) + 1
-    # Ascending, which `_DrawnRows` needs for its binary search.
+    # `flatnonzero` returns ascending places, which the binary search of `_DrawnRows` needs.
     return np.flatnonzero(np.isin(groups, order[:count]))
 
 
@@ -99,7 +102,7 @@ def _count_rows(data: pipeline.Pipeline, split: str) -> int:
 
 def _read_keys(data: pipeline.Pipeline, split: str, group: str) -> np.ndarray:
     """Return the group of each row, [N]."""
-    # Without features, which are not needed to find groups.
+    # Groups depend only on labels, so no features are decoded.
     light = data.keep_labels().in_large_batches(split)
     labels = _iterate(lambda: light.one_pass(split).map(lambda _, labels: labels[group]))
     return np.concatenate([np.asarray(part) for part in labels] or [np.zeros(0, np.int64)])
@@ -114,21 +117,21 @@ def _iterate(make: Any) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _DrawnRows(chosen_rows.ChosenRows):
-    """A source that keeps some rows of a split, and all rows of other splits."""
+    """A source with only some rows of one split, and all rows of other splits."""
 
     source: types.Source
     split: str
     places: np.ndarray
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows; None for another split."""
+        """Return the function that chooses rows of a split; None for another split."""
         return chosen_rows.Choice(self._takes) if split == self.split else None
 
     def _takes(self, numbers: Any, _: Any) -> Any:
-        # Sources that list their rows ask with an array of NumPy, others within `tf.data`.
+        # Sources that list their rows pass a NumPy array; other sources call this in `tf.data`.
         if isinstance(numbers, np.ndarray):
             return np.isin(numbers, self.places)
         places = tf.constant(self.places)
-        # A number above all places gets the index behind them.
+        # For a number above all places, `searchsorted` returns an index past the end.
         indices = tf.searchsorted(places, numbers)
         return tf.equal(tf.gather(places, tf.minimum(indices, len(self.places) - 1)), numbers)

@@ -1,6 +1,6 @@
 """Computes all explanations of a checkpoint once, for `describe` and `tables`.
 
-found = explanation.explain_run(experiment, "runs/adult", settings.Settings(limit=2000))
+result = explanation.explain_run(experiment, "runs/adult", settings.Settings(limit=2000))
 """
 
 import dataclasses
@@ -24,7 +24,8 @@ from mtl.tools.explaining import (
 
 # By default, only the most important fields get partial dependence.
 _MOST_FIELDS = 4
-# Each of these tasks takes a backward pass; importance is measured for all tasks.
+# Predictions, dependence and gradients are limited to this many tasks, because each of these tasks
+# takes a backward pass. Importance needs no gradients, and covers all tasks.
 MOST_TASKS = 20
 
 
@@ -38,16 +39,16 @@ class Explanation:
       path: the path of the checkpoint.
       step: the step of the checkpoint.
       asked: the settings.
-      held: the measured rows, drawn from the whole split.
+      held: the rows for metrics and means, drawn at random from the whole split.
       shown: the rows whose predictions are explained, `asked.rows`.
-      total: how many rows the split has.
+      total: the number of rows in the split.
       tasks: the tasks that are explained.
-      fields: {column: the fields that it is made of}.
+      fields: {column: the fields that the column is made of}.
       importance: the importance of the inputs; None if no task has a metric or a label.
-      attributions: the attributions of the chosen rows, task by task.
-      dependences: the partial dependences, field by field.
-      outputs: {task: (names, kind)} of the numbers in partial dependence.
-      similarity: the similarity of the gradients; None if they are not compared.
+      attributions: an attribution for each of these rows and each task.
+      dependences: the partial dependence on each field.
+      outputs: names and kind of the numbers that partial dependence shows, {task: (names, kind)}.
+      similarity: the similarity of the gradients; None if gradients are not compared.
       left_out: a line for each explanation that is impossible.
     """
 
@@ -90,7 +91,7 @@ def explain_run(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      asked: what is explained, and how precisely.
+      asked: the explanations to compute, and their precision.
       progress: called with a line on the current work.
 
     Raises:
@@ -114,22 +115,22 @@ def _explain_run(
     tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]
     for task in asked.classes:
         checks.one_of("--class", task, tasks)
-    # Misspelt names fail here, before rows are read. Fields that no column reads fail below, as
-    # only the graph knows them.
+    # Misspelt names fail here, before rows are read. Only the graph shows which fields the model
+    # reads, so names of other fields fail below.
     inputs.check_names(data.spec.features, asked.fields, asked.groups, asked.dependence)
     experiment.distribution.resources.take()
     read = rows.read_rows(experiment, asked.split, asked.limit, asked.rows)
-    # Before the graph is built.
+    # Too few rows must fail before the graph is built, which takes seconds.
     importance.require_rows(read.held)
     work = _Work(experiment, asked, read, tasks, progress)
     with opened.open_model(experiment, model_dir, path, read.held, work.build) as opening:
-        listed = inputs.list_inputs(data.spec, model.columns, opening.list_used())
-        used = [name for one in listed for name in one.fields]
-        inputs.check_names(used, asked.fields, asked.groups, asked.dependence)
-        work.explain(opening, inputs.choose_inputs(listed, asked.fields, asked.groups))
-    # In a separate graph, as gradients need variables as in training.
+        input_list = inputs.list_inputs(data.spec, model.columns, opening.list_used())
+        used_fields = [name for entry in input_list for name in entry.fields]
+        inputs.check_names(used_fields, asked.fields, asked.groups, asked.dependence)
+        work.explain(opening, inputs.choose_inputs(input_list, asked.fields, asked.groups))
+    # This builds a second graph: gradients need the variables of training.
     work.compare_gradients(model_dir, path)
-    work.tell_unused(used)
+    work.tell_unused(used_fields)
     return Explanation(
         experiment=experiment,
         model_dir=model_dir,
@@ -144,7 +145,7 @@ def _explain_run(
         importance=work.importance,
         attributions=work.attributions,
         dependences=work.dependences,
-        outputs={task: (one.names, one.kind) for task, one in work.outputs.items()},
+        outputs={task: (entry.names, entry.kind) for task, entry in work.outputs.items()},
         similarity=work.similarity,
         left_out=work.left_out,
     )
@@ -174,139 +175,149 @@ class _Work:
     def build(self, model: opened.Opened) -> _Built:
         """Add the tensors for explanations to the graph."""
         heads = {task: model.heads[task] for task in self._tasks}
-        few = self._tasks[:MOST_TASKS]
-        said = {task: outputs.describe_output(heads[task], model.logits[task]) for task in few}
-        known = {task: output for task, output in said.items() if output is not None}
-        paths = {t: attributions.build_gradients(one, model.inputs) for t, one in known.items()}
+        first_tasks = self._tasks[:MOST_TASKS]
+        descriptions = {
+            task: outputs.describe_output(heads[task], model.logits[task]) for task in first_tasks
+        }
+        described = {task: output for task, output in descriptions.items() if output is not None}
+        paths = {
+            t: attributions.build_gradients(output, model.inputs) for t, output in described.items()
+        }
         return _Built(
-            # Importance covers all tasks: it needs no backward pass.
+            # Importance covers all tasks, because it needs no backward pass.
             scores=scores.build_scores(model.heads, model.logits, model.labels, self._tasks),
             weights={task: head.label_weight(model.labels) for task, head in heads.items()},
-            outputs=known,
-            gradients={task: built for task, built in paths.items() if built is not None},
+            outputs=described,
+            gradients={task: gradient for task, gradient in paths.items() if gradient is not None},
         )
 
-    def explain(self, model: opened.Opened, chosen: Sequence[inputs.Input]) -> None:
+    def explain(self, model: opened.Opened, input_list: Sequence[inputs.Input]) -> None:
         """Compute the explanations that use the graph."""
         built: _Built = model.extra
         self.outputs = built.outputs
         self._check_classes()
-        few = self._tasks[:MOST_TASKS]
-        if len(few) < len(self._tasks):
+        first_tasks = self._tasks[:MOST_TASKS]
+        if len(first_tasks) < len(self._tasks):
             self.left_out.append(
-                f"Predictions, partial dependence and gradients: of {len(self._tasks)} tasks these "
-                f"are of the first {len(few)}; --tasks names others."
+                f"Predictions, partial dependence and gradients: only the first {len(first_tasks)} "
+                f"of {len(self._tasks)} tasks have them; choose other tasks with --tasks."
             )
-        for task in few:
+        for task in first_tasks:
             if task not in built.outputs:
                 kind = type(model.heads[task]).__name__
                 self.left_out.append(
                     f"Predictions and partial dependence of {task}: {kind} predicts no "
                     "probability, value, density or score."
                 )
-        self._measure_importance(model, built, chosen)
+        self._measure_importance(model, built, input_list)
         self._explain_rows(model, built)
-        self._compute_dependence(model, built, chosen)
+        self._compute_dependence(model, built, input_list)
 
     def _check_classes(self) -> None:
         for task, name in self._asked.classes.items():
-            fix = f"No class of it is explained; --tasks {task} explains it first."
+            fix = "No class of this task is explained."
+            if task not in self._tasks[:MOST_TASKS]:
+                fix = (
+                    f"Only {MOST_TASKS} tasks are explained; choose this task with --tasks {task}."
+                )
             is_explained = task in self.outputs
             rule = "be absent"
             checks.require(is_explained, f"--class of task {task!r}", rule, name, fix)
             checks.one_of(f"--class of task {task!r}", name, self.outputs[task].names)
 
     def _measure_importance(
-        self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]
+        self, model: opened.Opened, built: _Built, input_list: Sequence[inputs.Input]
     ) -> None:
-        fed = model.feed({}, self._held.labels)
-        weights = model.session.run(dict(built.weights), fed)
-        # `not >` instead of `<=`, so that a weight of NaN is lacking too.
-        lacking = [task for task, weight in weights.items() if not weight > 0]
-        where, rule = (
-            f"split {self._held.split!r}",
-            "hold a label of a task among the rows that are read",
-        )
-        checks.require(len(lacking) < len(weights), where, rule, self._held.size)
-        without = [task for task in self._tasks if task not in built.scores.logits]
-        for task in lacking:
+        feed = model.feed({}, self._held.labels)
+        weights = model.session.run(dict(built.weights), feed)
+        # Use `not >` instead of `<=`, so that a task with a weight of NaN counts as unlabelled,
+        # too.
+        unlabelled = [task for task, weight in weights.items() if not weight > 0]
+        where = f"split {self._held.split!r}"
+        rule = "hold a label of a task in the rows that are read"
+        checks.require(len(unlabelled) < len(weights), where, rule, self._held.size)
+        undirected = [task for task in self._tasks if task not in built.scores.logits]
+        for task in unlabelled:
             self.left_out.append(f"Importance for {task}: it has no label among these rows.")
-        for task in without:
+        for task in undirected:
             self.left_out.append(
-                f"Importance for {task}: its head does not say of a metric which way is better."
+                f"Importance for {task}: its head does not say whether higher metrics are better."
             )
         if built.scores.metrics:
             orders = importance.draw_orders(
                 self._held.size, self._asked.repeats, self._experiment.run.seed
             )
             self.importance = importance.measure(
-                model, built.scores, self._held, chosen, orders, self._progress
+                model, built.scores, self._held, input_list, orders, self._progress
             )
 
     def _explain_rows(self, model: opened.Opened, built: _Built) -> None:
         for task in built.outputs:
             if task not in built.gradients:
                 self.left_out.append(
-                    f"Predictions of {task}: no gradient goes from its head to the columns."
+                    f"Predictions of {task}: its head has no gradients for the encoded columns."
                 )
         if not self._asked.rows or not built.gradients:
             return
         self._progress("integrated gradients")
-        shown = self._shown
-        # The mean of all drawn rows, not only of the explained ones.
+        shown_rows = self._shown
+        # The baseline is the mean of all rows that were drawn, not only of the explained rows.
         baseline = attributions.make_baseline(
             model.encode(self._held.features), self._asked.baseline
         )
-        encoded = model.encode(shown.features)
-        explained = {task: one.output.explained for task, one in built.gradients.items()}
-        values = model.compute(explained, shown.features)
+        encoded = model.encode(shown_rows.features)
+        explained = {task: paths.output.explained for task, paths in built.gradients.items()}
+        values = model.compute(explained, shown_rows.features)
         for number, row in enumerate(self._asked.rows):
-            for task, own in built.gradients.items():
-                wanted = self._asked.classes.get(task)
-                places = attributions.choose_places(values[task], own.output.names, wanted)
+            for task, paths in built.gradients.items():
+                class_name = self._asked.classes.get(task)
+                places = attributions.choose_places(values[task], paths.output.names, class_name)
                 place, steps = int(places[number]), self._asked.steps
-                found = attributions.explain_row(
-                    model, own, shown, encoded, baseline, number, place, steps
+                attribution = attributions.explain_row(
+                    model, paths, shown_rows, encoded, baseline, number, place, steps
                 )
-                # In the result, `row` is the place in the split; until here it was the place in
-                # `shown`.
-                self.attributions.append(dataclasses.replace(found, row=row))
+                # `explain_row` counts rows within `shown`; the result counts rows of the split.
+                self.attributions.append(dataclasses.replace(attribution, row=row))
 
     def _compute_dependence(
-        self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]
+        self, model: opened.Opened, built: _Built, input_list: Sequence[inputs.Input]
     ) -> None:
         if not built.outputs:
             return
-        fields = self._asked.dependence or self._choose_fields(chosen)
+        fields = self._asked.dependence or self._choose_fields(input_list)
         if not fields:
-            self.left_out.append("Partial dependence: no field has one value a row.")
+            self.left_out.append("Partial dependence: no field has exactly one value per row.")
         for field in fields:
             self._progress(f"partial dependence on {field}")
             values = self._held.features[field]
             spec, columns = self._experiment.data.spec, self._experiment.model.columns
             is_number = inputs.is_number(spec, columns, field)
-            why = dependence.tell_unfit(values, is_number)
-            if why:
-                self.left_out.append(f"Partial dependence on {field}: {why}.")
+            reason = dependence.tell_unfit(values, is_number)
+            if reason:
+                self.left_out.append(f"Partial dependence on {field}: {reason}.")
                 continue
             grid = dependence.make_grid(values, is_number)
-            said = list(built.outputs.values())
-            found = dependence.compute(model, said, self._held, field, grid, is_number)
-            self.dependences.append(found)
+            described = list(built.outputs.values())
+            result = dependence.compute(model, described, self._held, field, grid, is_number)
+            self.dependences.append(result)
 
-    def _choose_fields(self, chosen: Sequence[inputs.Input]) -> list[str]:
-        """Return the most important fields with one value a row."""
+    def _choose_fields(self, input_list: Sequence[inputs.Input]) -> list[str]:
+        """Return the most important fields with one value per row."""
         shapes = {name: field.shape for name, field in self._experiment.data.spec.fields.items()}
-        order = importance.rank_inputs(self.importance) if self.importance else range(len(chosen))
+        order = (
+            importance.rank_inputs(self.importance) if self.importance else range(len(input_list))
+        )
         # A group of fields has no single value to vary.
-        single = [chosen[i].fields[0] for i in order if len(chosen[i].fields) == 1]
+        single = [input_list[i].fields[0] for i in order if len(input_list[i].fields) == 1]
         return [field for field in single if not shapes[field]][:_MOST_FIELDS]
 
-    def tell_unused(self, used: Sequence[str]) -> None:
+    def tell_unused(self, used_fields: Sequence[str]) -> None:
         """Add a line on features that do not affect any prediction."""
-        unused = [name for name in self._experiment.data.spec.features if name not in used]
+        unused = [name for name in self._experiment.data.spec.features if name not in used_fields]
         if unused:
-            line = f"Neither a column nor a head reads {', '.join(unused)}: no prediction depends"
+            line = (
+                f"Neither a column nor a head reads {', '.join(unused)}, so no prediction depends"
+            )
             self.left_out.append(f"{line} on {'them' if len(unused) > 1 else 'it'}.")
 
     def compare_gradients(self, model_dir: str, path: str) -> None:
@@ -315,7 +326,7 @@ class _Work:
         if self._asked.batches == 0:
             return
         if len(tasks) < 2:
-            self.left_out.append("Gradients: there is one task, and nothing to compare it with.")
+            self.left_out.append("Gradients: a comparison needs several tasks, but there is one.")
             return
         self._progress("gradients")
         add = gradients.build(tasks)
@@ -325,12 +336,15 @@ class _Work:
         with opening as model:
             split, most = self._held.split, self._asked.batches
             batches = rows.read_batches(self._experiment, split, most)
-            found = gradients.compare(model, tasks, batches, self._progress)
-        if len(found.places) == 1:
-            self.left_out.append("Gradients: no trainable variable is reached by two tasks.")
+            similarity = gradients.compare(model, tasks, batches, self._progress)
+        if len(similarity.places) == 1:
+            self.left_out.append("Gradients: no two tasks share a trainable variable.")
             return
-        self.similarity = found
+        self.similarity = similarity
         for number, task in enumerate(tasks):
-            # The cosine of a gradient with itself is undefined only for 0 and for no label.
-            if found.counts[0, number, number] == 0:
-                self.left_out.append(f"Gradients of {task}: no batch has one other than 0.")
+            # The cosine of a gradient with itself is undefined only if the gradient is 0, as in a
+            # batch without labels, or not finite.
+            if similarity.counts[0, number, number] == 0:
+                self.left_out.append(
+                    f"Gradients of {task}: in every batch, the gradient is 0 or not finite."
+                )

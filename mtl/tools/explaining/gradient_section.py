@@ -1,6 +1,6 @@
 """Writes the section on gradients: a matrix of cosines, and pairs that conflict, by layer.
 
-told = gradient_section.tell_gradients(found)
+section = gradient_section.tell_gradients(explanation)
 """
 
 import itertools
@@ -14,66 +14,84 @@ _MOST_PLACES = 40
 _MOST_PAIRS = 10
 
 _GRADIENTS = (
-    "The mean cosine between the gradients of two tasks over {batches} batches of {size} rows, "
-    "with its standard error, at the weights that tasks share. Above 0 a step for one task helps "
-    "the other, below 0 it hurts. The noise of small batches draws cosines towards 0."
+    "The mean cosine between the gradients of two tasks for shared weights, over {batches} batches "
+    "of {size} rows, with its standard error. If it is above 0, a step for one task helps the "
+    "other task; below 0, the step hurts. The noise of small batches pulls cosines towards 0."
 )
 
 
 def tell_gradients(found: explanation.Explanation) -> list[Any]:
     """Return which tasks have gradients in the same direction."""
-    one = found.similarity
-    if one is None:
+    similarity = found.similarity
+    if similarity is None:
         return []
-    told: list[Any] = [blocks.Text(_GRADIENTS.format(batches=one.batches, size=one.rows))]
-    drawn = [
-        matrices.draw(f"cosines, {place}", one.tasks, one.tasks, one.mean[s], "task", "other task")
-        # Only all shared variables together: a matrix for each layer would fill the page.
-        for s, place in enumerate(one.places[:1])
+    parts: list[Any] = [
+        blocks.Text(_GRADIENTS.format(batches=similarity.batches, size=similarity.rows))
     ]
-    told.append(blocks.Figures(drawn))
-    return [*told, *_tell_pairs(one), *_tell_places(one)]
+    pictures = [
+        matrices.draw(
+            f"cosines, {place}",
+            similarity.tasks,
+            similarity.tasks,
+            similarity.mean[s],
+            "task",
+            "other task",
+        )
+        # Draw only one matrix, for all shared variables: a matrix per layer would fill the page.
+        for s, place in enumerate(similarity.places[:1])
+    ]
+    parts.append(blocks.Figures(pictures))
+    return [*parts, *_tell_pairs(similarity), *_tell_places(similarity)]
 
 
-def _list_pairs(one: gradients.Similarity) -> list[tuple[int, int]]:
+def _list_pairs(similarity: gradients.Similarity) -> list[tuple[int, int]]:
     """Return the pairs of tasks with a known cosine, the strongest conflict first."""
-    pairs = list(itertools.combinations(range(len(one.tasks)), 2))
+    pairs = list(itertools.combinations(range(len(similarity.tasks)), 2))
     # Two tasks may have no batch in which both have labels.
-    known = [pair for pair in pairs if one.counts[0][pair] > 0]
-    return sorted(known, key=lambda pair: one.mean[0][pair])
+    measured_pairs = [pair for pair in pairs if similarity.counts[0][pair] > 0]
+    return sorted(measured_pairs, key=lambda pair: similarity.mean[0][pair])
 
 
-def _name_pair(one: gradients.Similarity, pair: tuple[int, int]) -> str:
-    return " and ".join(one.tasks[task] for task in pair)
+def _name_pair(similarity: gradients.Similarity, pair: tuple[int, int]) -> str:
+    return " and ".join(similarity.tasks[task] for task in pair)
 
 
-def _tell_pairs(one: gradients.Similarity) -> list[Any]:
-    pairs = _list_pairs(one)
+def _tell_pairs(similarity: gradients.Similarity) -> list[Any]:
+    pairs = _list_pairs(similarity)
     rows = [
-        [_name_pair(one, p), float(one.mean[0][p]), float(one.error[0][p]), int(one.counts[0][p])]
+        [
+            _name_pair(similarity, p),
+            float(similarity.mean[0][p]),
+            float(similarity.error[0][p]),
+            int(similarity.counts[0][p]),
+        ]
         for p in pairs[: _MOST_PAIRS * 2]
     ]
     header = ["tasks", "cosine", "standard error", "batches with labels of both"]
-    table = blocks.Table(header, rows, "All that is shared; pairs that conflict most come first")
+    table = blocks.Table(header, rows, "All shared variables; pairs that conflict most come first")
     return [table, *blocks.say_cut(len(rows), len(pairs), "pairs are")] if rows else []
 
 
-def _tell_places(one: gradients.Similarity) -> list[Any]:
+def _tell_places(similarity: gradients.Similarity) -> list[Any]:
     """Return the cosines in each layer, for the pairs with the strongest conflicts."""
-    pairs = _list_pairs(one)[:_MOST_PAIRS]
-    places = range(1, len(one.places))[:_MOST_PLACES]
+    pairs = _list_pairs(similarity)[:_MOST_PAIRS]
+    places = range(1, len(similarity.places))[:_MOST_PLACES]
     if not pairs:
         return []
     rows = [
-        [one.places[s], one.sizes[s], *itertools.chain(*(_tell_cosine(one, s, p) for p in pairs))]
+        [
+            similarity.places[s],
+            similarity.sizes[s],
+            *itertools.chain(*(_tell_cosine(similarity, s, p) for p in pairs)),
+        ]
         for s in places
     ]
     header = ["variables in", "numbers"]
     for pair in pairs:
-        header += [_name_pair(one, pair), "±"]
+        header += [_name_pair(similarity, pair), "±"]
     table = blocks.Table(header, rows, "Layer by layer, with standard errors")
-    return [table, *blocks.say_cut(len(rows), len(one.places) - 1, "layers are")]
+    return [table, *blocks.say_cut(len(rows), len(similarity.places) - 1, "layers are")]
 
 
-def _tell_cosine(one: gradients.Similarity, s: int, pair: tuple[int, int]) -> list[Any]:
-    return [float(one.mean[s][pair]), float(one.error[s][pair])]
+def _tell_cosine(similarity: gradients.Similarity, s: int, pair: tuple[int, int]) -> list[Any]:
+    return [float(similarity.mean[s][pair]), float(similarity.error[s][pair])]

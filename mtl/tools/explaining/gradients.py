@@ -1,13 +1,13 @@
-"""Gradient similarity: cosines between the gradients of tasks, for each shared layer.
+"""Compares the gradients of tasks by their cosines, for each shared layer.
 
 with opened.open_model(experiment, model_dir, path, rows, add, is_trained=True) as model:
-    found = gradients.compare(model, tasks, batches)        # add is gradients.build(tasks)
-found.mean, found.error, found.counts            # [S, T, T]: all shared variables, then each layer
+    result = gradients.compare(model, tasks, batches)       # add is gradients.build(tasks)
+result.mean, result.error, result.counts         # [S, T, T]: all shared variables, then each layer
 
-With a cosine above 0, a step for one task helps the other; below 0, it hurts it: T. Yu and others,
-"Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and normalisations come
-from the checkpoint, and dropout is off. Regularisation and other tasks do not enter the gradient of
-a task's loss. A batch without a label of a task does not count for it.
+If the cosine is above 0, a step for one task helps the other task; below 0, the step hurts: T. Yu
+and others, "Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and
+normalisations come from the checkpoint, and dropout is off. A task's gradient comes from its own
+loss only, without regularisation. A batch without a label of a task does not count for this task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mtl.deferred import tf, tf1
 from mtl.tools.explaining import opened, rows
 from mtl.variables import patterns
 
-ALL = "all that is shared"
+ALL = "all shared variables"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Similarity:
 
     Attributes:
       tasks: T tasks.
-      places: S places: `ALL`, then the scopes of the variables.
-      sizes: how many numbers the shared variables of a place hold, S.
+      places: S places: `ALL` for all shared variables, then the scope of each layer.
+      sizes: the number of weights in the shared variables of each place, S numbers.
       mean: the mean over batches, [S, T, T]; NaN if no batch counts.
       error: the standard error of the mean, [S, T, T]; NaN for fewer than two batches.
-      counts: how many batches count, [S, T, T].
-      batches: how many batches were read.
-      rows: the size of a batch; a single batch may be smaller than in training.
+      counts: the number of batches with gradients of both tasks, [S, T, T].
+      batches: the number of batches.
+      rows: the rows of a batch; if there is only one batch, it may be smaller than in training.
     """
 
     tasks: Sequence[str]
@@ -52,23 +52,33 @@ class Similarity:
 
 
 def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
-    """Return a function that builds inner products of gradients: (variables, [V, T, T] float64)."""
+    """Return a function that adds inner products of gradients to a graph, for `open_model`.
+
+    Args:
+      tasks: T tasks.
+
+    Returns:
+      A function of the opened model. It returns V variables and the inner products of the T
+      gradients for each variable, [V, T, T] float64.
+    """
 
     def add(model: opened.Opened) -> Any:
         losses = [model.heads[task].loss(model.logits[task], model.labels) for task in tasks]
         variables = tf1.trainable_variables()
         if not variables:
             return [], tf.zeros([0, len(tasks), len(tasks)], tf.float64)
-        # For each variable the gradients of T tasks, None if a loss does not depend on it.
+        # For each variable the gradients of T tasks; None for a loss that does not depend on it.
         columns = task_gradients.differentiate_tasks(losses, variables)
-        # Tasks cannot conflict in a variable that only one of them reaches.
-        several = [n for n, own in enumerate(columns) if sum(g is not None for g in own) > 1]
-        leaves = task_gradients.build_leaves([columns[n] for n in several])
-        # Inner products instead of gradients: T * T numbers a variable leave the session.
+        # Tasks cannot conflict in a variable if only one task has a gradient for it.
+        shared = [
+            n for n, task_list in enumerate(columns) if sum(g is not None for g in task_list) > 1
+        ]
+        leaves = task_gradients.build_leaves([columns[n] for n in shared])
+        # The session returns T * T inner products per variable, which is less than the gradients.
         products = [task_gradients.compute_gramian([leaf], len(tasks)) for leaf in leaves]
         shape = [0, len(tasks), len(tasks)]
-        found = tf.stack(products) if products else tf.zeros(shape, tf.float64)
-        return [variables[n] for n in several], found
+        stacked = tf.stack(products) if products else tf.zeros(shape, tf.float64)
+        return [variables[n] for n in shared], stacked
 
     return add
 
@@ -88,25 +98,28 @@ def compare(
       progress: called with a line on the current work.
     """
     variables, products = model.extra
-    found: list[np.ndarray] = []
+    products_of_batches: list[np.ndarray] = []
     num_rows = 0
     for batch in batches:
-        progress(f"gradients of batch {len(found) + 1}")
-        found.append(model.session.run(products, model.feed(batch.features, batch.labels)))
+        progress(f"gradients of batch {len(products_of_batches) + 1}")
+        products_of_batches.append(
+            model.session.run(products, model.feed(batch.features, batch.labels))
+        )
         num_rows = batch.size
-    gramians = np.stack(found)  # [n, V, T, T]
+    gramians = np.stack(products_of_batches)  # [n, V, T, T]
     squares = np.diagonal(gramians, axis1=2, axis2=3)  # [n, V, T]
-    # If layers of several tasks are stacked, the other tasks get gradients of 0 for them.
+    # If the layers of several tasks are stacked in one variable, a task's gradient for the layers
+    # of other tasks is 0.
     is_shared = (squares != 0).any(0).sum(-1) > 1
     scopes = [patterns.variable_name(variable).rpartition("/")[0] for variable in variables]
     places: dict[str, list[int]] = {ALL: []}
     for index in map(int, np.flatnonzero(is_shared)):
         places[ALL].append(index)
         places.setdefault(scopes[index] or "(no scope)", []).append(index)
-    # Inner products of concatenated variables are sums, so a scope needs no further pass.
-    sums = np.stack([gramians[:, own].sum(1) for own in places.values()])  # [S, n, T, T]
+    # The inner product for several variables together is the sum of their inner products.
+    sums = np.stack([gramians[:, indices].sum(1) for indices in places.values()])  # [S, n, T, T]
     counts = [variable.shape.num_elements() or 0 for variable in variables]
-    sizes = [sum(counts[i] for i in own) for own in places.values()]
+    sizes = [sum(counts[i] for i in indices) for indices in places.values()]
     return _summarize_cosines(tasks, places, sizes, sums, num_rows)
 
 
@@ -121,9 +134,9 @@ def _summarize_cosines(
     cosines = find_cosines(sums)
     is_known = np.isfinite(cosines)
     counts = is_known.sum(1)  # [S, n, T, T] -> [S, T, T]
-    known = np.where(is_known, cosines, 0)
+    defined = np.where(is_known, cosines, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = known.sum(1) / counts
+        mean = defined.sum(1) / counts
         squares = np.where(is_known, (cosines - mean[:, np.newaxis]) ** 2, 0).sum(1)
         # The standard deviation of the sample, divided by the root of the number of batches.
         error = np.sqrt(squares / (counts - 1) / counts)
@@ -132,7 +145,14 @@ def _summarize_cosines(
 
 
 def find_cosines(products: np.ndarray) -> np.ndarray:
-    """Return the cosines of [..., T, T] inner products; NaN if a gradient is 0 or not finite."""
+    """Compute cosines from inner products.
+
+    Args:
+      products: the inner products of T gradients, [..., T, T].
+
+    Returns:
+      The cosines, [..., T, T]; NaN if one of two gradients is 0 or not finite.
+    """
     squares = np.diagonal(products, axis1=-2, axis2=-1)
     # A gradient of 0 has no direction: the task had no label in this batch.
     squares = np.where((squares > 0) & np.isfinite(squares), squares, np.nan)

@@ -1,7 +1,7 @@
 """Lists the inputs that can be explained: fields, groups of fields, and their columns.
 
-found = inputs.list_inputs(spec, columns, used)      # one for each field, or for an aligned history
-inputs.choose_inputs(found, ["age"], [["age", "job"]])
+listed = inputs.list_inputs(spec, columns, used)     # an input for each field, or aligned history
+inputs.choose_inputs(listed, ["age"], [["age", "job"]])
 inputs.fields_of_columns(columns)                    # {"numeric_age": ("age",)}
 """
 
@@ -24,7 +24,7 @@ class Input(NamedTuple):
     """Fields that are permuted together.
 
     Attributes:
-      name: its name in tables.
+      name: the name of the input in tables.
       fields: one field, several fields of a history, or the fields of a group.
     """
 
@@ -35,44 +35,50 @@ class Input(NamedTuple):
 def list_inputs(
     spec: spec_lib.Spec, columns: Sequence[types.Column], used: Collection[str]
 ) -> list[Input]:
-    """Return the inputs that can be permuted: each field that is `used`, in the order of the spec.
+    """Return the inputs that can be permuted: the `used` fields, in the order of the spec.
 
-    If one column reads several fields with several values a row, these are one input: their entries
-    belong together, such as the items of a history and their times. Fields of a cross stay
-    separate, as it combines all values.
+    If a column reads several fields with several values per row, these fields are one input: their
+    entries belong together, such as the items of a history and their times. Fields of a cross stay
+    separate, because a cross combines all values.
 
     Args:
       spec: the fields of the data.
       columns: the columns of the model.
       used: the fields that predictions depend on; fields of columns count in any case.
     """
-    read = _list_read(columns)
+    column_fields = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
-    several = {name for name, field in spec.feature_fields.items() if field.shape}
-    joined = _join_groups(spec.features, [several & set(own) for own in read if own not in crossed])
-    # A column whose output no head uses still counts: its importance is then measured as 0.
-    used = {*used, *itertools.chain.from_iterable(read)}
-    found: dict[str, list[str]] = {}
+    list_fields = {name for name, field in spec.feature_fields.items() if field.shape}
+    representatives = _join_groups(
+        spec.features, [list_fields & set(names) for names in column_fields if names not in crossed]
+    )
+    # The fields of a column count even if no head uses the column: their importance is then 0.
+    used = {*used, *itertools.chain.from_iterable(column_fields)}
+    groups: dict[str, list[str]] = {}
     for name in spec.features:
         if name in used:
-            found.setdefault(joined[name], []).append(name)
-    return [Input(" + ".join(fields), tuple(fields)) for fields in found.values()]
+            groups.setdefault(representatives[name], []).append(name)
+    return [Input(" + ".join(fields), tuple(fields)) for fields in groups.values()]
 
 
 def _list_read(columns: Sequence[types.Column]) -> list[tuple[str, ...]]:
     """Return the fields of each encoded column."""
-    return [tuple(fields) for own in columns for fields in own.columns.values()]
+    return [tuple(fields) for column in columns for fields in column.columns.values()]
 
 
 def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
-    """Return {field: a representative of its group}; the fields of a group have the same."""
-    joined = {field: field for field in fields}
+    """Return {field: a representative of its group}; all fields of a group share it."""
+    representatives = {field: field for field in fields}
     for group in together:
-        merged = {joined[field] for field in group}
-        # Any member would do; the least name makes the choice independent of the order of sets.
-        new = min(merged, default="")
-        joined = {field: new if one in merged else one for field, one in joined.items()}
-    return joined
+        members = {representatives[field] for field in group}
+        # Any member could represent the group. The first name in the alphabet is the same in each
+        # run, whereas the order of a set varies.
+        first = min(members, default="")
+        representatives = {
+            field: first if member in members else member
+            for field, member in representatives.items()
+        }
+    return representatives
 
 
 def check_names(
@@ -81,10 +87,16 @@ def check_names(
     groups: Sequence[Sequence[str]],
     dependence: Sequence[str],
 ) -> None:
-    """Fail unless the fields that flags name are known.
+    """Fail unless all fields in these flags are known.
+
+    Args:
+      known: the names of the known fields.
+      fields: the value of --fields.
+      groups: the values of --group.
+      dependence: the value of --dependence.
 
     Raises:
-      UserError: a field is unknown, or a group is too small.
+      UserError: a field is unknown, or a group has a field twice or fewer than two fields.
     """
     for flag, names in (("fields", fields), ("dependence", dependence)):
         for name in names:
@@ -106,22 +118,22 @@ def choose_inputs(
       fields: fields of inputs; all inputs if empty.
       groups: groups of fields, each permuted together.
     """
-    places = {field: one for one in found for field in one.fields}
-    chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
+    places = {field: entry for entry in found for field in entry.fields}
+    choice = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
     for group in groups:
-        # Fields of the same input are also permuted together within a group.
-        own = dict.fromkeys(field for name in group for field in places[name].fields)
-        chosen.append(Input(" + ".join(own), tuple(own)))
+        # A group takes all fields of an input, because they are always permuted together.
+        members = dict.fromkeys(field for name in group for field in places[name].fields)
+        choice.append(Input(" + ".join(members), tuple(members)))
     # A group that equals an input is permuted once.
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys(choice))
 
 
 def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, ...]]:
     """Return the fields that each encoded column is made of: {column: fields}.
 
-    They include the fields of other columns that it reads, such as the target of a history.
+    They include the fields of other columns that a column reads, such as the target of a history.
     """
-    own = dict(itertools.chain.from_iterable(part.columns.items() for part in columns))
+    direct = dict(itertools.chain.from_iterable(part.columns.items() for part in columns))
     reads = {
         name: types.read_member(part, types.Column, "reads_columns")
         for part in columns
@@ -129,21 +141,26 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
     }
 
     def walk(name: str) -> Iterator[str]:
-        yield from own[name]
+        yield from direct[name]
         # Columns may read columns that read others.
-        for other in reads[name]:
-            yield from walk(other)
+        for source in reads[name]:
+            yield from walk(source)
 
-    return {name: tuple(dict.fromkeys(walk(name))) for name in own}
+    return {name: tuple(dict.fromkeys(walk(name))) for name in direct}
 
 
 def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) -> bool:
     """Return whether the values of a field have an order, unlike names or ids.
 
-    A whole number has an order if a column reads it as a number.
+    Whole numbers have an order if a column reads them as numbers, and not as ids.
+
+    Args:
+      spec: the fields of the data.
+      columns: the columns of the model.
+      field: the name of a feature.
     """
     dtype = spec.feature_fields[field].dtype
-    # A switch has two values and no order.
+    # A boolean has two values and no order.
     if dtype in ("string", "bool"):
         return False
     if dtype == "float32":
@@ -157,17 +174,17 @@ def tell_value(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"
     if isinstance(value, np.ndarray) and value.ndim:
-        few = ", ".join(tell_value(one) for one in value.reshape(-1)[:4])
+        first_values = ", ".join(tell_value(entry) for entry in value.reshape(-1)[:4])
         sizes = " × ".join(map(str, value.shape))
-        return f"[{few}]" if value.size <= 4 else f"[{few}, ...] ({sizes})"
+        return f"[{first_values}]" if value.size <= 4 else f"[{first_values}, ...] ({sizes})"
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def read_row(features: Mapping[str, Any], row: int) -> dict[str, str]:
     """Return the values of a row as text: {field: value}."""
-    found = {}
+    texts = {}
     for name, values in features.items():
         splits = getattr(values, "row_splits", None)
-        one = values[row] if splits is None else values.values[splits[row] : splits[row + 1]]
-        found[name] = tell_value(one)
-    return found
+        value = values[row] if splits is None else values.values[splits[row] : splits[row + 1]]
+        texts[name] = tell_value(value)
+    return texts

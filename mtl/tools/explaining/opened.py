@@ -1,4 +1,4 @@
-"""Opens a checkpoint as a graph that takes rows: encoded columns, logits, gradients.
+"""Opens a checkpoint as a graph that computes encoded columns, logits and gradients of rows.
 
 with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
     logits = model.predict(rows.features)                # {task: [N, C]}
@@ -35,7 +35,7 @@ class Opened:
       labels: {field: input [B, ...]}.
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
       logits: {task: [B, C]}.
-      batch_size: how many rows are computed at once, the same as in an evaluation.
+      batch_size: the rows of a batch, as many as in an evaluation.
       extra: the result of `add`, see `open_model`.
     """
 
@@ -55,9 +55,9 @@ class Opened:
     def list_used(self) -> set[str]:
         """Return the features that the logits depend on, by the ops of the graph.
 
-        Not only columns read features: heads calibrate by them.
+        Not only columns read features: a head may read them, too, to calibrate its predictions.
         """
-        # A walk back from the logits; a stack, as graphs are deeper than Python's recursion.
+        # Walk back from the logits with a stack: a graph can be deeper than Python's recursion.
         ops = [tensor.op for tensor in self.logits.values()]
         reached = set(ops)
         while ops:
@@ -77,13 +77,16 @@ class Opened:
         return self.compute(self.inputs, features)
 
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
+        """Compute tensors for all rows.
 
-        Batches have the size of an evaluation, since the size may change the last bits.
+        Batches are as large as in an evaluation, since the size may change the last bits.
 
         Args:
-          fetched: tensors of the graph.
-          features: fields of N rows.
+          fetched: tensors of the graph, {name: [B, ...]}.
+          features: fields of N rows, {field: [N, ...]}.
+
+        Returns:
+          {name: [N, ...]}.
         """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))
@@ -96,10 +99,10 @@ class Opened:
 
         Args:
           features: {field: [B, ...]}.
-          labels: {field: [B, ...]}; {} if no fetched tensor depends on labels.
+          labels: {field: [B, ...]}; {} if the tensors to compute do not depend on labels.
         """
-        given = {self.features[name]: value for name, value in features.items()}
-        return {**given, **{self.labels[name]: value for name, value in labels.items()}}
+        fed_features = {self.features[name]: value for name, value in features.items()}
+        return {**fed_features, **{self.labels[name]: value for name, value in labels.items()}}
 
 
 @contextlib.contextmanager
@@ -117,11 +120,11 @@ def open_model(
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       path: the path of the checkpoint.
-      rows: some rows, which give the graph its types and shapes.
+      rows: example rows; the inputs of the graph get their types and shapes.
       add: a function that adds tensors before the graph is finalized; its result becomes
         `Opened.extra`.
-      is_trained: True to build variables as in training: separate for each task, and trainable only
-        if training moves them.
+      is_trained: True to build the variables of training: separate for each task, and trainable
+        unless training keeps them fixed.
 
     Raises:
       UserError: the checkpoint does not fit the model, or rows cannot be encoded.
@@ -133,13 +136,13 @@ def open_model(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
-        # With another vocabulary, ids would mean other tokens than in training.
+        # If a vocabulary file has changed, ids would mean other tokens than in training.
         given_files.check_unchanged(model.column_files, model_dir)
-        # Filled while `build` runs, as `refuse_mismatch` only returns the EstimatorSpec.
-        made: list[Opened] = []
+        # `build` fills this list, because `refuse_mismatch` returns only the EstimatorSpec.
+        models: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
-            made.append(_build_opened(experiment, model_dir, (features, labels), add, is_trained))
+            models.append(_build_opened(experiment, model_dir, (features, labels), add, is_trained))
             scaffold = model.build_scaffold()
             return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
 
@@ -148,20 +151,20 @@ def open_model(
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
-        # Like an Estimator's session: the graph optimizer affects the last bits.
+        # Use the session settings of an Estimator: the graph optimizer affects the last bits.
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,
             config=estimators.build_config(experiment, model_dir).session_config,
         )
         with contextlib.closing(creator.create_session()) as session:
-            yield dataclasses.replace(made[0], session=session)
+            yield dataclasses.replace(models[0], session=session)
 
 
 def _build_opened(
     experiment: experiment_lib.Experiment,
     model_dir: str,
-    given: tuple[types.Tensors, types.Tensors],
+    batch: tuple[types.Tensors, types.Tensors],
     add: Callable[[Opened], Any],
     is_trained: bool,
 ) -> Opened:
@@ -172,20 +175,20 @@ def _build_opened(
         activations = model.infer_activations(features, labels, statistics)
         outputs = activations.inputs, activations.logits
         size = experiment.data.batch_size
-        # `add` gets the tensors before a session exists, as a session makes the graph final.
-        made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
-        return dataclasses.replace(made, extra=add(made)), {}
+        # `add` runs before a session exists, because a session finalizes the graph.
+        model_parts = Opened(None, model.heads_by_task, features, labels, *outputs, size)
+        return dataclasses.replace(model_parts, extra=add(model_parts)), {}
 
     with outlets.drop_summaries():
         if is_trained:
-            # Held variables are not trainable here, and so get no gradients.
-            return model.held.wrap_step(build)(*given)[0]
-        # The same as in an evaluation: the numbers have to agree.
+            # Variables that training keeps fixed are not trainable, so they get no gradients.
+            return model.held.wrap_step(build)(*batch)[0]
+        # Stack variables as in an evaluation, so that predictions agree with it.
         with stacks.stack_tasks(model.stacks_tasks):
-            made, _ = build(*given)
-        # Stacked variables are saved apart, by task.
+            model_parts, _ = build(*batch)
+        # A checkpoint holds a separate variable for each task instead of the stack.
         stacks.add_saver()
-        return made
+        return model_parts
 
 
 def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:

@@ -43,29 +43,29 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """N."""
+        """The number of rows, N."""
         return inspection.Batch(self.features, self.labels).size
 
     def take(self, places: Any) -> Rows:
-        """Return the rows at K places."""
+        """Return the rows at K places, indices in [0, N)."""
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
-        """Return the features; row i gets the values of row `order[i]` in these fields.
+        """Return the features after a permutation of some fields among the rows.
 
         Args:
           fields: the fields to permute.
-          order: a permutation of the rows, [N].
+          order: a permutation of the rows, [N]. Row i gets the values of row `order[i]`.
         """
-        # The counts of a list of lists belong to its values, and move with them.
-        moved = [*fields, *map(spec_lib.counts_name, fields)]
-        own = {name: self.features[name] for name in moved if name in self.features}
-        return {**self.features, **take(own, order)}
+        # For a list of lists, a second feature counts the values of each inner list: permute both.
+        names = [*fields, *map(spec_lib.counts_name, fields)]
+        selected = {name: self.features[name] for name in names if name in self.features}
+        return {**self.features, **take(selected, order)}
 
     def fill(self, field: str, value: Any) -> dict[str, Any]:
-        """Return the features with the same value in a field for all rows."""
-        given = np.asarray(self.features[field])
-        return {**self.features, field: np.full(given.shape, value, given.dtype)}
+        """Return the features with one field set to the same value in all rows."""
+        values = np.asarray(self.features[field])
+        return {**self.features, field: np.full(values.shape, value, values.dtype)}
 
     def split_up(self, size: int) -> Iterator[Rows]:
         """Yield these rows in batches of at most `size`."""
@@ -78,8 +78,8 @@ class Read(NamedTuple):
 
     Attributes:
       held: rows drawn from the whole split, in its order.
-      shown: the named rows, in the order of `named`.
-      total: how many rows the split has.
+      shown: the rows that were requested by their places, in the order of the request.
+      total: the number of rows in the split.
     """
 
     held: Rows
@@ -93,14 +93,14 @@ def read_rows(
     most: int,
     named: Sequence[int] = (),
 ) -> Read:
-    """Draw rows of a split, and read the named rows.
+    """Draw rows of a split at random, and also read the rows at some places.
 
     Groups of rows that a head ranks are drawn whole.
 
     Args:
       experiment: the experiment of the run; its seed decides which rows are drawn.
       split: the split; None for the split of evaluations.
-      most: how many rows are drawn at most.
+      most: the largest number of rows to draw.
       named: positions of further rows in the split, from 0 on.
 
     Raises:
@@ -109,82 +109,97 @@ def read_rows(
     data = experiment.data
     split = split or data.eval_split
     with diagnosis.explain_run_errors(data, experiment.model, None, split):
-        drawn = draw(experiment, split, most)
+        draw_result = draw(experiment, split, most)
         for row in named:
-            rule = f"be below {drawn.total}, the number of rows of split {split!r}"
-            checks.require(row < drawn.total or not drawn.total, "--rows", rule, row)
-        # One pass reads both: `union1d` sorts, and the split is read in its order.
-        places = np.union1d(drawn.places, np.asarray(named, np.int64))
-        kept = drawn_rows.keep(data, split, drawn._replace(places=places))
-        # A single batch holds all rows, but a batch of 0 rows is refused.
+            rule = f"be below {draw_result.total}, the number of rows of split {split!r}"
+            checks.require(row < draw_result.total or not draw_result.total, "--rows", rule, row)
+        # Read the drawn and the named rows in one pass over the split. `union1d` sorts their
+        # places.
+        places = np.union1d(draw_result.places, np.asarray(named, np.int64))
+        data_of_rows = drawn_rows.keep(data, split, draw_result._replace(places=places))
+        # One batch holds all rows. A batch size of 0 would be an error.
         size = max(len(places), 1)
-        found = source_lib.iterate(
-            lambda: kept.dataset(split, training=False, seed=0, batch_size=size)
+        batches = source_lib.iterate(
+            lambda: data_of_rows.dataset(split, training=False, seed=0, batch_size=size)
         )
-        batch = next(found)
+        batch = next(batches)
         if isinstance(batch, Exception):
             raise batch
-    both = Rows(split, *batch)
+    sample = Rows(split, *batch)
     # `places` is sorted, so this finds the index of each row in the batch.
-    held = both.take(np.searchsorted(places, drawn.places))
-    return Read(held, both.take(np.searchsorted(places, named)), drawn.total)
+    drawn_sample = sample.take(np.searchsorted(places, draw_result.places))
+    return Read(drawn_sample, sample.take(np.searchsorted(places, named)), draw_result.total)
 
 
 def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_rows.Drawn:
-    """Draw rows of a split, or whole groups if a head ranks groups."""
+    """Draw rows of a split at random, or whole groups if a head ranks groups.
+
+    Args:
+      experiment: the experiment of the run; its seed decides which rows are drawn.
+      split: the split.
+      most: the number of rows to draw.
+
+    Raises:
+      UserError: the split does not exist.
+    """
     return drawn_rows.draw(
         experiment.data, split, most, experiment.run.seed, find_groups(experiment)
     )
 
 
 def find_groups(experiment: experiment_lib.Experiment) -> str | None:
-    """Return the label field whose equal values form the groups that a head ranks, or None."""
+    """Return the label field that says which group a row belongs to, if a head ranks groups."""
     heads = experiment.model.heads
-    found = (types.read_member(head, types.GroupHead, "whole_groups") for head in heads)
-    return next((field for field in found if field), None)
+    group_fields = (types.read_member(head, types.GroupHead, "whole_groups") for head in heads)
+    return next((field for field in group_fields if field), None)
 
 
 def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
     """Yield batches of rows drawn from a split, with the batch size of training.
 
-    A single batch may be smaller. Rows come in a random order, as in training. Groups that a head
-    ranks come one after another, and the end of a batch may cut a group.
+    If the split has fewer rows than a batch, one smaller batch holds them all. Rows come in a
+    random order, as in training. But if a head ranks groups, the rows of a group stay together, and
+    the end of a batch may cut a group.
 
     Args:
       experiment: the experiment of the run.
       split: the split.
-      most: how many batches are read at most.
+      most: the largest number of batches.
 
     Raises:
       UserError: a record is bad.
     """
     data = experiment.data
     with diagnosis.explain_run_errors(data, experiment.model, None, split):
-        drawn = draw(experiment, split, most * data.batch_size)
-        kept = drawn_rows.keep(data, split, drawn)
-        rows, seed = len(drawn.places), experiment.run.seed
-        # Groups have to stay together; a single batch has no order.
+        sample = draw(experiment, split, most * data.batch_size)
+        data_of_rows = drawn_rows.keep(data, split, sample)
+        rows, seed = len(sample.places), experiment.run.seed
+        # Shuffling would tear groups apart. For a single batch, the order of rows does not matter.
         is_mixed = rows > data.batch_size and not find_groups(experiment)
-        found = source_lib.iterate(
-            lambda: _shuffle_rows(kept, split, seed, rows) if is_mixed else kept.one_pass(split)
+        batches = source_lib.iterate(
+            lambda: (
+                _shuffle_rows(data_of_rows, split, seed, rows)
+                if is_mixed
+                else data_of_rows.one_pass(split)
+            )
         )
-        # Only whole batches, as the gradient of a small last batch has more noise.
-        for batch in itertools.islice(found, max(1, min(most, rows // data.batch_size))):
+        # Skip a smaller last batch, because its gradient would have more noise.
+        for batch in itertools.islice(batches, max(1, min(most, rows // data.batch_size))):
             if isinstance(batch, Exception):
                 raise batch
             yield Rows(split, *batch)
 
 
 def _shuffle_rows(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
-    """Return batches of a split of `count` rows in a random order, as in training."""
-    # Without the sampler of training, which may repeat rows. The buffer holds all rows, so that
-    # every order may come.
+    """Return batches of a split with `count` rows, in a random order as in training."""
+    # The sampler of training may repeat rows, so leave it out. The shuffle buffer holds all rows,
+    # which makes every order possible.
     shuffled = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
     return shuffled.dataset(split, training=True, seed=seed)
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:
-    """Return the rows at these places of {field: [N, ...]}.
+    """Select rows of {field: [N, ...]} by their places.
 
     Args:
       values: fields of N rows; lists are `tf1.ragged` values.
@@ -203,7 +218,7 @@ def _take_rows(value: Any, places: np.ndarray) -> Any:
     splits = np.asarray(value.row_splits)  # [N + 1]
     lengths = np.diff(splits)[places]  # [K]
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    # The place of each entry within its row: 0, 1, ..., then 0 again.
+    # The place of each entry within its row: 0, 1, ..., and again from 0 in the next row.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     entries = np.repeat(splits[:-1][places], lengths) + inner
     return tf1.ragged.RaggedTensorValue(

@@ -1,7 +1,7 @@
-"""Measures the metrics of heads for given logits and labels, repeatedly, in one graph.
+"""Measures the metrics of heads for any logits and labels, repeatedly, in one graph.
 
 scores = scores_lib.build_scores(heads, logits, labels, tasks)   # while the graph is built
-values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], one for each of `metrics`
+values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], in the order of `metrics`
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Metric(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Metrics that are measured anew each time.
+    """The tensors and ops that measure metrics.
 
     Attributes:
       metrics: M metrics: for each task the most telling one, then its loss; tasks whose metrics
         have no direction are left out.
-      values: M scalars.
-      update: the op that adds rows.
+      values: the values of the M metrics, scalars.
+      update: the op that adds rows to the metrics.
       start: the op that resets all metrics.
       logits: {task: input [B, C]}.
       labels: {field: input [B, ...]}.
@@ -57,26 +57,29 @@ class Scores:
         labels: rows_lib.Values,
         batch_size: int | None = None,
     ) -> np.ndarray:
-        """Return the metrics of rows, {task: [N, C]} and {field: [N, ...]} -> [M] float64.
-
-        Rows are added at once, or in batches. With the batch size of an evaluation, even the last
-        bits agree.
+        """Return the metrics of rows.
 
         Args:
           session: a session of the graph.
           logits: {task: [N, C]}.
           labels: {field: [N, ...]}.
-          batch_size: rows that are added at once; None for all N.
+          batch_size: the rows of a batch; None for a single batch. With the batch size of an
+            evaluation, the metrics agree with its results to the last bit.
+
+        Returns:
+          The values of the M metrics, [M] float64.
         """
         # Only the labels that are inputs of this graph can be fed.
         values = {name: labels[name] for name in self.labels}
-        together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
-        # Metrics add up in local variables, which still hold the rows of the last call.
+        sample = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
+        # Reset the local variables of the metrics, which still hold the sums of the last call.
         session.run(self.start)
-        for part in together.split_up(batch_size) if batch_size else [together]:
-            fed: dict[Any, Any] = {self.logits[task]: own for task, own in part.features.items()}
-            fed |= {self.labels[name]: own for name, own in part.labels.items()}
-            session.run(self.update, fed)
+        for part in sample.split_up(batch_size) if batch_size else [sample]:
+            feed: dict[Any, Any] = {
+                self.logits[task]: value for task, value in part.features.items()
+            }
+            feed |= {self.labels[name]: value for name, value in part.labels.items()}
+            session.run(self.update, feed)
         return np.asarray(session.run(list(self.values)), np.float64)
 
     @property
@@ -93,27 +96,30 @@ def build_scores(
 ) -> Scores:
     """Build the metrics of these tasks, in the graph with these logits and labels.
 
-    Metrics of all heads are built as in an evaluation, but only the chosen ones are computed.
+    The graph contains the metrics of all heads, as in an evaluation, but computes only some.
 
     Args:
       heads: {task: its fitted head}, of all tasks.
-      logits: {task: [B, C]}, for their types and shapes.
+      logits: {task: [B, C]}; only their types and shapes are used.
       labels: {field: input [B, ...]}.
       tasks: the tasks whose metrics are measured.
     """
-    # Logits are fed: a permuted field is predicted once, and then scored for each left-out group.
-    fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}
-    found, state = _build_metrics(list(heads.values()), fed, labels)
-    chosen = [metric for task in tasks for metric in _choose_metrics(heads[task], found)]
-    streamed = [found[f"{metric.task}/{metric.name}"] for metric in chosen]
-    # The metrics of a head share an update, which may only be fetched once.
+    # Metrics read placeholders for logits: rows with a permuted field are predicted once, and then
+    # scored once for each group of rows that the jackknife leaves out.
+    placeholders = {
+        task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()
+    }
+    streams, state = _build_metrics(list(heads.values()), placeholders, labels)
+    selected = [metric for task in tasks for metric in _choose_metrics(heads[task], streams)]
+    streamed = [streams[f"{metric.task}/{metric.name}"] for metric in selected]
+    # All metrics of a head share an update op, and `tf.group` needs each op only once.
     updates = list({id(update): update for _, update in streamed}.values())
     return Scores(
-        metrics=chosen,
+        metrics=selected,
         values=[value for value, _ in streamed],
         update=tf.group(*updates),
         start=tf1.variables_initializer(state),
-        logits={task: fed[task] for task in {metric.task for metric in chosen}},
+        logits={task: placeholders[task] for task in {metric.task for metric in selected}},
         labels=labels,
     )
 
@@ -122,21 +128,21 @@ def _build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> tuple[types.Metrics, list[tf.Variable]]:
     """Return the metrics of all heads, and the variables that hold their sums."""
-    # Only the variables of these metrics may be reset.
+    # Find the variables of these metrics: a reset must not touch other local variables.
     before = set(map(id, tf1.local_variables()))
-    found = together.build_metrics(heads, logits, labels)
-    made = {id(variable): variable for variable in tf1.local_variables()}
-    return found, [variable for key, variable in made.items() if key not in before]
+    streams = together.build_metrics(heads, logits, labels)
+    variables = {id(variable): variable for variable in tf1.local_variables()}
+    return streams, [variable for key, variable in variables.items() if key not in before]
 
 
-def _choose_metrics(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:
+def _choose_metrics(head: types.Head, streams: Mapping[str, Any]) -> list[Metric]:
     """Return the most telling metric of a head, and its loss."""
     prefix = f"{head.name}/"
-    names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
-    declared = types.read_member(head, types.Head, "directions")
-    # Without directions, nobody knows whether a change is for the worse.
-    if not declared:
+    names = [name.removeprefix(prefix) for name in streams if name.startswith(prefix)]
+    directions = types.read_member(head, types.Head, "directions")
+    # Without directions, a change of the metric may be better or worse.
+    if not directions:
         return []
-    first = metrics_lib.find_directions(head, names)[:1]
-    also = [(LOSS, False)] if LOSS in names and LOSS in declared else []
-    return [Metric(head.name, *one) for one in dict.fromkeys([*first, *also])]
+    entries = metrics_lib.find_directions(head, names)[:1]
+    loss = [(LOSS, False)] if LOSS in names and LOSS in directions else []
+    return [Metric(head.name, *entry) for entry in dict.fromkeys([*entries, *loss])]

@@ -1,4 +1,4 @@
-"""Settings of an explanation: `launch.explain` reads them from its flags; errors name the flags.
+"""Settings of an explanation. `launch.explain` reads them from its flags, so errors name flags.
 
 settings.Settings(repeats=10, tasks=["income"], rows=[0, 17])
 """
@@ -20,17 +20,17 @@ class Settings:
     Attributes:
       checkpoint: "latest", "best" or a path.
       split: the split of the rows; None for the split that the run evaluates.
-      limit: how many rows are drawn from the whole split at most.
+      limit: the largest number of rows to draw at random from the split.
       tasks: the tasks to explain; all if empty.
       fields: the fields to permute; all if empty.
-      groups: groups of fields that are also permuted together.
-      repeats: how often each field is permuted.
-      rows: the rows whose predictions are explained, by their places in the split from 0 on.
+      groups: groups of fields; the fields of a group are also permuted together.
+      repeats: the number of permutations of each field.
+      rows: the rows whose predictions are explained, by their places in the split, from 0 on.
       classes: {task: the class to explain}; by default the class with the largest logit.
       steps: the points of the path of integrated gradients.
       baseline: the start of the path: the "mean" of the encoded rows, or "zeros".
       dependence: fields for partial dependence; the most important ones if empty.
-      batches: how many batches gradients are compared on; 0 for none.
+      batches: the number of batches on which gradients of tasks are compared; 0 for no comparison.
     """
 
     checkpoint: str = "latest"

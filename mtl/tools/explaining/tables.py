@@ -1,6 +1,6 @@
 """Writes an explanation as CSV with all digits: one file for each part.
 
-tables.write_tables("runs/adult/explained", found)
+tables.write_tables("runs/adult/explained", explanation)
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ NAMES = ("importance.csv", "attributions.csv", "dependence.csv", "gradients.csv"
 
 
 def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
-    """Write all tables with rows to a folder; return their paths.
+    """Write a CSV file for each table that has rows, and remove earlier files of other tables.
 
-    If a table has no rows now, the file of an earlier explanation is removed.
+    Args:
+      folder: the folder of the files.
+      found: the explanation.
+
+    Returns:
+      The paths of the files.
     """
-    made = (list_importance, list_attributions, list_dependence, list_gradients)
-    written = []
-    for name, make in zip(NAMES, made, strict=True):
+    listings = (list_importance, list_attributions, list_dependence, list_gradients)
+    paths = []
+    for name, make in zip(NAMES, listings, strict=True):
         header, *lines = make(found)
         path = os.path.join(folder, name)
         if lines:
-            written.append(path)
+            paths.append(path)
             atomic.write(path, csv_text.write([header, *map(_tell, lines)]))
-        # An old file would look like a part of this explanation.
+        # The file of an earlier explanation would look like a part of this one.
         elif tf.io.gfile.exists(path):
             tf.io.gfile.remove(path)
-    return written
+    return paths
 
 
 def _tell(line: Sequence[Any]) -> list[str]:
@@ -44,7 +49,7 @@ def _tell(line: Sequence[Any]) -> list[str]:
 
 
 def _write_cell(value: Any) -> str:
-    """Return a number with all digits; an undefined number is an empty cell."""
+    """Return a value as text: numbers with all digits, NaN as an empty text."""
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else summary.exactly(value)
     return str(value)
@@ -53,48 +58,61 @@ def _write_cell(value: Any) -> str:
 def list_importance(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each input and metric."""
     yield ("input", "task", "metric", "value", "worse_by", "standard_error", "low", "high")
-    one = found.importance
-    if one is None:
+    result = found.importance
+    if result is None:
         return
-    for i, each in enumerate(one.inputs):
-        for m, metric in enumerate(one.metrics):
-            numbers = [table[i, m] for table in (one.drop, one.error, one.low, one.high)]
-            yield (each.name, metric.task, metric.name, one.base[m], *numbers)
+    for i, entry in enumerate(result.inputs):
+        for m, metric in enumerate(result.metrics):
+            numbers = [
+                table[i, m] for table in (result.drop, result.error, result.low, result.high)
+            ]
+            yield (entry.name, metric.task, metric.name, result.base[m], *numbers)
 
 
 def list_attributions(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each column of each explained prediction."""
     header = ("row", "task", "output", "scale", "value", "baseline", "column", "fields")
     yield (*header, "attribution", "residual")
-    for one in found.attributions:
-        for column, value in one.columns.items():
+    for attribution in found.attributions:
+        for column, value in attribution.columns.items():
             fields = " ".join(found.fields[column])
-            about = (one.row, one.task, one.name, one.scale, one.value, one.start)
-            yield (*about, column, fields, value, one.residual)
+            about = (
+                attribution.row,
+                attribution.task,
+                attribution.name,
+                attribution.scale,
+                attribution.value,
+                attribution.start,
+            )
+            yield (*about, column, fields, value, attribution.residual)
 
 
 def list_dependence(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each value of a field, task and class."""
     yield ("field", "value", "rows", "task", "output", "kind", "mean")
-    for one in found.dependences:
-        for place, value in enumerate(one.grid):
-            for task, means in one.means.items():
+    for result in found.dependences:
+        for place, value in enumerate(result.grid):
+            for task, means in result.means.items():
                 names, kind = found.outputs[task]
-                # Texts come as bytes. Numbers keep all digits.
-                told = inputs.tell_value(value) if one.grid.dtype.kind in "OSU" else value
+                # Decode texts, which are bytes; `_write_cell` writes numbers with all digits.
+                text = inputs.tell_value(value) if result.grid.dtype.kind in "OSU" else value
                 for name, mean in zip(names, means[place], strict=True):
-                    yield (one.field, told, one.counts[place], task, name, kind, mean)
+                    yield (result.field, text, result.counts[place], task, name, kind, mean)
 
 
 def list_gradients(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each place and pair of tasks."""
     yield ("place", "numbers", "task", "other", "cosine", "standard_error", "batches")
-    one = found.similarity
-    if one is None:
+    similarity = found.similarity
+    if similarity is None:
         return
-    for s, place in enumerate(one.places):
-        for a, task in enumerate(one.tasks):
-            # Each pair once: the matrix is symmetric, and its diagonal is 1.
-            for b, other in enumerate(one.tasks[:a]):
-                numbers = (one.mean[s, a, b], one.error[s, a, b], one.counts[s, a, b])
-                yield (place, one.sizes[s], other, task, *numbers)
+    for s, place in enumerate(similarity.places):
+        for a, task in enumerate(similarity.tasks):
+            # List each pair once: the matrix is symmetric, and its diagonal is 1.
+            for b, other in enumerate(similarity.tasks[:a]):
+                numbers = (
+                    similarity.mean[s, a, b],
+                    similarity.error[s, a, b],
+                    similarity.counts[s, a, b],
+                )
+                yield (place, similarity.sizes[s], other, task, *numbers)

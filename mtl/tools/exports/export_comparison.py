@@ -1,7 +1,7 @@
 """Compares the export formats of a checkpoint by bytes, latency and deviation.
 
-for found in export_comparison.compare_formats(experiment, "runs/digits", checkpoint):
-    print(found.name, found.size, found.gzipped, found.milliseconds, found.difference)
+for result in export_comparison.compare_formats(experiment, "runs/digits", checkpoint):
+    print(result.name, result.size, result.gzipped, result.milliseconds, result.difference)
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from mtl.runs import estimators
 from mtl.serving import loaded, metadata
 from mtl.tools.runtimes import added, frozen, onnx, portable, tflite
 
-# A round of 0.1 s holds many short calls; the median of rounds leaves out a disturbed one.
+# A round of 0.1 s has many short calls. The median of the rounds ignores disturbed rounds.
 _ROUNDS, _SECONDS = 5, 0.1
-_EXTRA = "assets.extra"  # Files beside the model: warm-up requests and metadata.
+_EXTRA = "assets.extra"  # The folder of warm-up requests and metadata.
 
 Run = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 class Format(NamedTuple):
-    """A checkpoint in one format.
+    """The measured costs of an export format.
 
     Attributes:
       name: the name of the format.
-      size: size in bytes.
-      gzipped: size in bytes after each file is compressed separately.
-      milliseconds: {rows of a request: median time of some rounds on one thread}.
-      difference: the largest difference of outputs from those of the Estimator or the SavedModel.
+      size: the size in bytes.
+      gzipped: the size in bytes after each file is compressed separately.
+      milliseconds: {rows of a request: median time on one thread}.
+      difference: the largest difference between an output and the Estimator's output; for ONNX and
+        TensorFlow Lite, the SavedModel's output.
       problem: the reason if this export failed; "" otherwise.
     """
 
@@ -55,15 +56,15 @@ class Format(NamedTuple):
 def compare_formats(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> Iterator[Format]:
-    """Yield the cost of each format, measured in a scratch folder.
+    """Export a checkpoint in each format to a temporary folder, and yield the costs.
 
     Args:
       experiment: the settings of the run.
       model_dir: the folder of the run.
       checkpoint: the checkpoint to export.
 
-    Raises:
-      UserError: the checkpoint cannot be exported as it is.
+    Yields:
+      The costs of a format; if its export fails, only the reason in `problem`.
     """
     parts: dict[str, Any] = {
         "SavedModel, as trained": serving.AsTrained(),
@@ -72,14 +73,14 @@ def compare_formats(
         "SavedModel, int8": serving.Optimized(weights="int8"),
     }
     with tempfile.TemporaryDirectory() as scratch:
-        written: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for number, (name, part) in enumerate(parts.items()):
             export = functools.partial(_export_part, experiment, model_dir, checkpoint, part)
             folder = os.path.join(scratch, str(number))
             yield _try_format(
-                name, functools.partial(_measure_saved_model, name, export, folder, written)
+                name, functools.partial(_measure_saved_model, name, export, folder, paths)
             )
-        smallest = written.get("SavedModel")
+        smallest = paths.get("SavedModel")
         if smallest is None:
             return
         path = os.path.join(scratch, "model")
@@ -105,18 +106,20 @@ def _export_part(
     folder: str,
 ) -> str:
     settings = dataclasses.replace(experiment.serving, optimized=part)
-    changed = dataclasses.replace(experiment, serving=settings)
-    estimator = estimators.build_exported(changed, model_dir, checkpoint)
-    exporter = estimators.build_exporter(changed, model_dir, added.choose_files(settings))
+    experiment_of_format = dataclasses.replace(experiment, serving=settings)
+    estimator = estimators.build_exported(experiment_of_format, model_dir, checkpoint)
+    exporter = estimators.build_exporter(
+        experiment_of_format, model_dir, added.choose_files(settings)
+    )
     return exporter(estimator, folder, checkpoint)
 
 
 def _measure_saved_model(
-    name: str, export: Callable[[str], str], folder: str, written: dict[str, str]
+    name: str, export: Callable[[str], str], folder: str, paths: dict[str, str]
 ) -> Format:
-    written[name] = path = export(folder)
+    paths[name] = path = export(folder)
     signature, requests = frozen.find_requests(path)
-    # One thread for all formats: more would compare the thread pools of runtimes.
+    # Use one thread for all formats, because thread pools of runtimes differ.
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
     )
@@ -128,11 +131,11 @@ def _measure_saved_model(
         feeds = {key: info.name for key, info in signature_def.inputs.items()}
         call = session.make_callable(fetches, list(feeds.values()))
         times = _time_requests(lambda given: call(*(given[key] for key in feeds)), requests)
-    files = [os.path.join(at, file) for at, _, own in os.walk(path) for file in own]
-    # Servers load neither the warm-up requests nor the copies for other runtimes.
+    files = [os.path.join(at, file) for at, _, names in os.walk(path) for file in names]
+    # Leave out warm-up requests and copies for other runtimes: they are not part of the model.
     left_out = [f"{os.sep}{folder}{os.sep}" for folder in (_EXTRA, portable.FOLDER)]
     files = [file for file in files if not any(part in file for part in left_out)]
-    # The export measured it before its publication, unless `Serving.check_rows` is 0.
+    # The export has measured the difference, unless `Serving.check_rows` is 0.
     difference = metadata.read_metadata(path).get("difference", float("nan"))
     return Format(name, *_count_bytes(files), times, difference)
 
@@ -156,7 +159,7 @@ def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Forma
 
 
 def _list_requests(directory: str) -> frozen.Requests:
-    """Return the requests for the signature from which files of other runtimes are made."""
+    """Return requests for the signature that other formats are converted from."""
     with frozen.load_intact(directory) as source:
         return source.requests
 
@@ -175,7 +178,8 @@ def _time_requests(run: Run, requests: frozen.Requests) -> dict[int, float]:
     """Return {rows of a request: median milliseconds of rounds}."""
     medians = {}
     for request in requests:
-        # The first call allocates memory and prepares kernels, which later calls find there.
+        # The first call is slower, because it allocates memory and prepares kernels: do not time
+        # it.
         run(request)
         rounds = []
         for _ in range(_ROUNDS):

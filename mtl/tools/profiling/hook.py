@@ -1,4 +1,4 @@
-"""Profiles only the session calls of chosen steps.
+"""Profiles the session calls of some steps.
 
 profiling = hook.Profiling((100, 110), "runs/a", settings)
 due_at = profiling.due_at                          # steps at which session calls have to end
@@ -23,20 +23,20 @@ from mtl.tools.profiling import advice, memory, op_times, profile, table, words
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
-# TensorBoard's plug-in looks for profiles there.
+# TensorBoard's plug-in looks for profiles in this folder.
 _RAW = os.path.join("plugins", "profile")
 
 
 class Profiling:
     """The profile of a run.
 
-    The last step of the profile is a separate call that traces each op and each tensor. Tracing is
-    slow, and so this step does not count for the times.
+    The last step of the profile is a separate call that traces each op and each tensor. Because
+    tracing is slow, the times leave this step out.
 
     Args:
       between: the global steps at which the profile begins and ends.
       model_dir: the folder of the run.
-      settings: the current settings, for the advice.
+      settings: the settings of the run, for the advice.
       traces_ops: True to trace the ops of the last step.
     """
 
@@ -55,16 +55,16 @@ class Profiling:
     @property
     def due_at(self) -> tuple[int, ...]:
         """The global steps at which a session call has to end."""
-        # The call between the last two is the traced step, alone.
+        # The call between the last two of these steps is the traced step.
         return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> _Hook:
-        """Return the hook of a session; it must come before all other hooks."""
+        """Return the hook for a session, which must come before all other hooks."""
         self._hook = _Hook(self, result)
         return self._hook
 
     def close(self) -> None:
-        """Drop an unfinished profile, as training has ended before it."""
+        """Drop the profile if training has ended before the profile."""
         if self._hook is not None:
             self._hook.stop(save=False)
 
@@ -80,7 +80,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, profiling: Profiling, result: training_loop.StepResult):
         self._profiling, self._result = profiling, result
         self._graph = tf1.get_default_graph()
-        # Built when the profile is written: a run may end before.
+        # Find the words of ops only when the profile is written, because a run may end before.
         self._attribution = functools.cache(lambda: words.Attribution(self._graph))
         self._is_active = self._is_done = False
         self._calls, self._timed = 0, 0
@@ -88,7 +88,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         self._metadata: Any = None
 
     def after_create_session(self, session, coord):
-        self.stop(save=False)  # A lost session is created again during a profile.
+        self.stop(save=False)  # If a session was lost during a profile, drop the profile.
         self._step = int(session.run(tf1.train.get_global_step(session.graph)))
         begin, end = self._profiling.begin, self._profiling.end
         if self._step > begin and not self._is_done:
@@ -101,13 +101,13 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def before_run(self, run_context):
         if self._step == self._profiling.begin and not (self._is_active or self._is_done):
             self._start_profiler()
-        # The step after the call tells how many steps the call took.
+        # Fetch the step after the call, to know how many steps the call took.
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
             self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)
             self._trace.__enter__()
             if self._is_last and self._profiling.traces_ops:
-                # The times of the ops of the CPU, and the allocations of memory.
+                # Record the times of CPU ops and the allocations of memory.
                 options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
                 return args._replace(options=options)
         return args
@@ -135,14 +135,14 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         try:
             tf.profiler.experimental.start(self._profiling.model_dir)
         except (tf.errors.AlreadyExistsError, tf.errors.UnavailableError) as error:
-            rule = "be None where another profiler runs in this process"
+            rule = "be None while another profiler runs in this process"
             raise checks.UserError(
                 f"Run.profile must {rule}, got [{self._profiling.begin}, {self._profiling.end}]."
             ) from error
         self._is_active = True
 
     def stop(self, save: bool) -> None:
-        """Stop the profiler if it runs."""
+        """Stop the profiler if it runs, and save its files if `save` is True."""
         if self._trace is not None:
             self._trace.__exit__(None, None, None)
             self._trace = None
@@ -154,20 +154,20 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         """Write the table, and log it."""
         profiling = self._profiling
         folder = os.path.join(profiling.model_dir, _RAW)
-        # The profiler names folders by the time, so the greatest name is the newest.
+        # The profiler names folders after the time, so the last name is the newest.
         raw = os.path.join(folder, max(tf.io.gfile.listdir(folder)).rstrip("/"))
         find = self._attribution().find
-        held, timed = None, []
+        usage, timed = None, []
         if self._metadata is not None:
-            held, timed = (
+            usage, timed = (
                 memory.find_peak(self._metadata, find),
                 op_times.read(self._metadata, find),
             )
         count = (profiling.begin, self._timed, self._calls)
-        found = profile.read(raw, self._attribution(), *count, timed, held)
-        lines = advice.advise(found, profiling.settings)
-        text = table.write_table(found, lines)
+        result = profile.read(raw, self._attribution(), *count, timed, usage)
+        lines = advice.advise(result, profiling.settings)
+        text = table.write_table(result, lines)
         tf.io.gfile.makedirs(os.path.dirname(profiling.name))
         atomic.write(f"{profiling.name}.txt", text)
-        atomic.write(f"{profiling.name}.json", json.dumps(table.to_json(found, lines), indent=1))
+        atomic.write(f"{profiling.name}.json", json.dumps(table.to_json(result, lines), indent=1))
         _log.info("%s\nProfile: %s.txt, and for TensorBoard %s", text, profiling.name, raw)

@@ -1,4 +1,4 @@
-"""Reads the time of every op of a step: TensorFlow's profiler only records large ops.
+"""Reads the time of every op of a step, because TensorFlow's profiler skips small ops.
 
 timed = op_times.read(run_metadata, attribution.find)
 wall = op_times.divide_starting(wall, op_times.find_small(timed, seen, steps=9), busy)
@@ -14,9 +14,10 @@ from typing import NamedTuple
 from mtl.deferred import tf
 from mtl.tools.profiling import words
 
-# A label reads "<name> = <type>(<inputs>)".
+# Labels look like "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
-# The ops that these call are recorded themselves; in the last one, a step waits.
+# Ops of these types are left out: the ops that they call are recorded separately, and in the last a
+# step waits for its batch.
 _CALLING = {
     "Case",
     "If",
@@ -28,13 +29,13 @@ _CALLING = {
     "While",
     "IteratorGetNext",
 }
-# TensorFlow's profiler skips ops below 8,000 cycles. A skipped op that takes longer in the traced
-# step was interrupted.
+# TensorFlow's profiler skips ops of less than 8,000 cycles. If the traced step needs more time for
+# a skipped op, the op was interrupted: count at most this many seconds.
 _SMALL_SECS = 3e-6
 
 
 class Timed(NamedTuple):
-    """One run of an op: its name, its seconds, and the place that they count for."""
+    """A run of an op: its name, its time in seconds, and the place that the time counts for."""
 
     name: str
     secs: float
@@ -42,41 +43,44 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a traced step, without the time of tracing itself.
+    """Return all ops of a traced step, without the time that tracing takes.
 
     Args:
-      metadata: of a session call that was traced.
-      find: returns the place of an op by its name.
+      metadata: the metadata of a traced session call.
+      find: a function from the name of an op to its place.
     """
-    found = []
+    runs = []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
             kind = _TYPE.search(node.timeline_label)
             if kind is None or kind.group(1) not in _CALLING:
                 secs = max(0, node.op_end_rel_nanos - node.op_start_rel_nanos) / 1e9
-                found.append(Timed(node.node_name, secs, find(node.node_name)))
-    return found
+                runs.append(Timed(node.node_name, secs, find(node.node_name)))
+    return runs
 
 
 def find_small(
     timed: Sequence[Timed], seen: Mapping[str, int], steps: int
 ) -> dict[words.Place, float]:
-    """Return {place: seconds} of the ops that the profiler skipped, over `steps` steps.
+    """Estimate the time of the ops that the profiler skipped.
 
     Args:
-      timed: the ops of a single step.
+      timed: all ops of a single step.
       seen: {op: how often the profiler recorded it}, over all steps.
-      steps: how many steps the profiler recorded.
+      steps: the number of steps that the profiler recorded.
+
+    Returns:
+      {place: seconds} over all steps.
     """
-    # Within one step an op in a loop runs several times.
+    # An op in a loop runs several times per step.
     counts = collections.Counter(op.name for op in timed)
-    found: dict[words.Place, float] = {}
+    secs_of: dict[words.Place, float] = {}
     for op in timed:
-        # An op near the limit is recorded in some steps only: the rest of its runs is missing.
-        told = min(1.0, seen.get(op.name, 0) / (steps * counts[op.name]))
-        secs = (1 - told) * min(op.secs, _SMALL_SECS) * steps
-        found[op.place] = found.get(op.place, 0.0) + secs
-    return found
+        # If an op takes about 8,000 cycles, only some of its runs are recorded.
+        recorded_share = min(1.0, seen.get(op.name, 0) / (steps * counts[op.name]))
+        secs = (1 - recorded_share) * min(op.secs, _SMALL_SECS) * steps
+        secs_of[op.place] = secs_of.get(op.place, 0.0) + secs
+    return secs_of
 
 
 def divide_starting(
@@ -88,15 +92,18 @@ def divide_starting(
       wall: {place: seconds}.
       small: {place: seconds} of ops that the profiler skipped.
       busy: the seconds in which threads started ops or ran skipped ops, summed over threads.
+
+    Returns:
+      {place: seconds}, which add up to the same wall time, without the place for starting ops.
     """
-    found = dict(wall)
-    starting = found.pop(words.Place(words.STARTING), 0.0)
+    divided = dict(wall)
+    starting = divided.pop(words.Place(words.STARTING), 0.0)
     total = sum(small.values())
-    # The rest of this time, beside skipped ops, went into starting ops.
+    # The remaining share of this time was used to start ops.
     share = min(1.0, total / busy) if busy > 0 else 0.0
     for place, secs in small.items():
         if secs:
-            found[place] = found.get(place, 0.0) + starting * share * secs / total
+            divided[place] = divided.get(place, 0.0) + starting * share * secs / total
     session = words.Place(words.SESSION)
-    found[session] = found.get(session, 0.0) + starting * (1 - share)
-    return found
+    divided[session] = divided.get(session, 0.0) + starting * (1 - share)
+    return divided

@@ -1,7 +1,7 @@
 """Reads the profile of some steps from the files of TensorFlow's profiler.
 
-found = profile.read(folder, attribution, first=100, steps=9, calls=1)
-found.share(words.NETWORK)
+result = profile.read(folder, attribution, first=100, steps=9, calls=1)
+result.share(words.NETWORK)
 """
 
 import bisect
@@ -15,7 +15,7 @@ from mtl.tf_internals import xplane
 from mtl.tools.profiling import memory, op_times, shares, words
 
 CALL = "session_call"
-"""What a session call is marked as. Estimator marks it too, but counts calls and not steps."""
+"""The name of the mark for a session call. Estimator's own mark counts calls instead of steps."""
 
 # Names that TensorFlow's profiler gives to events and to their statistics.
 _NUMBER = "id"
@@ -33,13 +33,13 @@ class Profile:
 
     Attributes:
       first: the global step at which the profile begins.
-      steps: how many steps were timed.
-      calls: how many session calls made these steps.
-      wall: {place: seconds} of wall time; the places add up to the time of all steps.
-      op_time: {place: seconds} in ops; with parallel ops, it exceeds the wall time.
-      num_ops: {place: how often an op ran}, over all steps.
-      scopes: (scope of the model, seconds in ops) of the largest scopes, with their gradients.
-      passes: how many backward passes go through the network in a step.
+      steps: the number of steps whose time was measured.
+      calls: the number of session calls for these steps.
+      wall: {place: seconds of wall time}; the places add up to the time of all steps.
+      op_time: {place: seconds in ops}; if ops run in parallel, this exceeds the wall time.
+      num_ops: {place: the number of runs of ops}, over all steps.
+      scopes: (scope of the model, seconds in ops) for the largest scopes, gradients included.
+      passes: the number of backward passes through the network in a step.
       has_gpu: True if the ops are kernels of a GPU.
       held: the memory of a step; None if it was not traced.
     """
@@ -57,17 +57,17 @@ class Profile:
 
     @property
     def total(self) -> float:
-        """Wall time of all steps in seconds."""
+        """The wall time of all steps in seconds."""
         return sum(self.wall.values())
 
     def share(self, word: str) -> float:
-        """Return the share of the wall time of a word, in forward and backward passes."""
-        own = sum(secs for place, secs in self.wall.items() if place.word == word)
-        return own / self.total if self.total else 0.0
+        """Return the share of a word in the wall time, in [0, 1], forward and backward together."""
+        secs_of_word = sum(secs for place, secs in self.wall.items() if place.word == word)
+        return secs_of_word / self.total if self.total else 0.0
 
 
 class _Recorded(NamedTuple):
-    """The records of the profiler: session calls, waits for a batch, busy threads, and ops."""
+    """The spans in the files of the profiler: session calls, waits, busy threads, and ops."""
 
     marks: list[shares.Interval]
     waits: list[shares.Interval]
@@ -75,11 +75,11 @@ class _Recorded(NamedTuple):
     ops: list[shares.Op]
 
     def keep_within(self, calls: Sequence[shares.Interval]) -> "_Recorded":
-        """Return the records within session calls: an evaluation in between has equal op names."""
+        """Return the spans within session calls, without those of evaluations in between."""
         return _Recorded(
             self.marks,
             [wait for wait in self.waits if _is_within(wait[0], calls)],
-            [own for own in self.busy if _is_within(own[0], calls)],
+            [span for span in self.busy if _is_within(span[0], calls)],
             [op for op in self.ops if _is_within(op.start, calls)],
         )
 
@@ -93,41 +93,41 @@ def read(
     timed: Sequence[op_times.Timed] = (),
     held: memory.Held | None = None,
 ) -> Profile:
-    """Return the profile of some steps.
+    """Read the profile of some steps.
 
     Args:
       folder: the output folder of TensorFlow's profiler.
-      attribution: finds the words of ops.
+      attribution: the words of ops.
       first: the global step at which the profile begins.
-      steps: how many steps count.
-      calls: how many session calls made these steps; these are the first recorded calls.
-      timed: all ops of a single step. The profiler skips small ops; without `timed`, their time
-        would count for the session.
-      held: the memory of that step.
+      steps: the number of steps that count.
+      calls: the number of session calls for these steps; the first recorded calls count.
+      timed: all ops of a single step, because the profiler skips small ops. If it is empty, the
+        time of small ops counts for the session.
+      held: the memory of this single step; None if it is unknown.
     """
     recorded = _read_planes(folder, attribution)
     marks = sorted(recorded.marks)
-    # The time between two calls counts for the earlier one.
+    # The time between two calls counts for the first of them.
     end = marks[calls][0] if calls < len(marks) else marks[-1][1]
-    kept = recorded.keep_within(marks[:calls])
-    wall = shares.divide((marks[0][0], end), marks, kept.busy, kept.waits, kept.ops)
+    spans = recorded.keep_within(marks[:calls])
+    wall = shares.divide((marks[0][0], end), marks, spans.busy, spans.waits, spans.ops)
     # On a GPU, ops of the CPU only start kernels.
-    has_gpu = any(op.is_kernel for op in kept.ops)
-    ops = [op for op in kept.ops if op.is_kernel == has_gpu]
-    # The traced step has times of the CPU.
+    has_gpu = any(op.is_kernel for op in spans.ops)
+    ops = [op for op in spans.ops if op.is_kernel == has_gpu]
+    # The traced step only has times of the CPU.
     of_one_step = () if has_gpu else timed
     small = op_times.find_small(of_one_step, _count_names(ops), steps)
-    # From picoseconds.
+    # Convert picoseconds to seconds.
     in_secs = {place: value / 1e12 for place, value in wall.items()}
     scopes = _sum_secs(ops, lambda op: words.find_scope(op.name), start={})
-    # Ops outside of the model's scopes.
+    # Remove the time of ops outside of the model's scopes.
     scopes.pop("", None)
     return Profile(
         first=first,
         steps=steps,
         calls=calls,
         wall=op_times.divide_starting(
-            in_secs, small, _measure_intervals(kept.busy) - _measure_intervals(ops)
+            in_secs, small, _measure_intervals(spans.busy) - _measure_intervals(ops)
         ),
         op_time=_sum_secs(ops, lambda op: op.place, start=small),
         num_ops=_count_places(of_one_step, steps) if of_one_step else _count_places(ops),
@@ -139,19 +139,19 @@ def read(
 
 
 def _read_planes(folder: str, attribution: words.Attribution) -> _Recorded:
-    found = _Recorded([], [], [], [])
+    spans = _Recorded([], [], [], [])
     for plane in xplane.read(folder):
         for _, events in plane.lines:
             if plane.name.startswith("/device:GPU"):
-                found.ops.extend(_read_kernels(events, attribution))
+                spans.ops.extend(_read_kernels(events, attribution))
                 continue
-            found.marks.extend(_list_intervals(events, CALL))
-            found.waits.extend(_list_intervals(events, _WAIT))
+            spans.marks.extend(_list_intervals(events, CALL))
+            spans.waits.extend(_list_intervals(events, _WAIT))
             of_steps = _keep_steps(events)
-            found.busy.extend(_list_intervals(of_steps, _BUSY))
-            # Each line is a thread: only within one thread do ops nest.
-            found.ops.extend(shares.cut_nested(_read_ops(of_steps, attribution)))
-    return found
+            spans.busy.extend(_list_intervals(of_steps, _BUSY))
+            # Each line is a thread. Ops are only nested within a thread.
+            spans.ops.extend(shares.cut_nested(_read_ops(of_steps, attribution)))
+    return spans
 
 
 def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.Interval]:
@@ -161,30 +161,30 @@ def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.In
 def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
     """Return the events of a thread that belong to steps, without ops of the input pipeline.
 
-    TensorFlow gives functions of a dataset ids below 0. The profile lacks functions that began
-    earlier, but has their ops. So an op counts only if it lies within an event of a step.
+    The ids of functions in a dataset are below 0. If a function began before the profile, only its
+    ops are recorded. So an op counts only if it lies within an event of a step.
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
-    # Overlapping intervals would break the binary search of `_is_within`.
-    whole = _join_intervals(of_steps)
-    return [event for event in events if _is_within(event.start, whole)]
+    # The binary search of `_is_within` needs intervals that do not overlap.
+    intervals = _join_intervals(of_steps)
+    return [event for event in events if _is_within(event.start, intervals)]
 
 
 def _join_intervals(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
-    """Return the intervals in order, and join overlapping ones."""
-    whole: list[shares.Interval] = []
+    """Sort intervals, and join intervals that overlap."""
+    joined: list[shares.Interval] = []
     for start, end in sorted(intervals):
-        if not whole or start > whole[-1][1]:
-            whole.append((start, end))
-        elif end > whole[-1][1]:
-            whole[-1] = (whole[-1][0], end)
-    return whole
+        if not joined or start > joined[-1][1]:
+            joined.append((start, end))
+        elif end > joined[-1][1]:
+            joined[-1] = (joined[-1][0], end)
+    return joined
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
-    """Return whether a time lies within a call; `calls` are sorted."""
-    # The last interval that starts at this time or before.
+    """Return whether a time lies within one of the calls, which are sorted."""
+    # Find the last call that starts at this time or before.
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
 
@@ -192,10 +192,10 @@ def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
 def _read_ops(events: Sequence[xplane.Event], attribution: words.Attribution) -> list[shares.Op]:
     ops = []
     for event in events:
-        found = _OP.fullmatch(event.name)
-        # Waiting for a batch is counted by itself.
-        if found and found.group(2) != _NEXT:
-            name = found.group(1)
+        match = _OP.fullmatch(event.name)
+        # Time of waiting for a batch is counted separately.
+        if match and match.group(2) != _NEXT:
+            name = match.group(1)
             ops.append(shares.Op(event.start, event.end, name, attribution.find(name)))
     return ops
 
@@ -205,20 +205,20 @@ def _read_kernels(
 ) -> list[shares.Op]:
     ops = []
     for event in events:
-        found = _OP.fullmatch(str(event.stats.get(_KERNEL_OP, "")))
-        if found:
-            place = attribution.find(found.group(1))
-            ops.append(shares.Op(event.start, event.end, found.group(1), place, is_kernel=True))
+        match = _OP.fullmatch(str(event.stats.get(_KERNEL_OP, "")))
+        if match:
+            place = attribution.find(match.group(1))
+            ops.append(shares.Op(event.start, event.end, match.group(1), place, is_kernel=True))
     return ops
 
 
 def _measure_intervals(intervals: Iterable[Sequence[Any]]) -> float:
-    """Return the total seconds of intervals or ops: tuples of start, end, and maybe more."""
-    return sum(one[1] - one[0] for one in intervals) / 1e12
+    """Return the total seconds of intervals or ops, whose first two values are start and end."""
+    return sum(interval[1] - interval[0] for interval in intervals) / 1e12
 
 
 def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
-    """Return {op: how often it ran}; an op that others cut into stretches counts once."""
+    """Return {op: the number of its runs}; a run that is cut into several spans counts once."""
     return collections.Counter(op.name for op in {op.start: op for op in ops}.values())
 
 
@@ -233,14 +233,14 @@ def _count_places(
 def _sum_secs(
     ops: Sequence[shares.Op], key: Callable[[shares.Op], Any], start: Mapping[Any, float]
 ) -> dict[Any, float]:
-    """Return {key: seconds in its ops}, added to the seconds in `start`."""
-    found = collections.defaultdict(float, start)
+    """Add up the seconds of ops with the same key, beginning with the seconds in `start`."""
+    sums = collections.defaultdict(float, start)
     for op in ops:
-        found[key(op)] += (op.end - op.start) / 1e12
-    return dict(found)
+        sums[key(op)] += (op.end - op.start) / 1e12
+    return dict(sums)
 
 
 def _count_passes(ops: Sequence[shares.Op] | Sequence[op_times.Timed]) -> int:
-    """Return how many backward passes go through the network: one, or one for each task."""
+    """Return the number of backward passes through the network: one, or one for each task."""
     back = words.Place(words.NETWORK, is_backward=True)
     return max(1, len({words.find_pass(op.name) for op in ops if op.place == back} - {None}))

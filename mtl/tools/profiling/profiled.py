@@ -1,4 +1,4 @@
-"""The profile of a run's steps, and which settings a profile need not advise."""
+"""Attaches the profile of some steps to a run, and tells it the settings of the run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ with deferred.imports():
 class Profile:
     """Profiles some steps, and writes how their time and memory are used (docs/profiling.md).
 
-    `Run.profile` adds such a part.
+    `Run.profile` adds this part to a run.
 
     Attributes:
-      steps: [first, last]: profiles the steps between these two global steps.
+      steps: [first, last], the global steps at which the profile begins and ends.
     """
 
     steps: Annotated[Sequence[int], types.check_span]
@@ -30,20 +30,26 @@ class Profile:
         """Return the observer that profiles a run.
 
         Raises:
-          UserError: other processes take steps in between, or the run ends earlier.
+          UserError: the run uses parameter servers, whose workers take steps independently.
         """
-        rule = "be left out beside parameter servers, where workers take steps by themselves"
+        rule = "be left out with parameter servers, whose workers take steps independently"
         checks.require(not run.place.has_servers, "Run.profile", rule, list(self.steps))
-        known = _list_known(run.experiment, run.place)
-        # docs/profiling.md: in a cluster, the profile lacks memory and small ops.
+        run_settings = _read_settings(run.experiment, run.place)
+        # In a cluster, the profile has no memory and no small ops (docs/profiling.md).
         traces_ops = run.place.cluster is None
-        return Profiled(hook.Profiling(self.steps, run.model_dir, known, traces_ops=traces_ops))
+        return Profiled(
+            hook.Profiling(self.steps, run.model_dir, run_settings, traces_ops=traces_ops)
+        )
 
     def check_experiment(self, experiment: experiment_lib.Experiment) -> None:
-        """Fail if the run ends before the last step."""
-        last = experiment.run.train_steps
-        rule = f"end at Run.train_steps, {last}, or before"
-        checks.require(self.steps[1] <= last, "Profile.steps", rule, self.steps)
+        """Fail if the run ends before the last step of the profile.
+
+        Raises:
+          UserError: `steps` ends after `Run.train_steps`.
+        """
+        train_steps = experiment.run.train_steps
+        rule = f"end at Run.train_steps, {train_steps}, or before"
+        checks.require(self.steps[1] <= train_steps, "Profile.steps", rule, self.steps)
 
 
 class Profiled(types.RunObserver):
@@ -55,24 +61,24 @@ class Profiled(types.RunObserver):
 
     def __init__(self, profiling: hook.Profiling):
         self._profiling = profiling
-        # Calls of several steps end there, so that a call lies within the profile or outside of it.
+        # Calls of several steps must end at these steps, so that no call is partly in the profile.
         self.due_at = tuple(profiling.due_at)
         self.seen_at = tuple(range(profiling.begin, profiling.end))
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        # Before all others, so that the time of other hooks lies between the marks of two calls.
+        # This hook comes first, so that the time of other hooks counts as time between calls.
         return types.RunHooks(first=[self._profiling.build_hook(result)])
 
     def close(self) -> None:
         self._profiling.close()
 
 
-def _list_known(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
+def _read_settings(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
     """Return the settings of a run that advice from a profile could change."""
     run, surgery = experiment.run, experiment.model.surgery
-    # Only surgeries with this setting can decide less often.
+    # Surgeries without this setting cannot decide less often.
     decides_often = getattr(surgery, "every_steps", None) == 1
     is_one = place.strategy == distribution.ONE
     return advice.Settings(

@@ -3,8 +3,9 @@
 wall = shares.divide((0, 100), calls=[(0, 90)], busy=[(5, 80)], waits=[(0, 10)], ops=ops)
 sum(wall.values()) == 100
 
-If n ops run at a moment, each gets 1/n of it: time is never counted twice. Without an op, a moment
-counts for the first that fits: waiting for a batch, starting ops, the session, time between calls.
+If n ops run at the same time, each gets 1/n of this time, so that no time is counted twice. Time in
+which no op runs counts for the first of these that fits: waiting for a batch, starting ops, the
+session, time between calls.
 """
 
 import collections
@@ -17,13 +18,13 @@ Interval = tuple[int, int]
 
 
 class Op(NamedTuple):
-    """A stretch of time in which a thread ran an op.
+    """A span of time in which a thread ran an op.
 
     Attributes:
-      start, end: in picoseconds.
+      start, end: the start and the end, in picoseconds.
       name: the name of the op.
-      place: the place that its time counts for.
-      is_kernel: True if a GPU ran it: then ops of the CPU at the same time do not count.
+      place: the place that the time counts for.
+      is_kernel: True if a GPU ran the op. Ops of the CPU at the same time then do not count.
     """
 
     start: int
@@ -40,39 +41,42 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Return {place: picoseconds}, which add up to the length of the window.
+    """Divide the time of a window among places.
 
     Args:
-      window: start and end of the whole time, in picoseconds as all times here.
-      calls: the session calls.
-      busy: stretches in which a thread started or ran ops.
-      waits: stretches in which a step waited for its batch.
-      ops: stretches in which a thread or a GPU ran an op.
+      window: start and end of the whole time. All times are in picoseconds.
+      calls: the spans of session calls.
+      busy: the spans in which a thread started or ran ops.
+      waits: the spans in which a step waited for its batch.
+      ops: the spans in which a thread or a GPU ran an op.
+
+    Returns:
+      {place: picoseconds}, which add up to the length of the window.
     """
-    first, last = window
+    window_start, window_end = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
     for start, end, rank, place in _rank_moments(window, calls, busy, waits, ops):
-        start, end = max(start, first), min(end, last)
+        start, end = max(start, window_start), min(end, window_end)
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
-    found: dict[words.Place, float] = collections.defaultdict(float)
-    # One counter for each rank. The window has rank 0, so some rank is never empty.
+    picoseconds: dict[words.Place, float] = collections.defaultdict(float)
+    # A counter for each rank. The window has rank 0, so at least one counter is not empty.
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
-    before = first
-    # A sweep over all starts and ends: between two of them, nothing changes.
+    before = window_start
+    # Go through all starts and ends in order: between two of them, nothing changes.
     for time, step, (rank, place) in sorted(changes, key=lambda change: change[0]):
         if time > before:
-            highest = next(own for own in reversed(running) if own)
+            highest = next(counter for counter in reversed(running) if counter)
             total = sum(highest.values())
-            for who, count in highest.items():
-                # n parallel ops share the moment.
-                found[who] += (time - before) * count / total
+            for owner, count in highest.items():
+                # Parallel ops share the time equally.
+                picoseconds[owner] += (time - before) * count / total
             before = time
         running[rank][place] += step
         if not running[rank][place]:
-            # A counter of zeros would count as running.
+            # Remove places without running ops, so that a counter without ops is empty.
             del running[rank][place]
-    return dict(found)
+    return dict(picoseconds)
 
 
 def _rank_moments(
@@ -82,7 +86,7 @@ def _rank_moments(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place); a moment counts for the highest rank in it."""
+    """Yield (start, end, rank, place). Time counts for the highest rank at this time."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,
@@ -97,44 +101,57 @@ def _rank_moments(
 
 
 def cut_nested(ops: Sequence[Op]) -> list[Op]:
-    """Return the ops of a thread without the stretches in which they ran another op.
+    """Cut the spans of a thread's ops, so that they do not overlap.
 
-    Otherwise, an op that calls a function would count in addition to the ops within it.
+    An op that calls a function runs other ops. Their time then does not count for the outer op.
+
+    Args:
+      ops: the spans of one thread, in any order.
+
+    Returns:
+      Spans in which an op ran no other op.
     """
-    cut: list[Op] = []
+    spans: list[Op] = []
     stack: list[Op] = []
-    at = 0
+    position = 0
 
     def close(until: int) -> None:
-        nonlocal at
+        nonlocal position
         while stack and stack[-1].end <= until:
             op = stack.pop()
-            if at < op.end:
-                cut.append(op._replace(start=at))
-                at = op.end
+            if position < op.end:
+                spans.append(op._replace(start=position))
+                position = op.end
 
     # If two ops start together, the longer one is the outer.
     for op in sorted(ops, key=lambda op: (op.start, -op.end)):
         close(op.start)
-        if stack and at < op.start:
-            # The stretch of the outer op before the inner one starts.
-            cut.append(stack[-1]._replace(start=at, end=op.start))
+        if stack and position < op.start:
+            # Add the span of the outer op before the inner op starts.
+            spans.append(stack[-1]._replace(start=position, end=op.start))
         stack.append(op)
-        at = op.start
+        position = op.start
     close(max((op.end for op in ops), default=0))
-    return [op for op in cut if op.start < op.end]
+    return [op for op in spans if op.start < op.end]
 
 
 def round_shares(values: Sequence[float]) -> list[float]:
-    """Return the shares in percent, rounded to one decimal such that they add up to 100."""
+    """Return shares in percent, rounded to one decimal such that they add up to 100.
+
+    Args:
+      values: numbers of at least 0.
+
+    Returns:
+      The shares, in [0, 100]; zeros if all values are 0.
+    """
     total = sum(values)
     if not total:
         return [0.0] * len(values)
-    # In tenths of a percent.
+    # Count in tenths of a percent.
     exact = [1000 * value / total for value in values]
-    whole = [int(value) for value in exact]
-    # The largest remainders are rounded up first.
-    order = sorted(range(len(values)), key=lambda i: whole[i] - exact[i])
-    for i in order[: 1000 - sum(whole)]:
-        whole[i] += 1
-    return [value / 10 for value in whole]
+    tenths = [int(value) for value in exact]
+    # Round up the numbers with the largest remainders.
+    order = sorted(range(len(values)), key=lambda i: tenths[i] - exact[i])
+    for i in order[: 1000 - sum(tenths)]:
+        tenths[i] += 1
+    return [value / 10 for value in tenths]

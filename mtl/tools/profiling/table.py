@@ -1,6 +1,6 @@
 """Writes a profile as a table, as JSON, or as one line.
 
-print(table.write_table(found, advice.advise(found, settings)))
+print(table.write_table(profile, advice.advise(profile, settings)))
 """
 
 from collections.abc import Sequence
@@ -11,28 +11,34 @@ from mtl.tools.profiling import profile, shares, words
 
 _HEADER = ("", "wall ms", "share", "forward ms", "backward ms", "ops", "held MB")
 _MEANING = """\
-Wall ms adds up to a step: if n ops run at once, each counts 1/n of the time. Forward and
-backward ms count the whole time of every op. The session is the time that TensorFlow takes to
+Wall ms adds up to a step: if n ops run at the same time, each gets 1/n of the time. Forward and
+backward ms are the whole times of the ops. The session is the time that TensorFlow takes to
 start ops. Between calls, hooks run and checkpoints are saved."""
 _SMALL_OPS = """Ops of less than 3 us, which TensorFlow's profiler leaves out, """
-_WERE_TIMED = _SMALL_OPS + "were timed in the step after these ones."
-_ARE_LEFT_OUT = _SMALL_OPS + "count as the session: a process of a cluster does not time them."
+_WERE_TIMED = _SMALL_OPS + "were timed in the step after these steps."
+_ARE_LEFT_OUT = _SMALL_OPS + "count as the session, because they are not timed in a cluster."
 _MEANING_OF_GPU = """\
-Wall ms adds up to a step: if n kernels run at once, each counts 1/n of the time. Forward and
-backward ms add up the kernels. The session is the time in which no kernel runs."""
+Wall ms adds up to a step: if n kernels run at the same time, each gets 1/n of the time. Forward
+and backward ms are the whole times of the kernels. The session is the time in which no kernel
+runs."""
 
 
 def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
-    """Return a row for each word of a step, the largest scopes and tensors, and the advice."""
+    """Return a table with a row for each word, the largest scopes and tensors, and the advice.
+
+    Args:
+      found: the profile.
+      advice: lines of advice.
+    """
     rows = _list_rows(found)
     lines = [_HEADER, *map(_write_row, rows), _write_sum(found, rows)]
-    told = aligned.align_columns(lines, right=range(1, len(_HEADER)))
+    rows_as_text = aligned.align_columns(lines, right=range(1, len(_HEADER)))
     advised = [f"  - {line}" for line in advice]
     meaning = [_MEANING_OF_GPU]
     if not found.has_gpu:
-        # Memory and small ops come from the same traced step: without one, the other lacks too.
+        # Without memory, there are no small ops either: both come from the same traced step.
         meaning = [_MEANING, _ARE_LEFT_OUT if found.held is None else _WERE_TIMED]
-    parts = [[_write_title(found)], told, meaning, _tell_scopes(found), _tell_memory(found)]
+    parts = [[_write_title(found)], rows_as_text, meaning, _tell_scopes(found), _tell_memory(found)]
     parts.append(["What to try:", *advised])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -49,68 +55,69 @@ def _write_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _write_sum(found: profile.Profile, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _write_sum(result: profile.Profile, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     forward, backward, ops = (
         sum(row[name] for row in rows) for name in ("forward_ms", "backward_ms", "ops")
     )
     return (
         "a step",
-        f"{1000 * found.total / found.steps:.3f}",
+        f"{1000 * result.total / result.steps:.3f}",
         f"{sum(row['share'] for row in rows):.1f}%",
         _shorten_time(forward),
         _shorten_time(backward),
         f"{ops:.0f}",
-        f"{found.held.peak / 1e6:.3f}" if found.held else "",
+        f"{result.held.peak / 1e6:.3f}" if result.held else "",
     )
 
 
-def _write_title(found: profile.Profile) -> str:
-    kind = "kernels of the GPU" if found.has_gpu else "ops of the CPU"
-    calls = f"{found.calls} session {'call' if found.calls == 1 else 'calls'}"
-    steps = f"Steps {found.first + 1} to {found.first + found.steps}, in {calls}"
+def _write_title(result: profile.Profile) -> str:
+    kind = "kernels of the GPU" if result.has_gpu else "ops of the CPU"
+    calls = f"{result.calls} session {'call' if result.calls == 1 else 'calls'}"
+    steps = f"Steps {result.first + 1} to {result.first + result.steps}, in {calls}"
     return f"{steps}. Times are per step, of {kind}."
 
 
-def _tell_scopes(found: profile.Profile) -> list[str]:
-    total = sum(found.op_time.values())
-    if not found.scopes or not total:
+def _tell_scopes(result: profile.Profile) -> list[str]:
+    total = sum(result.op_time.values())
+    if not result.scopes or not total:
         return []
-    told = ", ".join(f"{name} {secs / total:.0%}" for name, secs in found.scopes)
-    return [f"Largest scopes, by time in ops: {told}"]
+    text = ", ".join(f"{name} {secs / total:.0%}" for name, secs in result.scopes)
+    return [f"Largest scopes, by time in ops: {text}"]
 
 
-def _tell_memory(found: profile.Profile) -> list[str]:
-    if found.held is None:
+def _tell_memory(result: profile.Profile) -> list[str]:
+    if result.held is None:
         return []
     lines = [
-        "Held MB: at the moment when the last step of the profile holds most "
-        f"({found.held.allocator}),",
+        f"Held MB: the memory in use at the peak of the last step ({result.held.allocator}),",
         "without variables. The largest tensor of each word:",
     ]
     for word in words.OPS:
-        one = found.held.largest.get(word)
-        if one is not None and one.num_bytes:
-            lines.append(f"  {word:<20} {one.num_bytes / 1e6:>9.3f} MB  {one.shape} of {one.op}")
+        tensor = result.held.largest.get(word)
+        if tensor is not None and tensor.num_bytes:
+            lines.append(
+                f"  {word:<20} {tensor.num_bytes / 1e6:>9.3f} MB  {tensor.shape} of {tensor.op}"
+            )
     return lines
 
 
-def _list_rows(found: profile.Profile) -> list[dict[str, Any]]:
+def _list_rows(result: profile.Profile) -> list[dict[str, Any]]:
     """Return a row for each word that takes time or memory, per step."""
-    walls = [sum(s for p, s in found.wall.items() if p.word == word) for word in words.ALL]
+    walls = [sum(s for p, s in result.wall.items() if p.word == word) for word in words.ALL]
     rows = []
     for word, wall, share in zip(words.ALL, walls, shares.round_shares(walls), strict=True):
         forward, backward = words.Place(word), words.Place(word, is_backward=True)
-        count = found.num_ops.get(forward, 0) + found.num_ops.get(backward, 0)
+        count = result.num_ops.get(forward, 0) + result.num_ops.get(backward, 0)
         row = {
             "word": word,
-            "wall_ms": 1000 * wall / found.steps,
+            "wall_ms": 1000 * wall / result.steps,
             "share": share,
-            "forward_ms": 1000 * found.op_time.get(forward, 0.0) / found.steps,
-            "backward_ms": 1000 * found.op_time.get(backward, 0.0) / found.steps,
-            "ops": count / found.steps,
-            "held_mb": found.held.by_word.get(word, 0) / 1e6 if found.held else 0.0,
+            "forward_ms": 1000 * result.op_time.get(forward, 0.0) / result.steps,
+            "backward_ms": 1000 * result.op_time.get(backward, 0.0) / result.steps,
+            "ops": count / result.steps,
+            "held_mb": result.held.by_word.get(word, 0) / 1e6 if result.held else 0.0,
         }
-        # A word without ops, such as auxiliary losses in most runs, has no row.
+        # Leave out words without ops, such as auxiliary losses in most runs.
         if wall or row["held_mb"]:
             rows.append(row)
     return rows
@@ -121,9 +128,9 @@ def _shorten_time(milliseconds: float) -> str:
 
 
 def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
-    """Return the profile as plain values, for programs; times are per step."""
+    """Return the profile as a dictionary for JSON, with times per step in milliseconds."""
     return {
-        # `first` is the step after which the profile begins.
+        # The profile begins after the step `first`.
         "first_step": found.first + 1,
         "last_step": found.first + found.steps,
         "session_calls": found.calls,
@@ -138,7 +145,7 @@ def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def tell_shortly(found: profile.Profile) -> str:
-    """Return one line: the time of a step, and the three largest shares."""
+    """Return a line with the time of a step and the three largest shares."""
     rows = sorted(_list_rows(found), key=lambda row: -row["share"])[:3]
-    told = ", ".join(f"{row['word']} {row['share']:.0f}%" for row in rows)
-    return f"{1000 * found.total / found.steps:.3g} ms a step: {told}"
+    text = ", ".join(f"{row['word']} {row['share']:.0f}%" for row in rows)
+    return f"{1000 * found.total / found.steps:.3g} ms a step: {text}"

@@ -3,8 +3,8 @@
 attribution = words.Attribution(graph)
 attribution.find("balancing/gradients/network/trunk/MatMul_grad/MatMul")   # (NETWORK, True)
 
-The scope of an op tells the word, or else the line of our code that made it. An op of a gradient
-has the word of its forward op.
+The word of an op follows from its scope, or else from the line of this package that created the op.
+An op of a gradient has the word of its forward op.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ OTHER = "other ops"
 OPS = (ENCODE, NETWORK, HEADS, AUXILIARY, BALANCING, UPDATE, OTHER)
 # Wall time outside of ops.
 WAITING, SESSION, BETWEEN = "waiting for input", "session", "between calls"
-# Time in which threads start ops, or run unrecorded small ops; it is divided among other words.
+# Time in which threads start ops, or run small ops that the profiler skips. It is divided among
+# other words.
 STARTING = "starting"
 ALL = (*OPS, WAITING, SESSION, BETWEEN)
 
@@ -51,17 +52,17 @@ _ROOMS = {
 _SCOPE = re.compile(rf"(?:^|/)({'|'.join(_SCOPES)})(?=/)")
 _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+)(?=/)")
 _GRADIENTS = re.compile(r"(?:^|.*/)(gradients(?:_\d+)?)/(.*)")
-# Names by optimizers of TensorFlow, as in Adam/update_network/trunk/kernel/ResourceApplyAdam.
+# TensorFlow's optimizers name ops like Adam/update_network/trunk/kernel/ResourceApplyAdam.
 _OPTIMIZER = re.compile(r"(?:^|/)\w+/update_")
-# Prefixes of ops that TensorFlow's graph optimizer rewrites.
+# The prefixes in names of ops that TensorFlow's graph optimizer has rewritten.
 _REWRITTEN = re.compile(r"\w+(?:Optimizer|Folding)/(?:\w+Rewrite_|\w+Stage_)?")
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__)) + os.sep
-# A sum of gradients has the word of its terms, which are at most this many ops away.
+# A sum of gradients has the word of its terms. The search goes at most this many ops back.
 _FAR = 8
 
 
 class Place(NamedTuple):
-    """The place that the time of an op counts for: its word, and True for a gradient."""
+    """The word that the time of an op counts for, and whether the op computes a gradient."""
 
     word: str
     is_backward: bool = False
@@ -79,21 +80,22 @@ class Attribution:
         self.find = functools.cache(self._find_place)
 
     def _find_place(self, name: str) -> Place:
-        # The graph optimizer keeps the old name behind its prefix.
+        # The graph optimizer puts a prefix before the old name.
         name = _REWRITTEN.sub("", name)
         return _place_op(graphs.find_operation(self._graph, name), name)
 
 
 def _place_op(operation: tf.Operation | None, name: str) -> Place:
     """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
-    # The op may lie in the body of a loop, which has separate names.
+    # Find the forward op by its link, because names in the body of a loop do not show it.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
         return Place(_place_op(forward, forward.name).word, is_backward=True)
     match = _GRADIENTS.match(name)
     if match:
         return Place(_find_scope(match.group(2)) or _follow_gradients(operation), is_backward=True)
-    # Before scopes: the name of the variable follows, and would give the word of its layer.
+    # Check this before scopes: the name continues with the name of a variable, whose scope would
+    # give the word of its layer.
     if _OPTIMIZER.search(name):
         return Place(UPDATE)
     return Place(_find_scope(name) or _find_line(operation) or OTHER)
@@ -112,30 +114,30 @@ def _follow_gradients(operation: tf.Operation | None) -> str:
         word = _find_scope(match.group(2)) if match else None
         if word:
             return word
-    # Gradients of no layer are summed or weighed.
+    # Ops on gradients outside of all layers sum or weigh gradients.
     return BALANCING
 
 
 def find_scope(name: str) -> str:
-    """Return the scope of the model that an op or its gradient lies in, such as network/trunk."""
-    found = _PART.search(name)
-    return found.group(1) if found else ""
+    """Return the scope in the model of an op or its forward op, such as network/trunk, or ""."""
+    match = _PART.search(name)
+    return match.group(1) if match else ""
 
 
 def find_pass(name: str) -> str | None:
-    """Return the name of the backward pass of an op, such as gradients_2; None without one."""
-    found = _GRADIENTS.match(name)
-    return found.group(1) if found else None
+    """Return the name of the backward pass that an op belongs to, such as gradients_2, or None."""
+    match = _GRADIENTS.match(name)
+    return match.group(1) if match else None
 
 
 def _find_scope(name: str) -> str | None:
-    found = _SCOPE.search(name)
-    return _SCOPES[found.group(1)] if found else None
+    match = _SCOPE.search(name)
+    return _SCOPES[match.group(1)] if match else None
 
 
 def _find_line(operation: tf.Operation | None) -> str | None:
-    """Return the word of the innermost line of our code that has a word."""
-    # Ops that TensorFlow creates itself have no traceback.
+    """Return the word of the innermost line in this package that has a word."""
+    # Ops that TensorFlow itself creates have no traceback.
     for frame in reversed(operation.traceback or () if operation is not None else ()):
         path = os.path.abspath(frame.filename)
         if path.startswith(_OURS):

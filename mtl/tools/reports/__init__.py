@@ -1,1 +1,1 @@
-"""Writes the results of one or several runs to a page for mail: `launch.report`, `compare`."""
+"""Writes the results of one or several runs as one HTML file, for `launch.report` and `compare`."""

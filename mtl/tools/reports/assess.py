@@ -1,7 +1,7 @@
 """Assesses the predictions of a head: confusion, reliability, ROC, and slices of the rows.
 
-matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
-wrong = assess.count_confusions(rows)                    # {(true, predicted): weight}
+matrix = assess.count_confusion(rows, 10)               # [true, predicted], sums of weights
+wrong = assess.count_confusions(rows)                    # {(true, predicted): sum of weights}
 points = assess.trace_roc(rows)                          # [(false positive rate, recall), ...]
 worst = assess.compare_slices(rows.error, rows.weight, {"job": jobs})
 """
@@ -17,14 +17,15 @@ from mtl.tools.reports import held_out
 
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
-# So many frequent values of a text field are slices. A field with more numbers gets quarters.
+# The number of frequent values of a text field that become slices. A field with more different
+# numbers is divided into quarters.
 _MOST_VALUES = 12
-# A slice with fewer rows tells little.
+# Slices with fewer rows are not compared, because their mean errors vary too much.
 _FEWEST_ROWS = 30
 
 
 class Bin(NamedTuple):
-    """Rows with similar scores: weight, mean score, and the true share or mean."""
+    """The weight and mean score of rows with similar scores, and the share or mean of labels."""
 
     weight: float
     score: float
@@ -32,15 +33,15 @@ class Bin(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """The rows that share a value.
+    """The rows with the same value of a feature.
 
     Attributes:
       field: the feature.
-      value: the common value.
-      rows: how many of the rows are labelled.
-      error: the mean error of the rows.
+      value: the value that the rows have in common.
+      rows: the number of labelled rows with this value.
+      error: the mean error of the rows with this value.
       others: the mean error of all other rows.
-      deviations: the difference of both errors in standard errors.
+      deviations: `error` minus `others`, in standard errors.
     """
 
     field: str
@@ -52,47 +53,55 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C], for few classes.
+    """Count rows by true and predicted class, for few classes.
 
     Args:
       rows: labels and predictions of N rows.
-      num_classes: C; the matrix takes C * C numbers of memory.
+      num_classes: the number of classes C; the matrix takes memory for C * C numbers.
+
+    Returns:
+      The sums of the weights of rows, [true class, predicted class] of shape [C, C].
     """
     rows = _keep_counted(rows)
-    # A pair of classes as one number: `bincount` counts in one dimension.
+    # Encode each pair of classes as one number, because `bincount` counts in one dimension.
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
 
 
 def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
-    """Return the weight of wrong rows by (true, predicted) class, the most frequent pair first.
+    """Count wrong predictions by class, in memory that only grows with the pairs that occur.
 
-    Only pairs that occur take memory.
+    Args:
+      rows: labels and predictions of N rows.
+
+    Returns:
+      {(true class, predicted class): the sum of the weights of rows}, the most frequent pair first.
     """
     rows = _keep_counted(rows)
-    both = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
-    pairs, places = np.unique(both, axis=0, return_inverse=True)
-    # NumPy 2.0 returns `places` with a further axis, other versions return it flat.
+    classes = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
+    pairs, places = np.unique(classes, axis=0, return_inverse=True)
+    # NumPy 2.0 returns `places` with one more axis, other versions as [N].
     weights = np.bincount(places.reshape(-1), rows.weight, minlength=len(pairs))
     order = np.argsort(-weights, kind="stable")
-    found = {
+    weight_of_pair = {
         (int(a), int(b)): float(w) for (a, b), w in zip(pairs[order], weights[order], strict=True)
     }
-    return {(a, b): weight for (a, b), weight in found.items() if a != b}
+    return {(a, b): weight for (a, b), weight in weight_of_pair.items() if a != b}
 
 
 def bin_scores(rows: held_out.Rows) -> list[Bin]:
-    """Return the reliability of scores: bins of equal width of probabilities, deciles of numbers.
+    """Return bins of rows with similar scores, to see how reliable the scores are.
 
-    The true value is the share of class 1 for a binary task, the share of correct rows for several
-    classes, and the mean label for numbers. Empty bins are left out.
+    Bins are of equal width for probabilities, and deciles for numbers; empty bins are left out. A
+    bin has the share of class 1 for a binary task, the share of correct rows for several classes,
+    and the mean label for numbers.
     """
     rows = _keep_counted(rows)
     if rows.kind == held_out.NUMBER:
         places = _find_tenths(rows)
     else:
-        # The probability 1 belongs to the last bin.
+        # Put the probability 1 into the last bin.
         places = np.minimum((rows.score * _BINS).astype(np.int64), _BINS - 1)
     true = rows.target == rows.predicted if rows.kind == held_out.CLASSES else rows.target
     weights, scores, trues = (
@@ -108,24 +117,31 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
 
 def _keep_counted(rows: held_out.Rows) -> held_out.Rows:
     """Return the rows with a label weight above 0 and a prediction other than NaN."""
-    counted = (rows.weight > 0) & np.isfinite(rows.score)
-    return held_out.Rows(rows.kind, *(column[counted] for column in rows[1:]))
+    is_counted = (rows.weight > 0) & np.isfinite(rows.score)
+    return held_out.Rows(rows.kind, *(column[is_counted] for column in rows[1:]))
 
 
 def _find_tenths(rows: held_out.Rows) -> np.ndarray:
     """Return the decile of the score of each row."""
     if not len(rows.score):
         return np.zeros(0, np.int64)
-    # Equal scores make several deciles equal: these become one bin.
+    # Many equal scores make several deciles equal: join these into one bin.
     edges = np.unique(np.quantile(rows.score, np.linspace(0, 1, _BINS + 1)))
     return np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
 
 
 def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
-    """Return the corners of the curve, (share of negatives, share of positives) above a score.
+    """Return the corners of the ROC curve of a binary task.
 
-    Rows with equal scores make one step: the area below equals the AUC of the evaluation. The
-    result is empty if all rows have the same class.
+    Rows with equal scores share a corner, so that the area below the curve equals the AUC of the
+    evaluation.
+
+    Args:
+      rows: labels and predictions of N rows.
+
+    Returns:
+      [(false positive rate, recall)], both in [0, 1] and ascending; [] if all rows have the same
+      class.
     """
     rows = _keep_counted(rows)
     order = np.argsort(-rows.score, kind="stable")
@@ -134,7 +150,7 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     negative = np.cumsum(weight * (1 - rows.target[order]))
     if not len(score) or not positive[-1] or not negative[-1]:
         return []
-    # The last row of each group of equal scores.
+    # Mark the last row of each group of equal scores.
     ends = np.append(score[1:] != score[:-1], True)
     x, y = negative[ends] / negative[-1], positive[ends] / positive[-1]
     return [(0.0, 0.0), *zip(x.tolist(), y.tolist(), strict=True)]
@@ -143,34 +159,38 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
 def compare_slices(
     errors: np.ndarray, weights: np.ndarray, fields: Mapping[str, np.ndarray]
 ) -> tuple[list[Slice], int]:
-    """Return slices, the one furthest above all other rows first, and how many there are.
+    """Compare the mean error of slices of the rows with the mean error of all other rows.
 
-    A slice holds the rows with the same value of a field, or a quarter of its numbers. If a field
-    has two slices, only the worse is returned: the other says the same.
+    A slice consists of the rows with the same value of a field, or of the rows in a quarter of its
+    numbers. If a field has only two slices, the result has only the worse slice, because the other
+    slice would say the same.
 
     Args:
-      errors: the error of each row, [N]; NaN is left out.
-      weights: the weight of each label, [N]; 0 is left out.
+      errors: the error of each row, [N]. Rows with NaN are left out.
+      weights: the weight of each label, [N]. Rows with 0 are left out.
       fields: {field: its value in each row, [N]}.
+
+    Returns:
+      The slices, with the slice whose error is highest above others first, and their number.
     """
-    # Rows without a label, or with a prediction of NaN, have no error.
+    # Rows without a label, or with NaN as a prediction, have no error.
     labelled = (weights > 0) & np.isfinite(errors)
-    found = []
+    result = []
     for field, values in fields.items():
         error, weight = errors[labelled], weights[labelled]
         slices = [
-            _compare_slice(field, *one, error, weight) for one in _slice_rows(values[labelled])
+            _compare_slice(field, *entry, error, weight) for entry in _slice_rows(values[labelled])
         ]
-        known = sorted((one for one in slices if one), key=lambda one: -one.deviations)
-        found += known[:1] if len(slices) == 2 else known
-    return sorted(found, key=lambda one: -one.deviations), len(found)
+        compared = sorted((entry for entry in slices if entry), key=lambda entry: -entry.deviations)
+        result += compared[:1] if len(slices) == 2 else compared
+    return sorted(result, key=lambda entry: -entry.deviations), len(result)
 
 
 def _compare_slice(
     field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
 ) -> Slice | None:
     sizes = int(members.sum()), int((~members).sum())
-    # The others count too: a field with nearly one value has no comparison.
+    # If nearly all rows have the same value, too few other rows remain for a comparison.
     if min(sizes) < _FEWEST_ROWS:
         return None
     means, squares = [], []
@@ -178,10 +198,10 @@ def _compare_slice(
         share = weight[mask] / weight[mask].sum()
         mean = float(np.sum(share * error[mask]))
         means.append(mean)
-        # The variance of a weighted mean.
+        # Estimate the variance of the weighted mean.
         squares.append(float(np.sum(share**2 * (error[mask] - mean) ** 2)))
     spread = math.sqrt(sum(squares))
-    # All rows have the same error: a difference in standard errors is undefined.
+    # If all rows have the same error, the standard error is 0, and the comparison undefined.
     if not spread > 0:
         return None
     mean, others = means
@@ -189,7 +209,7 @@ def _compare_slice(
 
 
 def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (common value, mask of its rows). Missing numbers are a separate slice."""
+    """Yield the value and the mask of each slice, [N]. Missing numbers form a separate slice."""
     is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if is_missing.any():
         yield "missing", is_missing
@@ -201,7 +221,7 @@ def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return
-    # A frequent number may be several quartiles at once: then there are fewer slices.
+    # If a frequent number makes quartiles equal, there are fewer than four slices.
     edges = np.unique(np.quantile(finite, _QUARTERS))
     yield f"up to {edges[0]:g}", values <= edges[0]
     for low, high in itertools.pairwise(edges):

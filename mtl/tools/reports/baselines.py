@@ -1,7 +1,7 @@
 """Compares a model with trivial ones: the most frequent class, or the mean of the labels.
 
-found = baselines.judge(head, metrics, rows)
-found.metric, found.value, found.baseline, found.skill            # "auc", 0.91, 0.5, 0.82
+verdict = baselines.judge(head, metrics, rows)
+verdict.metric, verdict.value, verdict.baseline, verdict.skill    # "auc", 0.91, 0.5, 0.82
 """
 
 import math
@@ -14,7 +14,7 @@ from mtl import types
 from mtl.heads import metrics as metrics_lib
 from mtl.tools.reports import held_out
 
-# A lead above this many standard errors is seldom chance.
+# An advantage above this many standard errors is rarely due to chance.
 _CLEAR = 2.0
 
 
@@ -23,13 +23,13 @@ class Verdict(NamedTuple):
 
     Attributes:
       task: the task.
-      metric: the most telling of its metrics with a known baseline.
+      metric: the most telling metric of the task, among those with a baseline if there are any.
       higher: True if higher is better.
       value: the metric of the model; NaN if undefined.
       baseline: the metric of the trivial model; None if no metric of the task has a baseline.
       what: the prediction of the trivial model, in words.
-      deviations: by how many standard errors the model is better, negative if it is worse; None if
-        not all rows were seen.
+      deviations: the advantage of the model in standard errors, negative if it is worse; None if it
+        is unknown, such as without rows.
     """
 
     task: str
@@ -42,19 +42,22 @@ class Verdict(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """The position between the baseline, 0, and a perfect model, 1; below 0 if worse."""
+        """The skill: 0 for the trivial model, 1 for a perfect model, below 0 if worse.
+
+        None if the baseline is unknown or perfect, or the metric is undefined.
+        """
         if self.baseline is None or not math.isfinite(self.value):
             return None
         perfect = 1.0 if self.higher else 0.0
         way = perfect - self.baseline
-        # Without a way, the trivial model is perfect already.
+        # A trivial model that is already perfect leaves no room for skill.
         return (self.value - self.baseline) / way if way else None
 
     @property
     def is_better(self) -> bool | None:
-        """True if the model beats the trivial model; None if unknown.
+        """True if the model beats the trivial model; None if the baseline is unknown.
 
-        False also for an undefined metric, see `is_undefined`.
+        An undefined metric gives False, see `is_undefined`.
         """
         if self.baseline is None or math.isnan(self.baseline):
             return None
@@ -64,71 +67,78 @@ class Verdict(NamedTuple):
 
     @property
     def is_undefined(self) -> bool:
-        """True if the metric is undefined: without labels, with only one class, or with NaN."""
+        """True if the metric is undefined: no labels, labels of one class, or a NaN prediction."""
         return math.isnan(self.value)
 
     @property
     def is_clear(self) -> bool:
-        """True if the lead is larger than chance allows, or its error is unknown."""
+        """True if the advantage is larger than chance explains, or its error is unknown."""
         return self.deviations is None or self.deviations > _CLEAR
 
     @property
     def rank(self) -> float:
-        """The sort key that puts doubtful tasks first: NaN, then the least skill."""
+        """A sort key that puts undefined metrics first, and then the tasks with the least skill."""
         if math.isnan(self.value):
             return -math.inf
-        # Tasks without a known baseline come last: nothing is wrong with them.
+        # Tasks without skill numbers come last, because nothing is known to be wrong.
         return math.inf if self.skill is None else self.skill
 
 
 def judge(
     head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
 ) -> Verdict | None:
-    """Return the first metric of a head with a baseline, else its first metric; None without any.
+    """Compare the most telling metric of a head that has a baseline with this baseline.
 
     Args:
       head: the head of the task.
       metrics: the metrics of the whole evaluation, {"<task>/<metric>": value}.
-      rows: held-out rows of the task; some baselines need the labels themselves.
+      rows: held-out rows of the task. Without rows, some baselines are unknown.
+
+    Returns:
+      The verdict, without a baseline if no metric has one; None if no metric has a direction.
     """
     prefix = f"{head.name}/"
-    own = {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
-    order = metrics_lib.find_directions(head, list(own))
-    # The most telling metric first; the first that has a baseline decides.
+    values = {
+        name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)
+    }
+    order = metrics_lib.find_directions(head, list(values))
+    # Try the most telling metric first.
     for metric, higher in order:
-        for names, find, what in _BASELINES:
+        for names, find, prediction in _BASELINES:
             if metric in names:
-                baseline = find(own, rows, head)
+                baseline = find(values, rows, head)
                 if baseline is not None:
                     lead = _measure_lead(metric, rows)
-                    return Verdict(head.name, metric, higher, own[metric], baseline, what, lead)
-    return Verdict(head.name, *order[0], own[order[0][0]], None, "") if order else None
+                    return Verdict(
+                        head.name, metric, higher, values[metric], baseline, prediction, lead
+                    )
+    return Verdict(head.name, *order[0], values[order[0][0]], None, "") if order else None
 
 
-def _of_accuracy(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
-    return own.get("accuracy_baseline")
+def _of_accuracy(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return values.get("accuracy_baseline")
 
 
-def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+def _of_auc(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     return 0.5
 
 
-def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+def _of_balanced(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     names = types.read_member(head, types.ClassHead, "class_names")
-    # One class has the recall 1 and all others 0, whatever the class.
+    # If the model always predicts the same class, this class has recall 1, and all others have 0.
     return 1 / len(names) if names else None
 
 
-def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+def _of_rmse(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     """Return the standard deviation of the labels, computed from R2 and the RMSE if both exist."""
-    if "r2" in own:
+    if "r2" in values:
         # R2 = 1 - MSE / variance, so the standard deviation is RMSE / sqrt(1 - R2).
-        left = 1 - own["r2"]
-        return own["rmse"] / math.sqrt(left) if left > 0 else None
+        unexplained = 1 - values["r2"]
+        return values["rmse"] / math.sqrt(unexplained) if unexplained > 0 else None
     return _from_labels(rows, lambda labels: labels.mean(), lambda errors: errors**2, math.sqrt)
 
 
-def _of_mae(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+def _of_mae(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     return _from_labels(rows, np.median, np.abs, float)
 
 
@@ -138,38 +148,38 @@ def _from_labels(
     penalise: Callable[[np.ndarray], np.ndarray],
     finish: Callable[[float], float],
 ) -> float | None:
-    """Return the error of a constant prediction; None for weighted or unseen labels."""
+    """Return the error of a constant prediction; None without labels, or if weights differ."""
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)
-    # The median of weighted labels would differ from the plain one.
+    # With different weights, the weighted median would be needed, which is not computed here.
     if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
         return None
     return finish(float(np.mean(penalise(labels - predict(labels)))))
 
 
 def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
-    """Return by how many standard errors a model leads; None if rows cannot be compared.
+    """Return the advantage over a trivial model in standard errors; None if it is unknown.
 
-    Errors are compared row by row, and the AUC with the AUC of random scores.
+    Errors are compared row by row, and an AUC with the AUC of random scores.
     """
     if rows is None:
         return None
-    counted = (rows.weight > 0) & np.isfinite(rows.score)  # [N]
-    target, weight = rows.target[counted].astype(np.float64), rows.weight[counted]
-    predicted = rows.predicted[counted].astype(np.float64)
+    is_counted = (rows.weight > 0) & np.isfinite(rows.score)  # [N]
+    target, weight = rows.target[is_counted].astype(np.float64), rows.weight[is_counted]
+    predicted = rows.predicted[is_counted].astype(np.float64)
     if len(target) < 2:
         return None
-    # An AUC compares pairs of rows, so it has no lead for each row.
+    # An AUC compares pairs of rows, so a single row has no advantage.
     if metric == "auc" and rows.kind == held_out.BINARY:
-        return _rank_lead(rows.score[counted], target, weight)
+        return _rank_lead(rows.score[is_counted], target, weight)
     if metric not in _LEADS or (metric == "accuracy" and rows.kind == held_out.NUMBER):
         return None
     lead = _LEADS[metric](target, predicted, weight)
     share = weight / weight.sum()
     mean = float(np.sum(share * lead))
     spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
-    # Without any spread, a lead in every row is certain, and no lead at all is 0.
+    # If all rows have the same advantage, its standard error is 0: the result is infinite or 0.
     return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
 
 
@@ -180,7 +190,7 @@ def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndar
 
 
 def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    # In squares: an RMSE is the root of a mean, and has no share for each row.
+    # Compare squared errors: an RMSE is the root of a mean, which does not split into rows.
     return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
 
 
@@ -188,15 +198,15 @@ def _lead_in_mae(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) 
     return np.abs(target - np.median(target)) - np.abs(target - predicted)
 
 
-# {metric: a function that returns the lead over a trivial model for each row, [N]}
+# {metric: a function that returns the advantage over a trivial model for each row, [N]}
 _LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_mae}
 
 
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
-    """Return how many standard errors of random scores lie between 0.5 and an AUC.
+    """Return how far an AUC is above 0.5, in standard errors of random scores.
 
-    A row has a share of the weight of its class: p for positives, q for negatives. The variance is
-    (P + Q + P Q) / 12, with the sums P and Q of the squares of p and q. For equal weights it is
+    Each row has a share of the weight of its class: p for positives, q for negatives. The variance
+    is (P + Q + P Q) / 12, with the sums P and Q of the squares of p and q. For equal weights it is
     (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
     variables is stochastically larger than the other", 1947.
     """
@@ -207,10 +217,10 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     positive = np.where(is_positive, weight, 0.0) / sums[0]
     negative = np.where(is_positive, 0.0, weight) / sums[1]
     distinct, places = np.unique(score, return_inverse=True)
-    # The share of negatives at each distinct score, from the lowest score on.
+    # The share of negatives with each distinct score, the lowest score first.
     at = np.bincount(places, negative, len(distinct))
-    below = np.cumsum(at) - at / 2  # Ties count half.
-    # The AUC: the share of negatives below each positive, averaged over positives.
+    below = np.cumsum(at) - at / 2  # Negatives with the same score count half.
+    # The AUC is the share of negatives below a positive, averaged over positives.
     area = float(np.sum(positive * below[places]))
     ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
     return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)

@@ -1,4 +1,4 @@
-"""Building blocks of pages: tables, figures, matrices, commands.
+"""Defines the building blocks of pages: tables, figures, matrices, commands.
 
 blocks.Section("data", "Data", [blocks.Table(["split", "rows"], [["train", 1437]])])
 """
@@ -31,13 +31,13 @@ class Right(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A number in [0, 1] that is also drawn."""
+    """A number in [0, 1] that the page also draws as a bar."""
 
     value: float
 
 
 class Table(NamedTuple):
-    """Rows of cells: text, numbers, or special cells of this module; `caption` is above them."""
+    """Rows of cells below a caption. Cells are text, numbers, or special cells of this module."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -60,7 +60,7 @@ class Matrix(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A paragraph; the `mood` "warning" stands out, and "note" is less visible."""
+    """A paragraph. With the mood "warning" it stands out; with "note" it is less visible."""
 
     text: str
     mood: str = ""
@@ -73,13 +73,13 @@ class Heading(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """Commands to type, each after its purpose."""
+    """Shell commands: pairs of a purpose and a command."""
 
     lines: Sequence[tuple[str, str]]
 
 
 class Verdicts(NamedTuple):
-    """A card for each task."""
+    """A card for the verdict on each task."""
 
     verdicts: Sequence[baselines.Verdict]
 
@@ -92,7 +92,7 @@ class Side(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Blocks that open on a click."""
+    """Blocks that are hidden until a click on the title."""
 
     title: str
     blocks: Sequence[Any]
@@ -115,7 +115,7 @@ class Page(NamedTuple):
       mood: "good", "warning" or "".
       lead: the lines under the title.
       sections: the sections in their order.
-      left_out: the topics without a section, and why.
+      left_out: a line for each missing section, with the reason.
     """
 
     title: str
@@ -127,6 +127,12 @@ class Page(NamedTuple):
 
 
 def say_cut(shown: int, total: int, what: str) -> list[Text]:
-    """Return a line if fewer items are shown than exist, else []."""
-    # A cut without a line would look like the whole.
+    """Return a line if not all items are shown, else [].
+
+    Args:
+      shown: the number of items on the page.
+      total: the number of all items.
+      what: the items and a verb, such as "tasks are".
+    """
+    # Without this line, a part would look like the whole.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

@@ -1,8 +1,8 @@
 """Compares runs: settings that differ, metrics of the best checkpoints, speed, size.
 
-found = comparison.compare({"a": run_a, "b": run_b})
-found.metrics["digit/accuracy"]["a"], found.best_of("digit/accuracy")
-found.pairs                                   # paired differences of groups with the same seeds
+result = comparison.compare({"a": run_a, "b": run_b})
+result.metrics["digit/accuracy"]["a"], result.best_of("digit/accuracy")
+result.pairs                                  # paired differences of groups with the same seeds
 """
 
 import itertools
@@ -26,9 +26,9 @@ class Pair(NamedTuple):
       metric: the metric that is compared.
       first: the runs of the first group, in the order of their seeds.
       second: the runs of the second group, in the same order.
-      difference: the mean over the seeds of second - first.
-      error: the standard error of this mean.
-      left_out: seeds that are missing or have an undefined value in one group.
+      difference: the mean over seeds of the second group's metric minus the first group's.
+      error: the standard error of the difference.
+      left_out: seeds for which a group has no run, or an undefined metric.
     """
 
     metric: str
@@ -44,10 +44,10 @@ class Group(NamedTuple):
 
     Attributes:
       metric: the metric that is averaged.
-      runs: the runs in which it has a value.
+      runs: the runs in which the metric has a value.
       mean: the mean over these runs; NaN without runs.
       error: the standard error of the mean; NaN for fewer than two runs.
-      left_out: the runs in which it is undefined.
+      left_out: the runs in which the metric is undefined.
     """
 
     metric: str
@@ -64,11 +64,12 @@ class Comparison(NamedTuple):
       runs: {name: run}.
       differing: {setting: {run: value}}.
       metrics: {metric: {run: value at its best checkpoint}}, without runs that lack the metric.
-      directions: {metric: True if higher is better}, for metrics with an order.
-      figures: {figure: {run: number}}: speed and size.
+      directions: {metric: True if higher is better, False if lower is}; other metrics are absent.
+      figures: numbers about speed and size, {name: {run: number}}.
       groups: groups of runs that only differ in their seed, for each main metric.
       pairs: pairs of groups with the same seeds, for each main metric.
-      repeats: {run: earlier run with the same settings and seed}; groups only count the earlier.
+      repeats: {run: earlier run with the same settings and seed}; groups contain only the earlier
+        run.
     """
 
     runs: Mapping[str, record.Run]
@@ -82,40 +83,40 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most telling metric of each task, and the metrics that choose best checkpoints."""
+        """The most telling metric of each task, and metrics that choose the best checkpoints."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property
     def differing_rows(self) -> list[str]:
-        """The fields whose values differ between the evaluated rows of the runs.
+        """The fields whose values differ between the rows on which the runs were evaluated.
 
-        A field is only compared between runs that read it with the same type, and whose
-        evaluations recorded checksums of their rows.
+        A field is only compared between runs that read it with the same type and recorded checksums
+        of the evaluated rows.
         """
-        found: dict[str, set[str]] = {}
+        checksums: dict[str, set[str]] = {}
         for run in self.runs.values():
             for field, rows in run.best.get("measured_on", {}).get("fields", {}).items():
-                found.setdefault(field, set()).add(rows)
-        # The key is "<field> <type>": fields of different types are never compared.
-        return [field.rpartition(" ")[0] for field, rows in found.items() if len(rows) > 1]
+                checksums.setdefault(field, set()).add(rows)
+        # Keys are "<field> <type>", so that fields of different types are never compared.
+        return [field.rpartition(" ")[0] for field, rows in checksums.items() if len(rows) > 1]
 
     def best_of(self, metric: str) -> list[str]:
-        """Return the runs with the best value.
+        """Return the names of the runs with the best value of a metric.
 
-        The result is empty if the metric has no order, if all values are equal, or if the runs were
-        evaluated on different rows.
+        The result is empty if neither direction of the metric is better, if all values are equal,
+        or if the runs were evaluated on different rows.
         """
-        known = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
-        if metric not in self.directions or len(set(known.values())) < 2 or self.differing_rows:
+        defined = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
+        if metric not in self.directions or len(set(defined.values())) < 2 or self.differing_rows:
             return []
-        best = (max if self.directions[metric] else min)(known.values())
-        return [name for name, value in known.items() if value == best]
+        best = (max if self.directions[metric] else min)(defined.values())
+        return [name for name, value in defined.items() if value == best]
 
 
 def list_repeats(found: Comparison) -> list[str]:
-    """Return a line for each run outside of groups, as another has the same settings and seed."""
+    """Return a line for each run that repeats the settings and the seed of another run."""
     return [
-        f"{name} has the settings and the seed of {first}: only {first} counts here."
+        f"{name} has the same settings and seed as {first}: means contain only {first}."
         for name, first in found.repeats.items()
     ]
 
@@ -126,10 +127,10 @@ def describe_rows(found: Comparison) -> str:
     if not fields:
         return ""
     more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
-    listed = ", ".join(fields[:_SHOWN]) + more
+    names = ", ".join(fields[:_SHOWN]) + more
     return (
-        f"The runs were evaluated on different rows, which differ in {listed}: no value is better "
-        "than another. launch.evaluate --split measures them on the same rows."
+        f"The runs were evaluated on different rows, which differ in {names}: values cannot be "
+        "compared. Evaluate all runs on the same rows with launch.evaluate --split."
     )
 
 
@@ -140,7 +141,7 @@ def describe_runs(group: Group) -> str:
 
 
 def describe_left_out(pair: Pair) -> str:
-    """Return the seeds that a pair lacks; "" if it has all."""
+    """Return the seeds that are left out of a pair as text; "" if all seeds count."""
     several = "s" * (len(pair.left_out) > 1)
     seeds = ", ".join(map(str, pair.left_out))
     return f"; without seed{several} {seeds}" if seeds else ""
@@ -172,7 +173,7 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
     groups, repeats = _group_by_seed(experiments)
-    # Without a direction, a difference of means would be neither better nor worse.
+    # Skip metrics without a direction: a difference would be neither better nor worse.
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
@@ -192,50 +193,55 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
     """Turn {run: {figure: number}} into {figure: {run: number}}."""
     by_figure: dict[str, dict[str, float]] = {}
     for name, numbers in of_runs.items():
-        for what, number in numbers.items():
-            by_figure.setdefault(what, {})[name] = number
+        for figure, number in numbers.items():
+            by_figure.setdefault(figure, {})[name] = number
     return by_figure
 
 
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    # One run stands for all: their tasks are the same, or with --runs at least the given metric.
+    # The first run represents all runs: they have the same tasks, or at least the same --metric.
     model = next(iter(runs.values())).experiment.model
-    chosen = [one.experiment.best.metric for one in runs.values()]
-    names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])
+    best_metrics = [run.experiment.best.metric for run in runs.values()]
+    names = dict.fromkeys([*model.find_main_metrics(metrics), *best_metrics])
     return [name for name in names if name in metrics]
 
 
 def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> dict[str, bool]:
-    known = {metric: _find_direction(metric, runs) for metric in metrics}
-    return {metric: higher for metric, higher in known.items() if higher is not None}
+    directions = {metric: _find_direction(metric, runs) for metric in metrics}
+    return {metric: higher for metric, higher in directions.items() if higher is not None}
 
 
 def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
-    """Return whether higher is better, from a head, or else from all runs that set it in `Best`."""
-    known = next(iter(runs.values())).experiment.model.find_direction(metric)
-    if known is not None:
-        return known
+    """Return whether higher is better: a head says so, or else the `Best` of the runs."""
+    direction = next(iter(runs.values())).experiment.model.find_direction(metric)
+    if direction is not None:
+        return direction
     best = [run.experiment.best for run in runs.values()]
     # If two runs disagree, the direction is unknown.
-    said = {one.higher_is_better for one in best if one.metric == metric} - {None}
-    return said.pop() if len(said) == 1 else None
+    directions = {settings.higher_is_better for settings in best if settings.metric == metric} - {
+        None
+    }
+    return directions.pop() if len(directions) == 1 else None
 
 
 def _group_by_seed(
     experiments: Mapping[str, experiment_lib.Experiment],
 ) -> tuple[list[dict[int, str]], dict[str, str]]:
-    """Return groups of at least two seeds, {seed: its first run}, and {repeated run: first run}.
+    """Return groups of runs that differ only by their seed, and runs that repeat a seed.
 
-    A second run of a seed does not tell anything about chance.
+    A second run with a seed is left out, because it does not show the effect of the seed.
+
+    Returns:
+      For each group of at least two seeds {seed: its first run}, and {repeated run: first run}.
     """
     groups: list[dict[int, str]] = []
     repeats: dict[str, str] = {}
     for group in flat_settings.group_by_seed(experiments):
         by_seed: dict[int, str] = {}
         for name in group:
-            # The run that comes first in the arguments stands for its seed.
+            # Of several runs with a seed, take the first in the order of the arguments.
             first = by_seed.setdefault(experiments[name].run.seed, name)
             if first != name:
                 repeats[name] = first
@@ -244,44 +250,46 @@ def _group_by_seed(
 
 
 def _average_group(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
-    known = [name for name in group.values() if not math.isnan(values.get(name, math.nan))]
-    left_out = tuple(name for name in group.values() if name not in known)
-    numbers = [values[name] for name in known]
+    names = [name for name in group.values() if not math.isnan(values.get(name, math.nan))]
+    left_out = tuple(name for name in group.values() if name not in names)
+    numbers = [values[name] for name in names]
     mean = statistics.fmean(numbers) if numbers else math.nan
-    return Group(metric, tuple(known), mean, _standard_error(numbers), left_out)
+    return Group(metric, tuple(names), mean, _standard_error(numbers), left_out)
 
 
 def _list_pairs(
     metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
 ) -> list[Pair]:
-    # Every two groups, in the order of the arguments.
-    pairs = (_pair_groups(metric, *both, values) for both in itertools.combinations(groups, 2))
+    # Compare all pairs of groups, in the order of the arguments.
+    pairs = (_pair_groups(metric, *couple, values) for couple in itertools.combinations(groups, 2))
     return [pair for pair in pairs if pair]
 
 
 def _pair_groups(
     metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
 ) -> Pair | None:
-    """Return the mean difference over common seeds; None for fewer than two."""
-    every = sorted(first.keys() | second.keys())
+    """Return the mean difference over common seeds; None for fewer than two common seeds."""
+    all_seeds = sorted(first.keys() | second.keys())
     seeds = [
         seed
-        for seed in every
-        # A seed counts if both groups have a run of it with a defined value.
-        if not any(math.isnan(values.get(one.get(seed, ""), math.nan)) for one in (first, second))
+        for seed in all_seeds
+        # A seed counts if both groups have a run with this seed and with a defined value.
+        if not any(
+            math.isnan(values.get(group.get(seed, ""), math.nan)) for group in (first, second)
+        )
     ]
     if len(seeds) < 2:
         return None
     ours, theirs = (tuple(group[seed] for seed in seeds) for group in (first, second))
-    # Seed by seed: what both runs share, such as the order of rows, cancels out.
+    # Subtract seed by seed: the common effects of a seed, such as the order of rows, cancel out.
     differences = [values[b] - values[a] for a, b in zip(ours, theirs, strict=True)]
     mean = statistics.fmean(differences)
-    left_out = tuple(seed for seed in every if seed not in seeds)
+    left_out = tuple(seed for seed in all_seeds if seed not in seeds)
     return Pair(metric, ours, theirs, mean, _standard_error(differences), left_out)
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    # One value says nothing about its spread.
+    # The spread of a single value is unknown.
     if len(values) < 2:
         return math.nan
     return statistics.stdev(values) / math.sqrt(len(values))
@@ -290,26 +298,26 @@ def _standard_error(values: Sequence[float]) -> float:
 def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
     by_run: dict[str, dict[str, float]] = {}
     for name, run in runs.items():
-        measured = by_run[name] = dict(run.speeds)
+        figures = by_run[name] = dict(run.speeds)
         if run.checkpoint:
-            # A training may delete the checkpoint meanwhile.
+            # Hold the checkpoint, because a training might delete it meanwhile.
             with run.holding():
-                counted = record.count_parameters(run.checkpoint)
-            measured["parameters"], measured["checkpoint_bytes"] = counted
+                sizes = record.count_parameters(run.checkpoint)
+            figures["parameters"], figures["checkpoint_bytes"] = sizes
         if run.export:
-            measured["export_bytes"] = run.export["bytes"]
+            figures["export_bytes"] = run.export["bytes"]
     return _turn_figures(by_run)
 
 
 def sort_by(found: Comparison, metric: str) -> list[str]:
-    """Return the runs that have a metric, the best first.
+    """Return the names of the runs that have a metric, the best first.
 
     Raises:
-      UserError: all runs lack the metric, or it has no order.
+      UserError: all runs lack the metric, or neither direction of it is better.
     """
-    # A list without a value could not suggest anything.
+    # The error lists the metrics; if no run has metrics, it says so.
     checks.one_of("--metric", metric, sorted(found.metrics) or ["(none is evaluated)"])
-    rule = "be a metric of which a higher or a lower value is better"
+    rule = "be a metric for which higher or lower values are better"
     checks.require(metric in found.directions, "--metric", rule, metric)
     values = {n: v for n, v in found.metrics[metric].items() if not math.isnan(v)}
     return sorted(values, key=lambda name: values[name], reverse=found.directions[metric])

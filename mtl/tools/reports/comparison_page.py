@@ -1,6 +1,6 @@
-"""Makes a page of a comparison: tables, and the curves of all runs in common pictures.
+"""Turns a comparison into a page with tables, and with the curves of all runs in each picture.
 
-whole = comparison_page.describe(found)
+page = comparison_page.describe(comparison)
 """
 
 import math
@@ -14,10 +14,14 @@ _MOST_TASKS = 20
 
 
 def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
-    """Return the page, with the runs in this order; further runs come last."""
-    # `order` lacks runs without the metric.
+    """Return the page of a comparison.
+
+    Args:
+      found: the comparison.
+      order: names of runs in the order of the page; all other runs come last.
+    """
     names = [*order, *(name for name in found.runs if name not in order)]
-    built = [
+    parts = [
         ("runs", "Runs", _tell_runs(found, names)),
         ("metrics", "Metrics of the best checkpoints", _tell_metrics(found, names)),
         ("seeds", "Same settings, other seeds", _tell_seeds(found)),
@@ -29,41 +33,41 @@ def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.
         title=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
         state=f"{len(names)} runs",
         mood="",
-        lead=["The better value of each metric stands out in green."],
-        # A text in place of blocks says why a section is left out.
-        sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
-        left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
+        lead=["The best value of each metric is green."],
+        # Instead of blocks, a section may be a text: the reason why it is left out.
+        sections=[blocks.Section(*part) for part in parts if not isinstance(part[2], str)],
+        left_out=[f"{title}: {why}" for _, title, why in parts if isinstance(why, str)],
     )
 
 
-def _tell_runs(found: comparison.Comparison, names: Sequence[str]) -> list:
+def _tell_runs(result: comparison.Comparison, names: Sequence[str]) -> list:
     rows = []
     for name in names:
-        run = found.runs[name]
+        run = result.runs[name]
         best = "none" if run.best_step is None else run.best_step
         rows.append([name, run.model_dir, run.state[0], best])
     return [blocks.Table(["run", "folder", "state", "best step"], rows)]
 
 
-def _tell_metrics(found: comparison.Comparison, names: Sequence[str]) -> list | str:
-    if not found.metrics:
+def _tell_metrics(result: comparison.Comparison, names: Sequence[str]) -> list | str:
+    if not result.metrics:
         return "no run is evaluated yet."
-    mains = found.main_metrics
-    ordered = [metric for metric in found.directions if metric not in mains]
-    told: list = [_tabulate_metrics(found, mains, names)]
+    mains = result.main_metrics
+    ordered = [metric for metric in result.directions if metric not in mains]
+    tables: list = [_tabulate_metrics(result, mains, names)]
     if ordered:
-        told.append(
-            blocks.Fold(f"{len(ordered)} more metrics", [_tabulate_metrics(found, ordered, names)])
+        tables.append(
+            blocks.Fold(f"{len(ordered)} more metrics", [_tabulate_metrics(result, ordered, names)])
         )
-    return told
+    return tables
 
 
 def _tabulate_metrics(
-    found: comparison.Comparison, metrics: Sequence[str], names: Sequence[str]
+    result: comparison.Comparison, metrics: Sequence[str], names: Sequence[str]
 ) -> blocks.Table:
     rows = []
     for metric in metrics:
-        best, values = found.best_of(metric), found.metrics[metric]
+        best, values = result.best_of(metric), result.metrics[metric]
         row: list = [metric]
         for name in names:
             value = values.get(name, math.nan)
@@ -72,79 +76,82 @@ def _tabulate_metrics(
     return blocks.Table(["metric", *names], rows)
 
 
-def _tell_seeds(found: comparison.Comparison) -> list | str:
-    notes = [comparison.describe_rows(found), *comparison.list_repeats(found)]
+def _tell_seeds(result: comparison.Comparison) -> list | str:
+    notes = [comparison.describe_rows(result), *comparison.list_repeats(result)]
     repeats = [blocks.Text(line, "note") for line in notes if line]
-    if not found.groups:
+    if not result.groups:
         return repeats or "no two runs differ by Run.seed alone."
     groups = [
-        [one.metric, comparison.describe_runs(one), one.mean, one.error] for one in found.groups
+        [entry.metric, comparison.describe_runs(entry), entry.mean, entry.error]
+        for entry in result.groups
     ]
-    told: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups), *repeats]
+    tables: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups), *repeats]
     pairs = [
         [
-            one.metric,
-            ", ".join(one.second),
-            ", ".join(one.first) + comparison.describe_left_out(one),
-            one.difference,
-            one.error,
+            entry.metric,
+            ", ".join(entry.second),
+            ", ".join(entry.first) + comparison.describe_left_out(entry),
+            entry.difference,
+            entry.error,
         ]
-        for one in found.pairs
+        for entry in result.pairs
     ]
     if pairs:
-        header = ["metric", "these", "minus these", "mean difference", "standard error"]
-        told.append(blocks.Table(header, pairs, "Differences of runs with the same seed"))
-    return told
+        header = ["metric", "runs", "minus these runs", "mean difference", "standard error"]
+        tables.append(blocks.Table(header, pairs, "Differences of runs with the same seed"))
+    return tables
 
 
-def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list | str:
-    if not found.differing:
+def _tell_settings(result: comparison.Comparison, names: Sequence[str]) -> list | str:
+    if not result.differing:
         return "the runs have the same settings."
-    cuts = {setting: flat_settings.cut_apart(row) for setting, row in found.differing.items()}
+    cuts = {setting: flat_settings.cut_apart(row) for setting, row in result.differing.items()}
     rows = [[setting, *(row[n] for n in names)] for setting, row in cuts.items()]
     return [blocks.Table(["setting", *names], rows)]
 
 
-def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | str:
-    # All runs have the same tasks: the first one tells the metrics to draw.
-    first = found.runs[names[0]]
-    told: list = []
-    tasks = first.experiment.model.tasks
-    few = tasks[:_MOST_TASKS]
-    for task in few:
-        main = curve_sections.main_metrics(first, task)[:1]
+def _draw_curves(result: comparison.Comparison, names: Sequence[str]) -> list | str:
+    # All runs have the same tasks, so the first run determines the metrics to draw.
+    first_run = result.runs[names[0]]
+    groups: list = []
+    tasks = first_run.experiment.model.tasks
+    shown_tasks = tasks[:_MOST_TASKS]
+    for task in shown_tasks:
+        main = curve_sections.main_metrics(first_run, task)[:1]
         tags = [(f"{task}/average_loss", "loss, held out")]
         tags += [(f"{task}/{metric}", f"{metric}, held out") for metric in main]
-        drawn = [_overlay_curves(found, names, tag, title, False) for tag, title in tags]
-        drawn.insert(0, _overlay_curves(found, names, f"{task}/loss", "loss, training", True))
-        pictures = [figure for figure in drawn if figure]
+        figures_or_none = [_overlay_curves(result, names, tag, title, False) for tag, title in tags]
+        figures_or_none.insert(
+            0, _overlay_curves(result, names, f"{task}/loss", "loss, training", True)
+        )
+        pictures = [figure for figure in figures_or_none if figure]
         if pictures:
-            told.append(blocks.Figures(pictures, task))
-    if not told:
+            groups.append(blocks.Figures(pictures, task))
+    if not groups:
         return "no run has event files."
-    return [*told, *blocks.say_cut(len(few), len(tasks), "tasks are")]
+    return [*groups, *blocks.say_cut(len(shown_tasks), len(tasks), "tasks are")]
 
 
 def _overlay_curves(
-    found: comparison.Comparison, names: Sequence[str], tag: str, title: str, is_training: bool
+    result: comparison.Comparison, names: Sequence[str], tag: str, title: str, is_training: bool
 ) -> figures.Figure | None:
     curves = {}
     for name in names:
-        run = found.runs[name]
+        run = result.runs[name]
         source = run.training if is_training else run.evaluations
-        # Also without a curve, so that a run has the same colour in each picture.
+        # Runs without a curve count, too, so that a run has the same colour in each picture.
         curves[name] = source.curves.get(tag, {})
     if not any(curves.values()):
         return None
     return line_charts.draw_curves(title, curves, tag.rpartition("/")[2].replace("_", " "))
 
 
-def _tell_figures(found: comparison.Comparison, names: Sequence[str]) -> list | str:
-    if not found.figures:
+def _tell_figures(result: comparison.Comparison, names: Sequence[str]) -> list | str:
+    if not result.figures:
         return "no run has a checkpoint yet."
     rows = []
-    for what, values in found.figures.items():
-        told = [
+    for figure, values in result.figures.items():
+        cells = [
             blocks.Right(
                 f"{values[name]:,}" if isinstance(values[name], int) else f"{values[name]:,.1f}"
             )
@@ -152,6 +159,6 @@ def _tell_figures(found: comparison.Comparison, names: Sequence[str]) -> list | 
             else blocks.Right("n/a")
             for name in names
         ]
-        rows.append([what.replace("_", " "), *told])
-    note = "Speeds are medians over a run, on whatever machine it ran."
+        rows.append([figure.replace("_", " "), *cells])
+    note = "Speeds are medians over a run. Compare only runs on the same machine."
     return [blocks.Table(["what", *names], rows), blocks.Text(note, "note")]

@@ -1,4 +1,4 @@
-"""Writes the sections of a report on the scalars of a run: curves, balancing, gates."""
+"""Writes the sections of a report about the scalars of a run: curves, balancing, gates."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ _OF_ALL = {
 
 def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
     """Return the losses and main metrics of the tasks over the steps."""
-    chosen = row_sections.choose_tasks(run, verdicts)
-    drawn = [(task, found) for task in chosen if (found := draw_task(run, task))]
+    tasks = row_sections.choose_tasks(run, verdicts)
+    task_figures = [(task, pictures) for task in tasks if (pictures := draw_task(run, task))]
     overall = _draw_overall(run)
-    if not drawn and not overall:
+    if not task_figures and not overall:
         return "the folder holds no event files."
-    line = "Training losses come from single batches, and are drawn by step."
+    line = "Training losses come from single batches. The horizontal axis is the step."
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
-    told: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, chosen)]
-    told += [blocks.Figures(found, task) for task, found in drawn]
+    parts: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, tasks)]
+    parts += [blocks.Figures(pictures, task) for task, pictures in task_figures]
     if overall:
-        told.append(blocks.Figures(overall, "all tasks"))
-    return told
+        parts.append(blocks.Figures(overall, "all tasks"))
+    return parts
 
 
 def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
@@ -44,23 +44,23 @@ def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
         "training": run.training.curves.get(f"{task}/loss", {}),
         "held out": evaluated.get(f"{task}/average_loss", {}),
     }
-    found = []
+    pictures = []
     if any(losses.values()):
-        found.append(line_charts.draw_curves("loss", losses, "loss", best))
+        pictures.append(line_charts.draw_curves("loss", losses, "loss", best))
     for metric in main_metrics(run, task)[:_MOST_METRICS]:
         curve = evaluated.get(f"{task}/{metric}")
         if curve:
             title = f"{metric}, held out"
-            found.append(line_charts.draw_curves(title, {metric: curve}, metric, best))
-    return found
+            pictures.append(line_charts.draw_curves(title, {metric: curve}, metric, best))
+    return pictures
 
 
 def main_metrics(run: record.Run, task: str) -> list[str]:
-    """Return the metrics of a task with an order, the most telling first."""
+    """Return the metrics of a task that have a better direction, the most telling first."""
     head = run.experiment.model.heads_by_task[task]
     prefix = f"{task}/"
-    own = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
-    names = [name for name, _ in metrics_lib.find_directions(head, own)]
+    task_metrics = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
+    names = [name for name, _ in metrics_lib.find_directions(head, task_metrics)]
     left_out = ("average_loss", "nan_predictions")
     # Metrics of slices of the rows would fill the page.
     names = [name for name in names if not metrics_lib.split_slice(name)[1]]
@@ -69,81 +69,81 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
 
 
 def _draw_overall(run: record.Run) -> list[figures.Figure]:
-    """Draw the scalars that concern all tasks."""
-    found = []
+    """Draw the total loss, the learning rate and the norm of the gradient."""
+    pictures = []
     for tag, title in _OF_ALL.items():
         points = run.training.curves.get(tag, {})
         if points:
-            # A schedule is read by its shape, which a logarithm would bend.
+            # Draw the learning rate on a linear axis: a logarithm would distort its schedule.
             is_log = tag != "learning_rate"
-            drawn = line_charts.draw_curves(title, {tag: points}, title, run.best_step, is_log)
-            found.append(drawn)
-    return found
+            picture = line_charts.draw_curves(title, {tag: points}, title, run.best_step, is_log)
+            pictures.append(picture)
+    return pictures
 
 
 def tell_balancing(run: record.Run) -> list | str:
-    """Return the weights of the tasks, and the known facts about their gradients."""
+    """Return the weights of the tasks, and the scalars about their gradients."""
     groups = balancing_picture.group(run.training.curves)
     moving = {
         key: curves
         for key, curves in groups.items()
-        # A group without any change is told in words or in a table.
+        # Scalars that never change get a sentence or a table instead of a picture.
         if any(max(points.values()) > min(points.values()) for points in curves.values())
     }
     if not moving:
         return _tell_fixed_weights(groups.get(("", "weight"), {}))
-    drawn = [balancing_picture.draw_group(*key, curves) for key, curves in moving.items()]
-    told: list = [blocks.Figures(drawn)]
+    pictures = [balancing_picture.draw_group(*key, curves) for key, curves in moving.items()]
+    parts: list = [blocks.Figures(pictures)]
     for (scope, kind), curves in moving.items():
         if kind == "surgery/cosine":
-            told += _tell_cosines(balancing_picture.tell_title(scope, kind), curves)
-    return told
+            parts += _tell_cosines(balancing_picture.tell_title(scope, kind), curves)
+    return parts
 
 
 def _tell_fixed_weights(curves: event_files.Curves) -> list | str:
     rows = [[task, max(points.values())] for task, points in curves.items()]
     if not rows:
-        return "the run shows no weights of tasks."
+        return "the event files have no weights of tasks."
     if all(weight == rows[0][1] for _, weight in rows):
-        return "all tasks weigh the same, all the time."
+        return "all tasks have the same weight in all steps."
     return [blocks.Table(["task", "weight"], rows, "The weights do not change.")]
 
 
 def _tell_cosines(title: str, curves: event_files.Curves) -> list:
-    """Return the mean cosine of each pair of tasks, and how often they conflicted."""
+    """Return the mean cosine of each pair of tasks, and how often the pair conflicted."""
     means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
     rows = [
         [pair, means[pair], blocks.Bar(float(np.mean(np.asarray([*curves[pair].values()]) < 0)))]
         for pair in sorted(means, key=lambda pair: means[pair])
     ]
     caption = f"{title}: the mean over the run, and the share of summaries in conflict"
-    few = rows[:_MOST_PAIRS]
-    table = blocks.Table(["pair", "mean cosine", "in conflict"], few, caption)
-    what = "pairs of tasks, those with the lowest cosines, are"
-    return [table, *blocks.say_cut(len(few), len(rows), what)]
+    shown_rows = rows[:_MOST_PAIRS]
+    table = blocks.Table(["pair", "mean cosine", "in conflict"], shown_rows, caption)
+    items = "pairs of tasks, those with the lowest cosines, are"
+    return [table, *blocks.say_cut(len(shown_rows), len(rows), items)]
 
 
 def tell_gates(run: record.Run) -> list | str:
     """Return the weights of the experts by gate, and the entropy of the gates."""
-    weights, others = gates_picture.group(run.training.curves)
+    weights, kinds = gates_picture.group(run.training.curves)
     if not weights:
         return "the network has no gates."
     rows = [row for gate, curves in weights.items() for row in _tell_gate(gate, curves)]
-    few = rows[:_MOST_WEIGHTS]
+    shown_rows = rows[:_MOST_WEIGHTS]
     header = ["gate", "expert", "weight at the end", "weight at the start"]
     caption = "The mean weight that a gate gives to an expert."
-    told: list = [
-        blocks.Table(header, few, caption),
-        *blocks.say_cut(len(few), len(rows), "weights are"),
+    table: list = [
+        blocks.Table(header, shown_rows, caption),
+        *blocks.say_cut(len(shown_rows), len(rows), "weights are"),
     ]
-    chosen = list(weights.items())[: row_sections.MOST_TASKS]
-    drawn = [gates_picture.draw_gate(gate, curves) for gate, curves in chosen]
-    # These pictures hold all gates, so they need no cut.
-    drawn += gates_picture.draw_kinds(others)
+    shown_gates = list(weights.items())[: row_sections.MOST_TASKS]
+    pictures = [gates_picture.draw_gate(gate, curves) for gate, curves in shown_gates]
+    # Each of these pictures shows all gates, so there are only a few of them.
+    pictures += gates_picture.draw_kinds(kinds)
     return [
-        blocks.Figures(drawn),
-        *blocks.say_cut(len(chosen), len(weights), "gates are"),
-        blocks.Fold("The weights as a table", told),
+        blocks.Figures(pictures),
+        *blocks.say_cut(len(shown_gates), len(weights), "gates are"),
+        blocks.Fold("The weights as a table", table),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Predicts held-out rows in one pass, and returns predictions, labels and fields of the rows.
+"""Predicts held-out rows, and returns predictions, labels and fields of these rows.
 
 seen = held_out.predict_rows(experiment, "runs/digits", "runs/digits/best/model.ckpt-750", 100_000)
 seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
@@ -23,7 +23,7 @@ from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
-# A probability of 0 would have an infinite log loss, and so would the mean of its slice.
+# Probabilities below this count as this number, because 0 has an infinite log loss.
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
 
@@ -37,8 +37,8 @@ class Rows(NamedTuple):
       kind: "binary", "classes" or "number".
       target: the true class id or number; 0 if the label is missing.
       predicted: the predicted class id or number.
-      score: the probability of class 1 for a binary task, or of the predicted class for several
-        classes; the predicted number itself.
+      score: for a binary task the probability of class 1, for several classes the probability of
+        the predicted class, for numbers the predicted number.
       error: minus the logarithm of the true class's probability, or the distance of numbers.
       weight: the weight of the label in the metrics; 0 if the label is missing.
     """
@@ -52,12 +52,12 @@ class Rows(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The labels and predictions of a head with several labels a row.
+    """The labels and predictions of a head with C labels per row.
 
     Attributes:
-      entries: each label of each row, [N C], of kind "binary".
-      errors: the mean error of each row, over its labels by their weights, [N].
-      weights: the sum of the weights of each row, [N].
+      entries: the N C labels of all N rows, each as a row of kind "binary".
+      errors: the weighted mean error over the labels of each row, [N].
+      weights: the sum of the weights of each row's labels, [N].
     """
 
     entries: Rows
@@ -66,22 +66,23 @@ class Labels(NamedTuple):
 
 
 class Unlabelled(NamedTuple):
-    """The predictions of a head without a label: the name of its number, and the numbers, [N]."""
+    """The numbers that a head without labels predicts, [N], and the name of these numbers."""
 
     name: str
     values: np.ndarray
 
 
 class Seen(NamedTuple):
-    """The results of a pass.
+    """The predictions for held-out rows.
 
     Attributes:
-      rows: how many rows were predicted.
-      total: how many rows the split has.
-      tasks: {task: its rows}, for heads with one label a row and a known kind of predictions.
-      fields: {feature of one value a row: its values, [N]}.
-      labels: {task: its labels}, for heads with several labels a row.
-      unlabelled: {task: its predictions}, for densities and scores.
+      rows: the number of rows that were predicted.
+      total: the number of rows in the split.
+      tasks: {task: its rows}, for heads with one label per row whose predictions are classes or
+        numbers.
+      fields: {feature: its values, [N]}, for features with one value per row.
+      labels: {task: its labels}, for heads with several labels per row.
+      unlabelled: {task: its predictions}, for heads of densities and scores.
     """
 
     rows: int
@@ -100,62 +101,62 @@ class Seen(NamedTuple):
 def predict_rows(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str, most_rows: int
 ) -> Seen:
-    """Predict the split that the run evaluates, or `most_rows` rows drawn from it.
+    """Predict the split that the run evaluates, or `most_rows` rows drawn from it at random.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       checkpoint: the path of the checkpoint.
-      most_rows: how many rows are predicted at most.
+      most_rows: the largest number of rows to predict.
 
     Raises:
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
     """
     data, model = experiment.data, experiment.model
-    # Slices need one value a row.
-    single = [name for name, field in data.spec.feature_fields.items() if not field.shape]
-    of_labels = _list_labels(experiment)
-    keep = [*single, *of_labels]
-    kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
-    found: dict[str, list[Any]] = collections.defaultdict(list)
+    # Only features with one value per row can form slices.
+    scalar_names = [name for name, field in data.spec.feature_fields.items() if not field.shape]
+    label_names = _list_labels(experiment)
+    keep = [*scalar_names, *label_names]
+    values_of: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    parts_of: dict[str, list[Any]] = collections.defaultdict(list)
     rows = 0
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
-        drawn = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
-        chosen = drawn_rows.keep(data, data.eval_split, drawn)
+        sample = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
+        sample_data = drawn_rows.keep(data, data.eval_split, sample)
         estimator = estimators.build_estimator(experiment, model_dir, checkpoint, keep)
         heads = model.fitted(fitting.load_statistics(model_dir)).heads
-        predicted = estimator.predict(
-            functools.partial(_read_batches, chosen.keep_fields(keep)),
+        batches = estimator.predict(
+            functools.partial(_read_batches, sample_data.keep_fields(keep)),
             checkpoint_path=checkpoint,
             yield_single_examples=False,
         )
-        for batch in predicted:
+        for batch in batches:
             rows += len(next(iter(batch.values())))
-            for name in single:
-                kept[name].append(batch[name])
-            with eager.execute_eagerly():  # Between batches, Estimator's graph is the default.
-                labels = {name: kept_fields.read_batch(batch, name) for name in of_labels}
+            for name in scalar_names:
+                values_of[name].append(batch[name])
+            with eager.execute_eagerly():  # Estimator's graph is the default graph here.
+                labels = {name: kept_fields.read_batch(batch, name) for name in label_names}
                 for head in heads:
-                    said = _read_head(head, batch, labels)
-                    if said is not None:
-                        found[head.name].append(said)
-    joined = {task: _join_parts(parts) for task, parts in found.items()}
+                    entries = _read_head(head, batch, labels)
+                    if entries is not None:
+                        parts_of[head.name].append(entries)
+    results = {task: _join_parts(parts) for task, parts in parts_of.items()}
     return Seen(
         rows=rows,
-        total=drawn.total,
-        tasks=_keep_kind(joined, Rows),
-        fields={name: np.concatenate(parts) for name, parts in kept.items()},
-        labels=_keep_kind(joined, Labels),
-        unlabelled=_keep_kind(joined, Unlabelled),
+        total=sample.total,
+        tasks=_keep_kind(results, Rows),
+        fields={name: np.concatenate(parts) for name, parts in values_of.items()},
+        labels=_keep_kind(results, Labels),
+        unlabelled=_keep_kind(results, Unlabelled),
     )
 
 
-def _keep_kind(found: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind]:
-    return {task: own for task, own in found.items() if isinstance(own, kind)}
+def _keep_kind(results: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind]:
+    return {task: result for task, result in results.items() if isinstance(result, kind)}
 
 
 def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return the labels with one value a row, and the labels of heads with several."""
+    """Return the labels with one value per row, and those with several that a head predicts."""
     fields = experiment.data.spec.label_fields
     several = [getattr(head, "field", None) for head in experiment.model.heads]
     return [name for name, field in fields.items() if not field.shape or name in several]
@@ -169,23 +170,23 @@ def _read_batches(data: pipeline.Pipeline) -> tf.data.Dataset:
 def _read_head(
     head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
 ) -> Rows | Labels | Unlabelled | None:
-    """Return the predictions of a head for a batch; None if their kind is unknown."""
-    said = _select_entries(batch, f"{head.name}/")
-    # Densities and scores learn without labels: only their numbers are shown.
+    """Return labels and predictions of a head for a batch; None if a report cannot show them."""
+    predictions = _select_entries(batch, f"{head.name}/")
+    # Heads of densities and scores have no labels, so only their numbers are shown.
     if not isinstance(head, (types.ExampleHead, base.Labelled)):
         for name in _UNLABELLED:
-            if name in said:
-                return Unlabelled(name, said[name])
+            if name in predictions:
+                return Unlabelled(name, predictions[name])
     if not isinstance(head, types.WeighingHead) or head.field not in labels:
         return None
     target, present = (tensor.numpy() for tensor in head.targets(labels[head.field]))
-    if target.ndim == 2 and {"probabilities", "multi_hot"} <= said.keys():
-        return _read_labels(head, said, labels)
-    # Maps have a label for each place, which this page does not show.
+    if target.ndim == 2 and {"probabilities", "multi_hot"} <= predictions.keys():
+        return _read_labels(head, predictions, labels)
+    # Heads of maps have a label for each place, which a report does not show.
     if not target.ndim == present.ndim == 1:
         return None
-    # A missing label may be -1 or NaN, which cannot be a place among the classes.
-    return _read_rows(said, np.where(present, target, 0), head.row_weights(labels).numpy())
+    # A missing label may be -1 or NaN, which cannot be an index of a class: set it to 0.
+    return _read_rows(predictions, np.where(present, target, 0), head.row_weights(labels).numpy())
 
 
 def _select_entries(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -193,36 +194,38 @@ def _select_entries(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
 
 
-def _read_rows(said: Mapping[str, Any], target: np.ndarray, weight: np.ndarray) -> Rows | None:
-    """Return the rows of a head with one label a row; None for an unknown kind of predictions."""
-    if {"class_id", "probability"} <= said.keys():
-        score = said["probability"]
+def _read_rows(
+    predictions: Mapping[str, Any], target: np.ndarray, weight: np.ndarray
+) -> Rows | None:
+    """Return the rows of a head with one label per row; None without classes and numbers."""
+    if {"class_id", "probability"} <= predictions.keys():
+        score = predictions["probability"]
         true = np.where(target > 0.5, score, 1 - score)
-        return _rows(BINARY, target, said["class_id"], score, true, weight)
-    if {"class_id", "probabilities"} <= said.keys():
-        probabilities, ids = said["probabilities"], target.astype(int)
-        chosen = said["class_id"]
+        return _rows(BINARY, target, predictions["class_id"], score, true, weight)
+    if {"class_id", "probabilities"} <= predictions.keys():
+        probabilities, ids = predictions["probabilities"], target.astype(int)
+        class_ids = predictions["class_id"]
         # [B, C] -> [B], the probability of each row's predicted class.
-        score = np.take_along_axis(probabilities, chosen[:, np.newaxis], 1)[:, 0]
+        score = np.take_along_axis(probabilities, class_ids[:, np.newaxis], 1)[:, 0]
         true = np.take_along_axis(probabilities, ids[:, np.newaxis], 1)[:, 0]
-        return _rows(CLASSES, target, chosen, score, true, weight)
-    if "value" in said and said["value"].ndim == 1:
-        value = np.asarray(said["value"], np.float64)
+        return _rows(CLASSES, target, class_ids, score, true, weight)
+    if "value" in predictions and predictions["value"].ndim == 1:
+        value = np.asarray(predictions["value"], np.float64)
         error = np.abs(value - target)
         return Rows(NUMBER, target.astype(np.float64), value, value, error, weight)
     return None
 
 
 def _read_labels(
-    head: types.WeighingHead, said: Mapping[str, Any], labels: types.Tensors
+    head: types.WeighingHead, predictions: Mapping[str, Any], labels: types.Tensors
 ) -> Labels:
-    score = said["probabilities"]
-    # Only targets and weights are needed, so any logits of this shape do.
+    score = predictions["probabilities"]
+    # `examples` also takes logits, but only targets and weights are used: zeros are enough.
     _, target, weight = head.examples(tf.zeros(score.shape), labels)
     target, weight = target.numpy(), weight.numpy()
     true = np.where(target > 0.5, score, 1 - score)
     # [B, C] -> [B C]: each label of a row is a binary task.
-    flat = (x.reshape(-1) for x in (target, said["multi_hot"], score, true, weight))
+    flat = (x.reshape(-1) for x in (target, predictions["multi_hot"], score, true, weight))
     entries = _rows(BINARY, *flat)
     total = weight.sum(1)
     errors = np.where(weight > 0, entries.error.reshape(weight.shape) * weight, 0).sum(1)  # [B]
@@ -237,16 +240,16 @@ def _rows(
 
 
 def _join_parts(parts: list[Any]) -> Any:
-    """Join the results of all batches, column by column."""
-    # All parts of a task have the same class, as the head decides it.
+    """Concatenate the results of all batches of a task, attribute by attribute."""
+    # All parts have the same class, because the head determines it.
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(
-            _join_parts(list(own))
-            if isinstance(own[0], Rows)
-            else own[0]
-            if isinstance(own[0], str)
-            else np.concatenate(own)
-            for own in columns
+            _join_parts(list(column))
+            if isinstance(column[0], Rows)
+            else column[0]
+            if isinstance(column[0], str)
+            else np.concatenate(column)
+            for column in columns
         )
     )

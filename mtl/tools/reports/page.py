@@ -1,4 +1,4 @@
-"""Renders a page as one HTML file: without outside links or scripts, all text escaped.
+"""Renders a page as one HTML file that loads nothing from elsewhere and runs no scripts.
 
 html = page.render(blocks.Page(...))
 """
@@ -15,7 +15,7 @@ from mtl.monitoring import summary
 from mtl.tools.drawing import figures, texts
 from mtl.tools.reports import blocks
 
-# Names of columns are vertical if one is longer, and if all together are longer.
+# Names of columns are vertical if the longest name and all names together exceed these numbers.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
 
@@ -30,11 +30,11 @@ def _make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
-        # A misspelt name in a template fails, in place of an empty cell.
+        # A misspelt name in a template must fail, instead of leaving a cell empty.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Each value passes it before it is escaped: XML forbids some characters.
+        # This replaces characters that XML forbids, before values are escaped.
         finalize=_clean_text,
     )
     environment.filters.update(short=shorten, exact=summary.exactly, percent=_write_percent)
@@ -51,9 +51,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def _is_of_kind(one: Any, kind: str) -> bool:
-    """Return whether a block or a cell is one of this class of `blocks`."""
-    return type(one).__name__ == kind
+def _is_of_kind(item: Any, kind: str) -> bool:
+    """Return whether a block or a cell has the class of `blocks` with this name."""
+    return type(item).__name__ == kind
 
 
 def _is_right(cell: Any) -> bool:
@@ -79,7 +79,7 @@ def _write_percent(value: float) -> str:
 
 
 def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return (name of the row, [(count, share of the row)])."""
+    """Return for each row its name, and for each cell its count and its share of the row."""
     totals = matrix.counts.sum(axis=1)
     return [
         (name, [(float(c), float(c / total) if total else 0.0) for c in row])
@@ -88,6 +88,6 @@ def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, floa
 
 
 def _clean_text(value: Any) -> Any:
-    # Markup is our own SVG and HTML.
+    # Markup comes from this package, as SVG or HTML, and is clean.
     is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
     return texts.replace_unprintable(value) if is_text else value

@@ -24,23 +24,23 @@ from mtl.files import checksums, storage
 from mtl.monitoring import doubts, event_files
 from mtl.variables import pruned
 
-_FIX = "Delete it: the next evaluation is then the best so far."
+_FIX = "Delete this file: the next evaluation then counts as the best so far."
 _SPEEDS = ("steps_per_sec", "examples_per_sec")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """The facts about a run that do not need its data.
+    """The facts about a run that its folder contains.
 
     Attributes:
-      experiment: its settings.
-      model_dir: its folder.
-      training: the scalars of its steps.
-      evaluations: the scalars of the evaluations of its checkpoints.
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      training: the scalars of training steps.
+      evaluations: the scalars of evaluations.
       best: the content of `best.json`; {} before the first evaluation.
-      step: the last saved step.
+      step: the step of the last checkpoint.
       is_training: True if a process trains in the folder now.
-      doubts: reasons to doubt its result.
+      doubts: reasons to doubt the result of the run.
     """
 
     experiment: experiment_lib.Experiment
@@ -54,37 +54,37 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the folder."""
         return run_directory.name_run(self.model_dir)
 
     @property
     def state(self) -> tuple[str, str]:
-        """The progress in a few words, and its mood: "good" or "warning"."""
-        last = self.experiment.run.train_steps
+        """The progress of the run in a few words, and "good" or "warning"."""
+        last_step = self.experiment.run.train_steps
         if self.is_training:
-            return f"still training, step {self.step:,} of {last:,}", "warning"
-        if self.step >= last:
+            return f"still training, step {self.step:,} of {last_step:,}", "warning"
+        if self.step >= last_step:
             return "finished", "good"
         patience = self.experiment.best.patience
-        # A run that stopped early is as complete as one that took all steps.
+        # Early stopping completes a run, just as the last step does.
         if patience is not None and self.best.get("evaluations_since", 0) >= patience:
-            return f"ended early, at step {self.step:,} of {last:,}", "good"
-        return f"stopped at step {self.step:,} of {last:,}", "warning"
+            return f"ended early, at step {self.step:,} of {last_step:,}", "good"
+        return f"stopped at step {self.step:,} of {last_step:,}", "warning"
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint; None without one."""
+        """The step of the best checkpoint; None if no checkpoint is the best yet."""
         return self.best.get("step")
 
     @property
     def shown_step(self) -> int | None:
-        """The step whose evaluation is shown: of the best checkpoint, or else the last one."""
+        """The step whose evaluation is shown: the best step, or else the last evaluated step."""
         return self.last_evaluated if self.best_step is None else self.best_step
 
     @functools.cached_property
     def evaluated_steps(self) -> set[int]:
-        """The steps of the evaluations."""
-        # An evaluation whose values are all NaN has points only in `broken`.
+        """The steps of all evaluations."""
+        # If all values of an evaluation are NaN, its step is only in `broken`.
         finite = (step for points in self.evaluations.curves.values() for step in points)
         return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
 
@@ -99,36 +99,37 @@ class Run:
         return self.metrics_at(self.shown_step)
 
     def metrics_at(self, step: int | None) -> dict[str, float]:
-        """Return the metrics of a step; {} without an evaluation."""
-        found = {n: points[step] for n, points in self.evaluations.curves.items() if step in points}
+        """Return the metrics of a step, NaN if a value was not finite; {} without an evaluation."""
+        finite = {
+            n: points[step] for n, points in self.evaluations.curves.items() if step in points
+        }
         broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
-        return {**found, **broken}
+        return {**finite, **broken}
 
     @functools.cached_property
     def checkpoint(self) -> str | None:
-        """The best checkpoint, or else the latest one; None before the first."""
-        # The numbers of the page belong to the best checkpoint.
+        """The path of the best checkpoint, or else of the latest; None before the first."""
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
             paths = run_directory.list_checkpoints(folder)
-            # A checkpoint that is just being written or deleted lacks files.
+            # A checkpoint lacks files while it is written or deleted.
             if paths and run_directory.is_checkpoint(paths[-1]):
                 return paths[-1]
         return None
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep a training from deleting the checkpoint, if one exists, within the block."""
-        with contextlib.ExitStack() as held:
+        """Return a context in which a training cannot delete the checkpoint of the report."""
+        with contextlib.ExitStack() as stack:
             if self.checkpoint:
-                held.enter_context(run_directory.hold_checkpoint(self.model_dir, self.checkpoint))
+                stack.enter_context(run_directory.hold_checkpoint(self.model_dir, self.checkpoint))
             yield
 
     @functools.cached_property
     def speeds(self) -> dict[str, float]:
-        """The medians of steps and examples per second."""
+        """The medians of `steps_per_sec` and `examples_per_sec` over the run."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
         return {
-            # A mean would count pauses, such as the first call.
+            # Take the median, because a mean would include pauses, such as the first call.
             name: statistics.median(points.values())
             for name, points in curves.items()
             if points
@@ -136,9 +137,10 @@ class Run:
 
     @functools.cached_property
     def export(self) -> dict[str, Any]:
-        """Path, kind, bytes and the content of `model.json` of the newest export; {} without one.
+        """Path, kind, bytes and `model.json` of the newest export; {} if the run has no export.
 
-        If a best checkpoint exists, its export is taken: a run that starts anew keeps old exports.
+        If a best checkpoint exists, this is an export of kind "best" if possible: other exports may
+        come from an earlier run in the same folder.
         """
         kinds = ("latest",) if self.best_step is None else ("best", "latest")
         return _read_export(self.model_dir, kinds)
@@ -149,10 +151,10 @@ def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
 
     Args:
       experiment: the settings of the run.
-      model_dir: its folder, which stays unchanged.
+      model_dir: the folder of the run, which stays unchanged.
 
     Raises:
-      UserError: its record of the best, or its checkpoint, is damaged.
+      UserError: `best.json` or the list of checkpoints is damaged.
     """
     storage.require_plain("--model_dir", model_dir)
     run_directory.require_regular(model_dir)
@@ -170,9 +172,15 @@ def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
 
 
 def count_parameters(checkpoint: str) -> tuple[int, int]:
-    """Return the number of parameters of the model, and the bytes of a checkpoint.
+    """Count the parameters of the model and the bytes of a checkpoint.
 
-    Variables of an optimizer are named `<variable>/<optimizer>`, and do not count as parameters.
+    Variables of an optimizer do not count as parameters. Their names are `<variable>/<optimizer>`.
+
+    Args:
+      checkpoint: the path of the checkpoint.
+
+    Returns:
+      The number of parameters, and the bytes of all files of the checkpoint.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     shapes = reader.get_variable_to_shape_map()
@@ -182,7 +190,7 @@ def count_parameters(checkpoint: str) -> tuple[int, int]:
         is_state = name.rpartition("/")[0] in shapes or pruned.is_of_pruning(name)
         if is_model and not is_state:
             total += math.prod(shape)
-    # With the dot: "model.ckpt-1" is also the beginning of "model.ckpt-10".
+    # Files must begin with "model.ckpt-1.": without the dot, those of step 10 would match, too.
     files = storage.listed(*os.path.split(f"{checkpoint}."))
     return total, sum(tf.io.gfile.stat(file).length for file in files)
 
@@ -191,7 +199,7 @@ def _read_export(model_dir: str, kinds: Sequence[str]) -> dict[str, Any]:
     for kind in kinds:
         folder = os.path.join(model_dir, "export", kind)
         versions = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-        # By number, not by letters; object stores list folders with a slash.
+        # Sort versions as numbers, and remove the slash that object stores add to folders.
         numbered = sorted((v.rstrip("/") for v in versions if v.rstrip("/").isdigit()), key=int)
         if numbered:
             path = os.path.join(folder, numbered[-1])
@@ -205,10 +213,10 @@ def _describe_export(path: str) -> dict[str, Any]:
         return {}
     with tf.io.gfile.GFile(file, "rb") as opened:
         try:
-            found = json.loads(opened.read())
+            content = json.loads(opened.read())
         except ValueError:
             return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _bytes_of(folder: str) -> int:
@@ -221,7 +229,7 @@ def _bytes_of(folder: str) -> int:
 
 def _is_training(model_dir: str) -> bool:
     try:
-        # A lock tells a training that runs from one that was killed.
+        # The lock shows whether the training process still runs or has been killed.
         lock.require_free(model_dir)
     except checks.UserError:
         return True

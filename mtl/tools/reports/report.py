@@ -1,4 +1,4 @@
-"""Writes the report of a run: its results, its course, its data, and how to repeat it.
+"""Writes the report of a run: results, curves, data, settings, and commands to repeat the run.
 
 page = report.describe_run(experiment, "runs/digits", most_rows=100_000)
 report.write("report.html", page)
@@ -32,21 +32,22 @@ _Found = TypeVar("_Found")
 
 
 _CHOSEN = (
-    "The best checkpoint was chosen on the same rows as its metrics. On other rows, expect a "
-    "little less."
+    "The best checkpoint was chosen on the same rows that its metrics come from. On other rows, "
+    "expect slightly worse metrics."
 )
 _BETTER, _UNKNOWN = "better", "unknown"
-_WORSE = "No better than a trivial model, which knows the labels alone"
-_UNCLEAR = "Better than a trivial model by no more than chance may bring"
+_TRIVIAL = "a trivial model, which knows only the labels"
+_WORSE = f"No better than {_TRIVIAL}"
+_UNCLEAR = "Better than a trivial model, but the difference may be due to chance"
 _UNDEFINED = (
-    "Undefined, and so not compared: no held-out label has a weight above 0, or all are of one "
-    "class, or a prediction is NaN"
+    "Metric undefined, so not compared: no held-out label has a weight above 0, or all labels are "
+    "of one class, or a prediction is NaN"
 )
 _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
 class _Looked(NamedTuple):
-    """The results of reading the data, or None, and the problems that prevented it."""
+    """The results of reading the data, if that was possible, and the problems while reading."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -54,7 +55,15 @@ class _Looked(NamedTuple):
 
 
 def write(path: str, whole: blocks.Page) -> int:
-    """Write a page atomically as one HTML file; return its size in bytes."""
+    """Write a page atomically as one HTML file.
+
+    Args:
+      path: the path of the file.
+      whole: the page.
+
+    Returns:
+      The size of the file in bytes.
+    """
     content = page.render(whole).encode()
     atomic.write(path, content)
     return len(content)
@@ -67,8 +76,8 @@ def describe_run(
 
     Args:
       experiment: the settings of the run.
-      model_dir: its folder, which stays unchanged.
-      most_rows: how many rows of each split are read at most; 0 reads none.
+      model_dir: the folder of the run, which stays unchanged.
+      most_rows: the largest number of rows to read of each split; 0 reads no rows.
 
     Raises:
       UserError: a file in the folder is damaged.
@@ -79,18 +88,18 @@ def describe_run(
 
 
 def _describe_run(run: record.Run, most_rows: int) -> blocks.Page:
-    looked = _look(run, most_rows)
-    verdicts = _judge(run, looked.seen)
-    built = [
+    reading = _look(run, most_rows)
+    verdicts = _judge(run, reading.seen)
+    parts = [
         ("verdict", "Verdict", _tell_verdict(run, verdicts)),
-        ("data", "Data", row_sections.tell_data(run, looked.facts, looked.problems)),
+        ("data", "Data", row_sections.tell_data(run, reading.facts, reading.problems)),
         ("curves", "Curves", curve_sections.tell_curves(run, verdicts)),
-        ("evaluation", "Evaluation", row_sections.tell_evaluation(run, verdicts, looked.seen)),
+        ("evaluation", "Evaluation", row_sections.tell_evaluation(run, verdicts, reading.seen)),
         ("balancing", "Balancing", curve_sections.tell_balancing(run)),
         ("experts", "Experts and gates", curve_sections.tell_gates(run)),
         ("size", "Size, sparsity and speed", size_sections.tell_size(run)),
         ("samples", "Samples with large gradients", size_sections.tell_samples(run)),
-        ("problems", "Problems", size_sections.tell_problems(run, looked.problems)),
+        ("problems", "Problems", size_sections.tell_problems(run, reading.problems)),
         ("configuration", "Configuration", _tell_settings(run)),
         ("commands", "Repeat, predict, serve", size_sections.tell_commands(run)),
     ]
@@ -100,8 +109,8 @@ def _describe_run(run: record.Run, most_rows: int) -> blocks.Page:
         state=state,
         mood=mood,
         lead=_write_lead(run, verdicts),
-        sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
-        left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
+        sections=[blocks.Section(*part) for part in parts if not isinstance(part[2], str)],
+        left_out=[f"{title}: {why}" for _, title, why in parts if isinstance(why, str)],
     )
 
 
@@ -112,12 +121,15 @@ def _write_lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[
     more = f" and {len(heads) - 12} more" if len(heads) > 12 else ""
     lines = [f"{len(heads)} task{'s' * (len(heads) > 1)}: {kinds}{more}"]
     if run.best_step is not None:
-        chosen = run.experiment.best.metric
-        lines.append(f"The best checkpoint is at step {run.best_step:,}, by {chosen}.")
+        metric = run.experiment.best.metric
+        lines.append(f"The best checkpoint is at step {run.best_step:,}, by {metric}.")
     elif run.shown_step is not None:
-        lines.append(f"No checkpoint is the best: this shows the last, at step {run.shown_step:,}.")
+        lines.append(
+            "There is no best checkpoint: metrics come from the last one, at step "
+            f"{run.shown_step:,}."
+        )
     if run.is_training:
-        lines.append("This run is still training: this shows its checkpoints so far.")
+        lines.append("This run is still training: the page shows its results so far.")
     return [*lines, f"Written on {today}."]
 
 
@@ -127,7 +139,7 @@ def _look(run: record.Run, most_rows: int) -> _Looked:
         return _Looked(None, (), [])
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
-    # A report without its data is still of use: problems are listed, and the page goes on.
+    # A report is useful even if the data cannot be read: the page lists the problems instead.
     facts = [
         _try_finding(problems, splits.look_at, experiment, split, most_rows)
         for split in dict.fromkeys((data.train_split, data.eval_split))
@@ -136,7 +148,7 @@ def _look(run: record.Run, most_rows: int) -> _Looked:
     if run.checkpoint:
         predict = held_out.predict_rows
         seen = _try_finding(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
-    return _Looked(seen, [one for one in facts if one], problems)
+    return _Looked(seen, [split_facts for split_facts in facts if split_facts], problems)
 
 
 def _try_finding(
@@ -145,37 +157,41 @@ def _try_finding(
     try:
         return find(*arguments)
     except checks.UserError as error:
-        # Both splits may lack the same file.
+        # Both splits may fail for the same reason: list it once.
         if str(error) not in problems:
             problems.append(str(error))
         return None
 
 
 def _judge(run: record.Run, seen: held_out.Seen | None) -> list[baselines.Verdict]:
-    # Metrics belong to the whole split: a sample of its rows would have other baselines.
+    # Metrics come from the whole split. Baselines of a sample of its rows would not fit them.
     tasks = seen.tasks if seen and seen.is_whole else {}
     metrics = run.metrics
-    judged = [
+    verdicts = [
         baselines.judge(head, metrics, tasks.get(head.name)) for head in run.experiment.model.heads
     ]
-    return [one for one in judged if one]
+    return [verdict for verdict in verdicts if verdict]
 
 
 def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
-    told: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
+    parts: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
     if len(run.evaluated_steps) > 1 and run.best_step is not None:
-        told.append(blocks.Text(_CHOSEN, "note"))
-    shown = sorted(verdicts, key=lambda one: one.rank)
-    few = shown[: row_sections.MOST_TASKS]
-    # Chosen by skill, but shown in the order of the tasks.
-    told.append(blocks.Verdicts([one for one in verdicts if one in few]))
-    if len(shown) > len(few):
-        told.append(
-            blocks.Text(f"{len(few)} of {len(shown)} tasks, those with least skill.", "note")
+        parts.append(blocks.Text(_CHOSEN, "note"))
+    ranking = sorted(verdicts, key=lambda verdict: verdict.rank)
+    doubtful = ranking[: row_sections.MOST_TASKS]
+    # Show the tasks with the least skill, but in the order of the experiment.
+    parts.append(blocks.Verdicts([verdict for verdict in verdicts if verdict in doubtful]))
+    if len(ranking) > len(doubtful):
+        parts.append(
+            blocks.Text(
+                f"{len(doubtful)} of {len(ranking)} tasks are shown, the tasks with the least "
+                "skill.",
+                "note",
+            )
         )
-    return told
+    return parts
 
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
@@ -183,30 +199,37 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    # No task is worse, unclear or undefined.
+    # The condition means that no task is worse, unclear or undefined.
     if better and better + unknown == len(verdicts):
-        every = {1: "The task beats", 2: "Both tasks beat"}.get(better)
-        every = every or f"All {better} tasks beat"
-        lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
-    for what in _DOUBTFUL:
-        if tasks[what]:
-            lines.append((f"{what}: {_list_some(tasks[what])}.", "warning"))
+        lines.append((f"{_count_tasks(better, len(verdicts))} {_TRIVIAL}.", ""))
+    for outcome in _DOUBTFUL:
+        if tasks[outcome]:
+            lines.append((f"{outcome}: {_list_some(tasks[outcome])}.", "warning"))
     if unknown:
-        lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))
-    last = run.last_evaluated
-    if last is not None and run.best_step is not None and run.best_step < last:
-        line = f"Step {run.best_step:,} was the best: no evaluation up to step {last:,} was better."
+        line = f"{unknown} of {len(verdicts)} tasks have no trivial model to compare with."
+        lines.append((line, "note"))
+    last_step = run.last_evaluated
+    if last_step is not None and run.best_step is not None and run.best_step < last_step:
+        step = f"{run.best_step:,}"
+        line = f"Step {step} was the best: no evaluation up to step {last_step:,} was better."
         lines.append((line, ""))
     return lines
 
 
+def _count_tasks(better: int, total: int) -> str:
+    """Return the number of better tasks as the beginning of a sentence."""
+    if better < total:
+        return f"{better} of {total} tasks {'beats' if better == 1 else 'beat'}"
+    return {1: "The task beats", 2: "Both tasks beat"}.get(better, f"All {better} tasks beat")
+
+
 def _group_by_outcome(verdicts: Sequence[baselines.Verdict]) -> Mapping[str, list[str]]:
-    """Return {outcome: its tasks}; undefined tasks come with their metrics."""
-    found: dict[str, list[str]] = collections.defaultdict(list)
-    for one in verdicts:
-        name = f"{one.task} ({one.metric})" if one.is_undefined else one.task
-        found[_find_outcome(one)].append(name)
-    return found
+    """Return {outcome: its tasks}, with the name of the metric after a task if it is undefined."""
+    tasks: dict[str, list[str]] = collections.defaultdict(list)
+    for verdict in verdicts:
+        name = f"{verdict.task} ({verdict.metric})" if verdict.is_undefined else verdict.task
+        tasks[_find_outcome(verdict)].append(name)
+    return tasks
 
 
 def _list_some(names: Sequence[str]) -> str:
@@ -226,30 +249,33 @@ def _find_outcome(verdict: baselines.Verdict) -> str:
 
 def _tell_settings(run: record.Run) -> list:
     all_settings = list(flat_settings.flatten(run.experiment))
-    # Settings that somebody chose come first; the page folds all others.
-    own = [one for one in all_settings if not one.is_default]
-    defaults = [one for one in all_settings if one.is_default]
+    # Settings that the user chose come first; the page folds the defaults.
+    changed = [setting for setting in all_settings if not setting.is_default]
+    defaults = [setting for setting in all_settings if setting.is_default]
     header = ["part", "setting", "value", "default"]
     return [
         blocks.Table(
             header,
             [
                 [
-                    _name_part(one),
-                    one.name,
-                    flat_settings.cut(one.value),
-                    blocks.Quiet(_told_default(one)),
+                    _name_part(setting),
+                    setting.name,
+                    flat_settings.cut(setting.value),
+                    blocks.Quiet(_told_default(setting)),
                 ]
-                for one in own
+                for setting in changed
             ],
-            f"{len(own)} settings differ from their defaults, or have none and had to be set.",
+            f"{len(changed)} settings differ from their defaults, or have no default.",
         ),
         blocks.Fold(
             f"{len(defaults)} settings at their defaults",
             [
                 blocks.Table(
                     header[:3],
-                    [[_name_part(one), one.name, flat_settings.cut(one.value)] for one in defaults],
+                    [
+                        [_name_part(setting), setting.name, flat_settings.cut(setting.value)]
+                        for setting in defaults
+                    ],
                 )
             ],
         ),

@@ -1,4 +1,4 @@
-"""Writes the sections of a report that need rows: the data, and the evaluation of each head."""
+"""Writes the sections of a report that read rows: the data, and the evaluation of each head."""
 
 import math
 import os
@@ -11,21 +11,21 @@ from mtl import types
 from mtl.tools.drawing import figures, line_charts
 from mtl.tools.reports import assess, baselines, blocks, held_out, record, splits
 
-# A run may have hundreds of tasks: only so many, with the least skill, get pictures.
+# A run may have hundreds of tasks: only this many, the tasks with the least skill, get pictures.
 MOST_TASKS = 20
-# The most rows of the table of labels.
+# The largest number of tasks in the table of labels.
 _MOST_LABELLED = 100
 _MOST_CLASSES = 12
-# A matrix with more classes needs the whole width.
+# A matrix with more classes needs the whole width of the page.
 _MOST_BESIDE = 5
-# The most rows of the table of rows by class.
+# The largest number of classes in a table of rows by class.
 _MOST_COUNTED = 100
 _MOST_FIELDS = 200
 _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
-# A difference above this many standard errors is seldom chance.
+# A difference above this many standard errors is rarely due to chance.
 _FAR = 2.0
-# The share of slices above `_FAR` standard errors by chance alone.
+# The share of slices that chance alone puts more than `_FAR` standard errors above others.
 _BY_CHANCE = 0.025
 _LOSS = "log loss"
 
@@ -33,16 +33,16 @@ _LOSS = "log loss"
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
     """Return the tasks to draw, in their order: all, or the tasks with the least skill."""
     tasks = list(run.experiment.model.tasks)
-    ranks = {one.task: one.rank for one in verdicts}
-    # A task without a verdict comes first, as nothing is known of it.
-    few = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
-    return [task for task in tasks if task in few]
+    ranks = {verdict.task: verdict.rank for verdict in verdicts}
+    # A task without a verdict comes first, because its skill is unknown.
+    drawn_tasks = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
+    return [task for task in tasks if task in drawn_tasks]
 
 
 def say_chosen(run: record.Run, chosen: Sequence[str]) -> list[blocks.Text]:
-    """Return a line if some tasks are not drawn."""
-    what = "tasks, those with least skill, are"
-    return blocks.say_cut(len(chosen), len(run.experiment.model.tasks), what)
+    """Return a line that says how many tasks are shown; [] if all are."""
+    items = "tasks, those with least skill, are"
+    return blocks.say_cut(len(chosen), len(run.experiment.model.tasks), items)
 
 
 def tell_data(
@@ -51,35 +51,35 @@ def tell_data(
     """Return rows, labels of each task and missing values, by split."""
     if not facts:
         return " ".join(problems) or "no rows were read, as --rows is 0."
-    told: list = [
+    parts: list = [
         blocks.Table(
             ["split", "rows", "read"],
-            [[one.split, one.total, _say_read(one.rows, one.total)] for one in facts],
+            [[entry.split, entry.total, _say_read(entry.rows, entry.total)] for entry in facts],
         ),
         *_tell_labels(run, facts),
     ]
     counts = _tell_classes(run, facts)
     if counts:
-        told.append(blocks.Fold("Rows by class", counts))
-    return [*told, *_tell_missing(facts)]
+        parts.append(blocks.Fold("Rows by class", counts))
+    return [*parts, *_tell_missing(facts)]
 
 
 def _say_read(rows: int, total: int) -> str:
-    return "all" if rows == total else f"{rows:,}, drawn at random,"
+    return "all" if rows == total else f"{rows:,} drawn at random"
 
 
 def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> list:
     rows = []
     tasks = run.experiment.model.tasks
-    few = tasks[:_MOST_LABELLED]
-    for task in few:
-        for one in facts:
-            labels = one.tasks.get(task)
+    shown_tasks = tasks[:_MOST_LABELLED]
+    for task in shown_tasks:
+        for entry in facts:
+            labels = entry.tasks.get(task)
             if labels is not None:
-                share = labels.labelled / one.rows if one.rows else 0.0
-                rows.append([task, one.split, labels.labelled, blocks.Bar(share), _say(labels)])
+                share = labels.labelled / entry.rows if entry.rows else 0.0
+                rows.append([task, entry.split, labels.labelled, blocks.Bar(share), _say(labels)])
     table = blocks.Table(["task", "split", "labelled rows", "share", "labels"], rows)
-    return [table, *blocks.say_cut(len(few), len(tasks), "tasks are")]
+    return [table, *blocks.say_cut(len(shown_tasks), len(tasks), "tasks are")]
 
 
 def _say(labels: splits.Labels) -> str:
@@ -92,46 +92,51 @@ def _say(labels: splits.Labels) -> str:
 
 
 def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
-    """Return tables of the first tasks with classes, and the tasks that are too large for one.
+    """Return tables of rows by class for the first tasks, and a line on tasks with many classes.
 
-    Tasks with very many classes lack counts: the table of labels only shows their largest class.
+    The table of labels shows the largest class of each task, even if it has many classes.
     """
     tables, large = [], []
     for task in run.experiment.model.tasks:
-        seen = {one.split: one.tasks[task] for one in facts if task in one.tasks}
-        found = {split: labels.counts for split, labels in seen.items()}
+        labels_of_splits = {
+            entry.split: entry.tasks[task] for entry in facts if task in entry.tasks
+        }
+        counts_of_splits = {split: labels.counts for split, labels in labels_of_splits.items()}
         # All splits have the same classes.
-        names = list(next(iter(found.values()), {}))
+        names = list(next(iter(counts_of_splits.values()), {}))
         if 0 < len(names) <= _MOST_COUNTED:
-            rows = [[name, *(of.get(name, 0) for of in found.values())] for name in names]
-            tables.append(blocks.Table([task, *found], rows))
-        elif any(labels.classes for labels in seen.values()):
+            rows = [
+                [name, *(counts.get(name, 0) for counts in counts_of_splits.values())]
+                for name in names
+            ]
+            tables.append(blocks.Table([task, *counts_of_splits], rows))
+        elif any(labels.classes for labels in labels_of_splits.values()):
             large.append(task)
-    told = [*tables[:MOST_TASKS], *blocks.say_cut(MOST_TASKS, len(tables), "tasks are")]
-    return told + _say_large(large)
+    notes = [*tables[:MOST_TASKS], *blocks.say_cut(MOST_TASKS, len(tables), "tasks are")]
+    return notes + _say_large(large)
 
 
 def _say_large(tasks: Sequence[str]) -> list[blocks.Text]:
     """Return a line if some tasks have too many classes to count."""
-    listed = ", ".join(tasks[:MOST_TASKS]) + ", ..." * (len(tasks) > MOST_TASKS)
-    line = f"Left out for more than {_MOST_COUNTED} classes: {listed}."
+    names = ", ".join(tasks[:MOST_TASKS]) + ", ..." * (len(tasks) > MOST_TASKS)
+    line = f"Left out, because they have more than {_MOST_COUNTED} classes: {names}."
     return [blocks.Text(line, "note")] if tasks else []
 
 
 def _tell_missing(facts: Sequence[splits.Facts]) -> list:
-    # Fields that are full in all splits are not listed.
-    lacking = [name for name in facts[0].missing if any(one.missing.get(name) for one in facts)]
-    if not lacking:
+    # List only fields with missing values in some split.
+    fields = [name for name in facts[0].missing if any(entry.missing.get(name) for entry in facts)]
+    if not fields:
         return [blocks.Text("No value is missing in any field.", "note")]
     rows = [
-        [name, *(blocks.Bar(one.missing.get(name, 0) / max(one.rows, 1)) for one in facts)]
-        for name in lacking[:_MOST_FIELDS]
+        [name, *(blocks.Bar(entry.missing.get(name, 0) / max(entry.rows, 1)) for entry in facts)]
+        for name in fields[:_MOST_FIELDS]
     ]
-    caption = "Missing values by field, or values that are the field's default"
-    if len(rows) == len(lacking):
-        caption += "; all others are full"
-    table = blocks.Table(["field", *(one.split for one in facts)], rows, caption)
-    return [table, *blocks.say_cut(len(rows), len(lacking), "fields with missing values are")]
+    caption = "Missing values by field, including values that equal the field's default"
+    if len(rows) == len(fields):
+        caption += "; all other fields are complete"
+    table = blocks.Table(["field", *(entry.split for entry in facts)], rows, caption)
+    return [table, *blocks.say_cut(len(rows), len(fields), "fields with missing values are")]
 
 
 def tell_evaluation(
@@ -140,48 +145,48 @@ def tell_evaluation(
     """Return the metrics of every head, and pictures of its predictions."""
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
-    told: list = [
+    parts: list = [
         blocks.Text(
-            "The metrics come from the evaluations of the run. Point at a number to see all its "
+            "The metrics come from evaluations during the run. Point at a number to see all its "
             "digits."
         )
     ]
     if seen is not None:
-        which = _say_read(seen.rows, seen.total)
+        sample = _say_read(seen.rows, seen.total)
         split = run.experiment.data.eval_split
         made_by = os.path.basename(run.checkpoint or "")
-        line = f"Pictures and slices: {which} of the rows of split {split!r}, by {made_by}."
-        told.append(blocks.Text(line, "note"))
-    chosen = choose_tasks(run, verdicts)
-    told += say_chosen(run, chosen)
+        line = f"Pictures and slices show rows of split {split!r} ({sample}), by {made_by}."
+        parts.append(blocks.Text(line, "note"))
+    tasks = choose_tasks(run, verdicts)
+    parts += say_chosen(run, tasks)
     for head in run.experiment.model.heads:
-        if head.name in chosen:
-            told += [blocks.Heading(head.name), *_tell_head(run, head, seen)]
-    # Estimator's `loss` is a mean over batches, beside `average_loss` over rows.
+        if head.name in tasks:
+            parts += [blocks.Heading(head.name), *_tell_head(run, head, seen)]
+    # Leave out Estimator's `loss`, a mean over batches: `average_loss` is the mean over rows.
     left_out = {"loss"} - {run.experiment.best.metric} if "average_loss" in run.metrics else set()
-    others = [name for name in run.metrics if "/" not in name and name not in left_out]
-    told += [blocks.Heading("all tasks"), _tell_metrics(run, others, "")]
-    return told
+    common = [name for name in run.metrics if "/" not in name and name not in left_out]
+    parts += [blocks.Heading("all tasks"), _tell_metrics(run, common, "")]
+    return parts
 
 
 def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) -> list:
     prefix = f"{head.name}/"
     names = [name for name in run.metrics if name.startswith(prefix)]
-    # One for each class: folded, as there may be thousands.
+    # The page folds the recalls of single classes, because there may be thousands.
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
     pictures, slices = _picture_head(head, seen) if seen else ([], [])
-    told = [*_lay_out(table, pictures), *slices]
+    parts = [*_lay_out(table, pictures), *slices]
     if recalls:
         title = f"Recall of {len(recalls)} classes"
-        told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
-    return told
+        parts.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
+    return parts
 
 
 def _lay_out(table: blocks.Table, pictures: Sequence[Any]) -> list:
-    """Return a table with pictures beside it, and wide ones below."""
-    wide = [one for one in pictures if _is_wide(one)]
-    beside = [one for one in pictures if not _is_wide(one)]
+    """Return a table with pictures beside it, and with wide pictures below it."""
+    wide = [picture for picture in pictures if _is_wide(picture)]
+    beside = [picture for picture in pictures if not _is_wide(picture)]
     return [blocks.Side([table], beside) if beside else table, *wide]
 
 
@@ -190,59 +195,61 @@ def _is_wide(picture: Any) -> bool:
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
-    """Return pictures of a head's predictions, and slices of the rows; empty without rows."""
-    # A head without labels has no errors: its numbers are shown instead.
+    """Return pictures of a head's predictions and a table of slices; both empty without rows."""
+    # A head without labels has no errors, so draw its numbers instead.
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
-        what = unlabelled.name.replace("_", " ")
-        return [blocks.Figures([_draw_shares(what, unlabelled.values)])], []
+        quantity = unlabelled.name.replace("_", " ")
+        return [blocks.Figures([_draw_shares(quantity, unlabelled.values)])], []
     labels = seen.labels.get(head.name)
-    # A head with several labels a row is drawn as one binary task of all labels.
+    # If a head has several labels per row, draw each label as a row of one binary task.
     rows = labels.entries if labels else seen.tasks.get(head.name)
     if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
         return [], []
     pictures = [blocks.Figures(_draw_head(rows, of_all="of all labels, " if labels else ""))]
     if labels:
-        line = "Pictures and table count each label of a row by itself."
+        line = "The pictures and the table count each label of a row separately."
         confusion = [_count_confusion(rows, ["0", "1"]), blocks.Text(line, "note")]
         return [*pictures, *confusion], _tell_slices(labels.errors, labels.weights, seen, _LOSS)
-    what = "distance" if rows.kind == held_out.NUMBER else _LOSS
-    slices = _tell_slices(rows.error, rows.weight, seen, what)
+    quantity = "distance" if rows.kind == held_out.NUMBER else _LOSS
+    slices = _tell_slices(rows.error, rows.weight, seen, quantity)
     return [*pictures, *_tell_confusion(head, rows)], slices
 
 
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
     """Return the metrics at the best checkpoint and at the last evaluation."""
-    best, last = run.metrics, run.metrics_at(run.last_evaluated)
-    # One column is enough then.
+    best, last_values = run.metrics, run.metrics_at(run.last_evaluated)
+    # If both are the same step, one column is enough.
     is_same = run.shown_step == run.last_evaluated
-    what = "last" if run.best_step is None else "best"
-    header = ["metric", f"{what} (step {run.shown_step})"]
+    checkpoint = "last" if run.best_step is None else "best"
+    header = ["metric", f"{checkpoint} (step {run.shown_step})"]
     if not is_same:
         header.append(f"last (step {run.last_evaluated})")
     rows = []
     for name in sorted(names):
-        # These metrics are 0 unless something is wrong.
+        # These metrics warn of problems, so show them only if they are not 0.
         is_warning = name.endswith(("nan_predictions", "_error_bound"))
         if not is_warning or best[name] != 0:
             row = [name.removeprefix(prefix), best[name]]
-            rows.append(row if is_same else [*row, last.get(name, math.nan)])
+            rows.append(row if is_same else [*row, last_values.get(name, math.nan)])
     return blocks.Table(header, rows)
 
 
 def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
     """Draw the reliability of scores, and the ROC of a binary task; `of_all` completes titles."""
-    bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
+    bins = [(entry.score, entry.true) for entry in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
-        # The least and the greatest coordinate: the diagonal spans both axes.
+        # The diagonal goes from the smallest to the largest coordinate of both axes.
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
         lines = {"label": bins, "perfect": [(low, low), (high, high)]}
-        title = "mean label by predicted number, in tenths of the rows"
+        title = "mean label by predicted number, for each tenth of the rows"
         means = line_charts.draw(title, lines, "predicted number", "mean label")
         return [means, _draw_errors(rows)]
-    what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
-    title = f"reliability: {of_all}{what} by probability"
-    drawn = [
-        line_charts.draw(title, {what: bins}, "probability", what, is_share=True, diagonal=True)
+    share_name = "share of class 1" if rows.kind == held_out.BINARY else "share of correct rows"
+    title = f"reliability: {of_all}{share_name} by probability"
+    pictures = [
+        line_charts.draw(
+            title, {share_name: bins}, "probability", share_name, is_share=True, diagonal=True
+        )
     ]
     corners = assess.trace_roc(rows) if rows.kind == held_out.BINARY else []
     if corners:
@@ -251,15 +258,15 @@ def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
         roc = line_charts.draw(
             title, lines, "false positive rate", "recall", is_share=True, diagonal=True
         )
-        drawn.insert(0, roc)
-    return drawn
+        pictures.insert(0, roc)
+    return pictures
 
 
 def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     """Return the rows by true and predicted class; for many classes, only frequent confusions."""
     if rows.kind == held_out.NUMBER:
         return []
-    # Binary heads may lack names of their classes.
+    # Binary heads may have no names for their classes.
     names = list(types.read_member(head, types.ClassHead, "class_names")) or ["0", "1"]
     if len(names) > _MOST_CLASSES:
         return [_tell_confusions(names, assess.count_confusions(rows))]
@@ -275,14 +282,14 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
     return _draw_shares("error", rows.error[rows.weight > 0])
 
 
-def _draw_shares(what: str, values: np.ndarray) -> figures.Figure:
-    """Draw the cumulative share of rows by a value, whose name is `what`."""
+def _draw_shares(quantity: str, values: np.ndarray) -> figures.Figure:
+    """Draw the cumulative share of rows over a value with the name `what`."""
     values = np.sort(values[np.isfinite(values)])
-    # The i-th least of n values has the share i / n at or below it.
+    # The share i / n of n values is at most the i-th smallest value.
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))
-    title = f"share of rows whose {what} is at most"
-    return line_charts.draw(title, {"share": points}, what, "share of rows")
+    title = f"share of rows whose {quantity} is at most"
+    return line_charts.draw(title, {"share": points}, quantity, "share of rows")
 
 
 def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float]) -> blocks.Table:
@@ -293,23 +300,26 @@ def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float
     return blocks.Table(["true", "predicted", "rows"], rows, caption)
 
 
-def _tell_slices(errors: np.ndarray, weights: np.ndarray, seen: held_out.Seen, what: str) -> list:
+def _tell_slices(
+    errors: np.ndarray, weights: np.ndarray, seen: held_out.Seen, quantity: str
+) -> list:
     slices, number = assess.compare_slices(errors, weights, seen.fields)
-    far = [one for one in slices if one.deviations > _FAR]
-    few = far[:_MOST_SLICES]
+    far = [entry for entry in slices if entry.deviations > _FAR]
+    shown_slices = far[:_MOST_SLICES]
     if not far:
-        # Without any slice, such as for a table of lists, there is nothing to say.
-        line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
+        # Tables without fields of single values have no slices, so they get no line.
+        line = f"None of {number} slices is clearly worse than all other rows." if number else ""
         return [blocks.Text(line, "note")] if line else []
     table = blocks.Table(
-        ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
-        [_tell_slice(one) for one in few],
-        f"The worst of {number} slices of the rows; of as many, chance alone puts about "
-        f"{_BY_CHANCE * number:.2g} more than {_FAR:.0f} standard errors above the others",
+        ["field", "value", "rows", f"mean {quantity}", "of other rows", "standard errors above"],
+        [_tell_slice(entry) for entry in shown_slices],
+        f"The worst of {number} slices of the rows. By chance alone, about "
+        f"{_BY_CHANCE * number:.2g} of them would be more than {_FAR:.0f} standard errors above "
+        "other rows",
     )
-    return [table, *blocks.say_cut(len(few), len(far), "such slices are")]
+    return [table, *blocks.say_cut(len(shown_slices), len(far), "such slices are")]
 
 
-def _tell_slice(one: assess.Slice) -> list:
-    apart = blocks.Right(f"{one.deviations:.1f}")
-    return [one.field, one.value, one.rows, one.error, one.others, apart]
+def _tell_slice(entry: assess.Slice) -> list:
+    deviations = blocks.Right(f"{entry.deviations:.1f}")
+    return [entry.field, entry.value, entry.rows, entry.error, entry.others, deviations]

@@ -1,4 +1,4 @@
-"""Writes the sections of a report on the size of a run, its problems, and the next commands."""
+"""Writes the sections of a report about the size of a model, problems, and the next commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mtl.variables import pruned
 _MOST_SAMPLES = 20
 _MOST_STEPS = 10
 _MOST_TAGS = 10
-# An expert or a layer is reported from this share of dead units on.
+# Report an expert or a layer if more than this share of its units is dead.
 _DEAD_SHARE = 0.1
 _AUDITS = ("training", "checkpoints")
 
@@ -30,42 +30,42 @@ def tell_size(run: record.Run) -> list | str:
         return "no checkpoint is saved yet."
     parameters, size = record.count_parameters(run.checkpoint)
     rows: list[list] = [
-        ["numbers in the model's variables", parameters],
+        ["parameters of the model", parameters],
         ["bytes of the checkpoint, with the optimizer's state", size],
     ]
     if run.export:
         rows.append([f"bytes of the {run.export['kind']} export", run.export["bytes"]])
-    cut = pruned.count_weights(run.checkpoint)
-    if cut:
+    pruned_counts = pruned.count_weights(run.checkpoint)
+    if pruned_counts:
         rows += [
-            ["weights that may be cut", cut[1]],
-            ["of these cut", cut[0]],
-            ["their bytes", 4 * cut[1]],  # float32
-            ["their bytes, packed by zlib", cut[2]],
+            ["weights that may be pruned", pruned_counts[1]],
+            ["pruned weights", pruned_counts[0]],
+            ["bytes of the weights that may be pruned", 4 * pruned_counts[1]],  # float32
+            ["bytes of these weights, packed by zlib", pruned_counts[2]],
         ]
     for name, median in run.speeds.items():
-        told = f"{name.replace('_per_sec', '')} per second, the median"
-        rows.append([told, blocks.Right(f"{median:,.1f}")])
-    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
+        label = f"{name.replace('_per_sec', '')} per second (median)"
+        rows.append([label, blocks.Right(f"{median:,.1f}")])
+    parts: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
     speed = {"examples": run.training.curves.get("examples_per_sec", {})}
     if speed["examples"]:
-        drawn = line_charts.draw_curves("speed", speed, "examples per second", may_be_log=False)
-        shown.append(blocks.Figures([drawn]))
+        picture = line_charts.draw_curves("speed", speed, "examples per second", may_be_log=False)
+        parts.append(blocks.Figures([picture]))
     panels = sparsity_picture.draw_panels(run.training.curves)
     if panels:
-        shown.append(blocks.Figures(panels, "Sparsity"))
-    return shown
+        parts.append(blocks.Figures(panels, "Sparsity"))
+    return parts
 
 
 def _tell_export(export: dict) -> blocks.Text:
     if not export:
         return blocks.Text("There is no export.", "note")
-    # Exports may be published without held-out rows to check them on.
+    # Without held-out rows, an export is published unchecked.
     if "difference" not in export:
         return blocks.Text(f"The export {export['path']} was not checked.", "note")
     return blocks.Text(
-        f"The export {export['path']} was checked on {export['checked_rows']} held-out rows: it is "
-        f"at most {export['difference']:.1g} from the checkpoint.",
+        f"The export {export['path']} was checked on {export['checked_rows']} held-out rows: its "
+        f"predictions differ from the checkpoint's by at most {export['difference']:.1g}.",
         "note",
     )
 
@@ -88,15 +88,17 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
         "share_above": "above the threshold",
     }
     columns |= {
-        f"{what}/{task}": f"{task}, {what}" for task in tasks for what in ("label", "prediction")
+        f"{quantity}/{task}": f"{task}, {quantity}"
+        for task in tasks
+        for quantity in ("label", "prediction")
     }
-    shown = {name: title for name, title in columns.items() if name in samples}
+    titles = {name: title for name, title in columns.items() if name in samples}
     rows = [
-        [_make_cell(name, samples[name][place]) for name in shown]
+        [_make_cell(name, samples[name][place]) for name in titles]
         for place in range(min(_MOST_SAMPLES, len(samples["id"])))
     ]
     caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
-    table = blocks.Table(list(shown.values()), rows, caption)
+    table = blocks.Table(list(titles.values()), rows, caption)
     return [table, blocks.Figures([_draw_norms(samples["norm/mean/all"])])]
 
 
@@ -114,7 +116,7 @@ def _draw_norms(norms: np.ndarray) -> figures.Figure:
 def _make_cell(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    # Class ids are stored as numbers, like other labels.
+    # Class ids are stored as floats, like other labels: write 3.0 as 3.
     is_label = name.startswith(("label/", "prediction/"))
     if is_label and isinstance(value, np.number):
         return blocks.Right(f"{value:g}")
@@ -125,25 +127,27 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
     """Return a line for each certain or possible problem."""
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")
-    # The scalar counts all steps so far, so the last one is the total.
+    # The scalar counts all skipped steps so far, so its last value is the total.
     if skipped and skipped[max(skipped)] > 0:
-        lines.append(f"{skipped[max(skipped)]:.0f} steps were skipped, as a value was not finite.")
+        count = skipped[max(skipped)]
+        lines.append(f"{count:.0f} steps were skipped, because a value was not finite.")
     lines += problems
     if not run.training.curves:
-        lines.append("There are no event files: nobody knows whether all values were finite.")
+        lines.append("There are no event files, so it is unknown whether all values were finite.")
     if not lines:
-        return [blocks.Text("None is known: nothing was skipped, and all values were finite.")]
+        line = "No problem is known: no step was skipped, and all values were finite."
+        return [blocks.Text(line)]
     return [blocks.Text(line, "warning") for line in lines]
 
 
 def _tell_broken(run: record.Run) -> list[str]:
-    found = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
+    broken = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
     lines = []
-    for tag, steps in list(found.items())[:_MOST_TAGS]:
-        listed = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
-        lines.append(f"{tag} was not finite at {len(steps)} of the steps shown: {listed}.")
-    if len(found) > len(lines):
-        lines.append(f"{len(lines)} of {len(found)} scalars that were not finite are shown.")
+    for tag, steps in list(broken.items())[:_MOST_TAGS]:
+        text = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
+        lines.append(f"{tag} was not finite at {len(steps)} of the recorded steps: {text}.")
+    if len(broken) > len(lines):
+        lines.append(f"{len(lines)} of {len(broken)} scalars that were not finite are shown.")
     return lines
 
 
@@ -163,30 +167,30 @@ def _tell_dead(run: record.Run) -> list[str]:
     return [
         f"{100 * points[max(points)]:.0f}% of the units of {name} are dead at the end."
         for name, points in curves.items()
-        # The last step: units may be dead early and come back.
+        # Only the last value counts: units may be dead early and recover.
         if points[max(points)] > _DEAD_SHARE
     ]
 
 
 def tell_commands(run: record.Run) -> list:
-    """Return the commands that repeat the run, predict with it and serve it."""
+    """Return commands that repeat the run, predict with its model and serve the model."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
-    which = "best" if run.best.get("step") is not None else "latest"
-    # The command must not go on with this run.
+    checkpoint = "best" if run.best.get("step") is not None else "latest"
+    # In the same folder, the command would continue this run.
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
     config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [
         (
-            "Train the same once more, in another folder",
+            "Repeat the training in another folder",
             f"python -m launch.train --gin_file {config} --model_dir {again}",
         ),
         (
             "Evaluate",
-            f"python -m launch.evaluate --model_dir {folder} --checkpoint {which}",
+            f"python -m launch.evaluate --model_dir {folder} --checkpoint {checkpoint}",
         ),
         (
             "Predict rows of files",
-            f"python -m launch.predict --model_dir {folder} --checkpoint {which} "
+            f"python -m launch.predict --model_dir {folder} --checkpoint {checkpoint} "
             "--input 'new/*.csv' --output predictions.jsonl",
         ),
         (

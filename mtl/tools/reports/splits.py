@@ -1,4 +1,4 @@
-"""Counts rows, labels of each task and missing values of a split, or of a sample of its rows.
+"""Counts the rows, labels and missing values of a split, or of a sample of its rows.
 
 facts = splits.look_at(experiment, "train", most_rows=100_000)
 facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
@@ -27,11 +27,11 @@ class Labels(NamedTuple):
     """The labels of a task.
 
     Attributes:
-      labelled: how many rows have a label with a weight above 0.
-      counts: {class: rows}, if the task has at most 1000 classes; with several labels a row, a row
-        may count for any number of classes.
-      classes: how many classes the task has; 0 for numbers.
-      largest: the most frequent class and its rows; None without one.
+      labelled: the number of rows that have a label with a weight above 0.
+      counts: {class: rows}, if the task has at most 1000 classes, else {}. If a row has several
+        labels, it may count for any number of classes.
+      classes: the number of classes; 0 for numbers.
+      largest: the most frequent class and its number of rows; None if no row has a class.
       mean: the mean of numbers; None for classes.
       spread: the standard deviation of numbers; None for classes.
     """
@@ -48,11 +48,11 @@ class Facts(NamedTuple):
     """The facts about a split.
 
     Attributes:
-      split: its name.
-      rows: how many rows were read.
-      total: how many rows it has.
+      split: the name of the split.
+      rows: the number of rows that were read.
+      total: the number of rows in the split.
       tasks: {task: its labels} in the rows that were read.
-      missing: {field: how many values are missing}.
+      missing: {field: the number of rows without a value}.
     """
 
     split: str
@@ -63,40 +63,42 @@ class Facts(NamedTuple):
 
 
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
-    """Read a split, or `most_rows` rows drawn from it.
+    """Count the rows of a split, or of `most_rows` rows drawn from it at random.
 
     Args:
       experiment: the experiment of the run.
       split: the split.
-      most_rows: how many rows are read at most.
+      most_rows: the largest number of rows to read.
 
     Raises:
       UserError: the split cannot be read.
     """
     data, model = experiment.data, experiment.model
     counters = [LabelCounter(head) for head in model.heads if isinstance(head, types.WeighingHead)]
-    # A head knows which values of its label are missing, such as -1 for a class.
+    # The head of a label defines which values count as missing, such as -1 for a class.
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
     rows = 0
     with diagnosis.explain_run_errors(data, model, None, split):
-        drawn = drawn_rows.draw(data, split, most_rows, experiment.run.seed)
-        for features, labels in drawn_rows.keep(data, split, drawn).one_pass(split):
+        sample = drawn_rows.draw(data, split, most_rows, experiment.run.seed)
+        for features, labels in drawn_rows.keep(data, split, sample).one_pass(split):
             for name, values in {**features, **labels}.items():
-                count, lacking = _count_missing(fields[name], values, of_labels.get(name))
-                missing[name] += lacking
+                count, count_missing = _count_missing(fields[name], values, of_labels.get(name))
+                missing[name] += count_missing
             rows += count
             for counter in counters:
                 counter.see(labels)
-    found = {counter.task: counter.tell() for counter in counters}
-    return Facts(split, rows, drawn.total, found, {name: missing[name] for name in fields})
+    labels_of_tasks = {counter.task: counter.tell() for counter in counters}
+    return Facts(
+        split, rows, sample.total, labels_of_tasks, {name: missing[name] for name in fields}
+    )
 
 
 def _count_missing(
     field: spec_lib.Field, values: Any, head: base.Labelled | None
 ) -> tuple[int, int]:
-    """Return the number of rows, and of rows with a missing value or the default.
+    """Return the number of rows, and the number of rows without a value or with the default.
 
     If the field is the label of a head, the head decides which values are missing.
     """
@@ -108,7 +110,7 @@ def _count_missing(
     is_missing = np.zeros(array.shape, bool)
     if array.dtype.kind == "f":
         is_missing |= np.isnan(array)
-    # Strings come as bytes; an empty one means that the value is missing.
+    # Strings are bytes here; an empty string means that the value is missing.
     elif array.dtype == object:
         is_missing |= array == b""
     if head is not None:
@@ -116,7 +118,7 @@ def _count_missing(
     if field.default is not None:
         default = field.default
         is_missing |= array == (default.encode() if isinstance(default, str) else default)
-    # A row with several values lacks the field only if all of them are missing.
+    # A row with several values counts as missing only if all its values are missing.
     return len(array), int(is_missing.reshape(len(array), -1).all(1).sum())
 
 
@@ -129,7 +131,7 @@ class LabelCounter:
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
-        # In a map, each place has a class, not each row.
+        # A map has a class for each place instead of each row, so its classes are not counted.
         is_dense = types.read_member(head, types.MapHead, "is_dense")
         self._names = () if is_dense else types.read_member(head, types.ClassHead, "class_names")
         self._labelled = 0
@@ -141,45 +143,53 @@ class LabelCounter:
         if self._head.field not in labels:
             return
         weights = self._head.row_weights(labels).numpy()
-        self.add(weights, *(one.numpy() for one in self._head.targets(labels[self._head.field])))
+        self.add(
+            weights, *(tensor.numpy() for tensor in self._head.targets(labels[self._head.field]))
+        )
 
     def add(self, weights: np.ndarray, targets: np.ndarray, present: np.ndarray) -> None:
-        """Count the labels of a batch: weights [B], targets [B, ...], present labels [B, ...]."""
-        counted = weights > 0
-        self._labelled += int(counted.sum())
-        # Several labels a row: [B, C] of 0 and 1.
+        """Count the labels of a batch of B rows.
+
+        Args:
+          weights: the weights of the rows, [B].
+          targets: class ids or numbers [B], or 0 and 1 for each class [B, C].
+          present: True for labels that are not missing, [B, ...].
+        """
+        is_counted = weights > 0
+        self._labelled += int(is_counted.sum())
+        # Several labels per row: [B, C] of 0 and 1.
         if targets.ndim == 2 and targets.shape[1] == len(self._names):
-            known = present.reshape(len(targets), -1) & counted[:, np.newaxis]
-            hits = (targets > 0.5) & known
+            is_known = present.reshape(len(targets), -1) & is_counted[:, np.newaxis]
+            hits = (targets > 0.5) & is_known
             self._counts.update(hits.nonzero()[1].tolist())
-        # One class a row: [B] ids.
+        # One class per row: ids [B].
         elif targets.ndim == 1 and self._names:
-            self._counts.update(targets[counted & present].astype(int).tolist())
+            self._counts.update(targets[is_counted & present].astype(int).tolist())
         elif targets.ndim == 1:
-            self._join(targets[counted & present].astype(np.float64))
+            self._join(targets[is_counted & present].astype(np.float64))
 
     def _join(self, numbers: np.ndarray) -> None:
-        """Add numbers to mean and squared distances, as `heads.metrics.Moments` does."""
+        """Update the mean and the sum of squared distances, as `heads.metrics.Moments` does."""
         if not len(numbers):
             return
         mean, number = float(numbers.mean()), self._number + len(numbers)
-        apart = mean - self._mean
+        difference = mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
-        # The distance between both means, by which a sum of squares within parts falls short.
-        self._squares += apart**2 * self._number * len(numbers) / number
-        self._mean += apart * len(numbers) / number
+        # Squares within both parts do not contain the distance between the two means: add it.
+        self._squares += difference**2 * self._number * len(numbers) / number
+        self._mean += difference * len(numbers) / number
         self._number = number
 
     def tell(self) -> Labels:
         """Return the counts so far."""
-        names, counted = self._names, self._counts
+        names, totals = self._names, self._counts
         is_few = len(names) <= _MOST_CLASSES
-        counts = {name: counted[place] for place, name in enumerate(names)} if is_few else {}
+        counts = {name: totals[place] for place, name in enumerate(names)} if is_few else {}
         largest = None
-        if counted:
-            # If classes are equally frequent, the first one, whatever order they came in.
-            place = max(counted, key=lambda place: (counted[place], -place))
-            largest = (names[place], counted[place])
+        if totals:
+            # Of equally frequent classes take the first by id, independent of the order of rows.
+            place = max(totals, key=lambda place: (totals[place], -place))
+            largest = (names[place], totals[place])
         mean = spread = None
         if self._number:
             mean, spread = self._mean, math.sqrt(self._squares / self._number)

@@ -1,12 +1,13 @@
-"""Predictions for the rows of files, by a model in this process or on a server.
+"""Predicts the rows of files, with a model in this process or on a server.
 
 reader = scoring.Reader(spec=spec, batch_size=512, keep=["id"])
 model = scoring.SavedModel("models/income")     # or scoring.connect_server("localhost:8500", ...)
 shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out", format_name="jsonl")
 scoring.score_shards(shards, reader, model)
 
-Work goes by column: TensorFlow parses and predicts a batch and Arrow writes its text or records,
-all outside of Python's lock. Only a batch with a mistake is read row by row, to name the row.
+Batches are processed column by column, outside of Python's global lock: TensorFlow parses and
+predicts, and Arrow writes text or records. Only if a batch has a mistake, Python reads it row by
+row, so that the error can name the row.
 """
 
 from mtl.tools.scoring.access import Access

@@ -1,4 +1,4 @@
-"""Settings to reach a server: TLS, trusted certificates and a token.
+"""Settings for the access to a server: TLS, trusted certificates and a token.
 
 secure = access.Access(tls=True, ca_file="ca.pem", token_file="/var/run/secrets/token")
 secure.check("grpc", "model.example:8500")
@@ -18,11 +18,11 @@ class Access:
     """Settings of a client besides the address.
 
     Attributes:
-      tls: True if gRPC uses TLS; a REST address says so itself, by https://.
+      tls: True if gRPC uses TLS. For REST, an address with https:// has the same effect.
       ca_file: a PEM file of the authorities that sign the server's certificate. It replaces the
-        system's authorities.
-      token_file: a file with a bearer token. Each request reads it anew, as it may be replaced.
-      token_env: an environment variable that holds the token, instead of a file.
+        authorities of the system.
+      token_file: a file with a bearer token. Each request reads the file, which may be replaced.
+      token_env: an environment variable with the token, instead of a file.
     """
 
     tls: bool = False
@@ -38,7 +38,7 @@ class Access:
           address: HOST:PORT, for errors.
 
         Raises:
-          UserError: names the setting; never shows the token.
+          UserError: a setting is wrong; the message never shows the token.
         """
         rule = "come with HOST:PORT, as REST over TLS is https://HOST:PORT"
         checks.require(not self.tls or scheme == "grpc", "--tls", rule, f"{scheme}://{address}")
@@ -48,13 +48,17 @@ class Access:
             checks.require(is_secure or not getattr(self, flag), f"--{flag}", rule, address)
         rule = "come without --token_file"
         checks.require(not (self.token_file and self.token_env), "--token_env", rule, "both")
-        # Read now, since a missing token should stop a command before its first row.
+        # Read the token now, so that a missing token stops a command before its first row.
         self.headers()
         if is_secure:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the SSL context that checks the certificate of an HTTPS server."""
+        """Return the SSL context that checks the certificate of an HTTPS server.
+
+        Raises:
+          UserError: `ca_file` cannot be read, or has no certificates.
+        """
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ValueError) as error:  # SSLError is an OSError.
@@ -62,22 +66,26 @@ class Access:
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 
     def roots(self) -> bytes | None:
-        """Return the authorities in PEM for gRPC; None for its default authorities."""
+        """Return the authorities in PEM for gRPC; None for the default authorities of gRPC."""
         if not self.ca_file:
             return None
         with open(self.ca_file, "rb") as file:
             return file.read()
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
+        """Return the headers of every request: the token, if there is one.
+
+        Raises:
+          UserError: the token cannot be read, or is malformed.
+        """
         if not (self.token_file or self.token_env):
             return {}
         where = "--token_file" if self.token_file else "--token_env"
         token = self._read_token().strip()
-        # Its value appears in no message.
+        # The message names the file or variable, but never shows the token.
         if not re.fullmatch(r"[\x21-\x7e]+", token):
-            named = self.token_file or self.token_env
-            checks.fail(where, "hold a token, one line of ASCII without blanks", named)
+            source = self.token_file or self.token_env
+            checks.fail(where, "hold a token, one line of ASCII without blanks", source)
         return {"authorization": f"Bearer {token}"}
 
     def _read_token(self) -> str:

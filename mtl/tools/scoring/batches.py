@@ -1,4 +1,4 @@
-"""Rows on their way from a file through a model to a file, several batches at a time.
+"""Defines batches of rows, and processes several of them at a time, in order.
 
 for path, block in batches.in_order(reader.chunks(paths), score, concurrency=4): ...
 """
@@ -14,7 +14,7 @@ import numpy as np
 from mtl import checks
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
-"""Of one column, B rows."""
+"""The values of one column, for B rows."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,12 +22,12 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Unparsed rows that follow each other in a file. An empty file has a chunk without rows.
+    """Consecutive unparsed rows of a file. An empty file has a chunk without rows.
 
     Attributes:
       path: the file.
-      numbers: the numbers of the lines, from 1, or of the records or rows, from 0.
-      rows: lines of text, serialized tf.Examples, or a table of Arrow.
+      numbers: the numbers of the rows: lines count from 1, records and rows of tables from 0.
+      rows: lines of text, serialized tf.Examples, or an Arrow table.
     """
 
     path: str
@@ -37,11 +37,11 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The rows of a chunk, parsed.
+    """The parsed rows of a chunk.
 
     Attributes:
-      examples: serialized tf.Examples [B].
-      kept: {name: B values} of fields that are written beside the predictions, such as ids.
+      examples: B serialized tf.Examples.
+      kept: {name: B values}, fields that are written beside the predictions, such as ids.
     """
 
     examples: Sequence[bytes] | np.ndarray
@@ -56,12 +56,18 @@ class Model(Protocol):
     """A model that predicts from serialized examples."""
 
     identity: str
-    """What makes its predictions, to tell them from those of another model or version."""
+    """The name of the model and its version, for the note beside its predictions."""
     digest: str
-    """What another model under the same name would not share; "" where only its server knows."""
+    """Checksums that differ for another model with the same name; "" for a model on a server."""
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
-        """Turn serialized tf.Examples [B] into {output: [B, ...]}; from several threads at a time.
+        """Predict rows. This method is thread-safe.
+
+        Args:
+          examples: B serialized tf.Examples.
+
+        Returns:
+          {output: [B, ...]}.
 
         Raises:
           RefusedError: an example is malformed.
@@ -70,10 +76,10 @@ class Model(Protocol):
 
 
 def kept(name: str, row: Mapping[str, Any]) -> Any:
-    """Return the value that comes back with the predictions of a row.
+    """Return the value of a field that is written beside the predictions of a row.
 
     Args:
-      name: the field, as `--keep` names it.
+      name: the field, from `--keep`.
       row: {field: value}.
 
     Raises:
@@ -88,27 +94,27 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
 ) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each item, in order; `concurrency` items run at a time.
+    """Apply a function to items in several threads, and yield the results in order.
 
-    A UserError of `items` is raised after the results of all earlier items.
+    If `items` raises a UserError, the results of all earlier items come first.
 
     Args:
-      items: the items, which are taken in this thread.
-      work: runs in other threads.
-      concurrency: how many items are at work at a time.
+      items: the items; this thread iterates over them.
+      work: the function, which runs in other threads.
+      concurrency: the number of threads.
     """
     pool = futures.ThreadPoolExecutor(concurrency)
     pending: collections.deque[futures.Future] = collections.deque()
     try:
         for future in _submit_items(items, work, pool):
             pending.append(future)
-            # One item waits, to keep all workers busy while the caller writes a result.
+            # One item more waits, so that all threads are busy while the caller writes a result.
             if len(pending) > concurrency + 1:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
-        # Also if the caller stops early: items that have not begun are of no use then.
+        # If the caller stops early, cancel the items that have not begun.
         pool.shutdown(cancel_futures=True)
 
 
@@ -119,7 +125,7 @@ def _submit_items(
         for item in items:
             yield pool.submit(work, item)
     except checks.UserError as error:
-        # Raised at once, it would overtake the results of items that are still at work.
+        # Raise the error in turn, after the results of items that are still in progress.
         failed: futures.Future = futures.Future()
         failed.set_exception(error)
         yield failed

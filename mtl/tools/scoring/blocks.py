@@ -1,4 +1,4 @@
-"""Turns columns of predictions into blocks to write: text, records or a table.
+"""Turns columns of predictions into blocks for a file: text, records or a table.
 
 block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
 """
@@ -23,7 +23,7 @@ Columns = Mapping[str, Values]
 
 
 class Block(NamedTuple):
-    """The header of a file, and rows as one text, as records or as a table."""
+    """The header of a file, and rows as a text, as records or as a table."""
 
     header: bytes
     rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
@@ -35,13 +35,13 @@ EMPTY = Block(b"", b"")
 def _json_lines(columns: Columns) -> Block:
     parts: list[Any] = []
     for name, values in columns.items():
-        # Arrow joins the parts of all rows at once: {"name": value, "name": value}.
+        # Arrow joins these parts for all rows at once: {"name": value, "name": value}.
         parts += [
             ("" if parts else "{") + json.dumps(name) + ": ",
             _write_json(_make_array(values)),
             ", ",
         ]
-    # The last part is the comma that no further column follows.
+    # Leave out the last part: a comma after the last column.
     return Block(b"", _join_rows(pc.binary_join_element_wise(*parts[:-1], "}\n", "")))
 
 
@@ -53,7 +53,7 @@ def _make_csv(columns: Columns) -> Block:
 
 
 def _make_spreadsheet(columns: Columns) -> Block:
-    """Return CSV in which a spreadsheet finds no formula."""
+    """Return CSV in which a spreadsheet runs no text as a formula."""
     escape = csv_text.escape_formula
     return _make_csv(
         {escape(name): _without_formulas(_make_array(v)) for name, v in columns.items()}
@@ -61,13 +61,13 @@ def _make_spreadsheet(columns: Columns) -> Block:
 
 
 def _without_formulas(values: Values) -> Values:
-    """Return text of `_write_cells` with an apostrophe before formulas; numbers stay unchanged."""
+    """Return texts with an apostrophe before formulas; numbers stay unchanged."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         return values
     texts = _write_cells(values)
     if isinstance(values, np.ndarray):
         return np.array([csv_text.escape_formula(text) for text in texts.to_pylist()], object)
-    # A negative number begins with a character that begins formulas as well.
+    # Leave numbers alone: a negative number begins with "-", like some formulas.
     is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
     cells = zip(texts.to_pylist(), is_number, strict=True)
     return [text if number else csv_text.escape_formula(text) for text, number in cells]
@@ -92,23 +92,26 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 
 
 def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
-    """Return the function that writes columns in a format; for CSV, it can escape formulas.
+    """Return the function that turns columns into a block of a format.
 
     Args:
       format_name: csv, jsonl, parquet or tfrecord.
-      escape_formulas: True to have no text of CSV begin as a formula of a spreadsheet does.
+      escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
     """
     return _make_spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
 def _make_array(values: Values) -> Values:
     """Turn Python values of one type into an array; leave other values unchanged."""
-    types = set() if isinstance(values, np.ndarray) else set(map(type, values))
+    if isinstance(values, np.ndarray):
+        # Arrow does not know bfloat16, whose kind is "V".
+        return values.astype(np.float32) if values.dtype.kind == "V" else values
+    types = set(map(type, values))
     if types in ({str}, {bytes}):
         return np.array([tf.compat.as_bytes(value) for value in values], object)
     if len(types) == 1 and types < {int, float, bool}:
         array = np.array(values)
-        # Integers beyond int64 become objects or floats.
+        # NumPy turns integers beyond int64 into objects or floats: keep Python values then.
         return array if array.dtype == np.array(types.pop()(0)).dtype else values
     return values
 
@@ -116,12 +119,12 @@ def _make_array(values: Values) -> Values:
 def _write_json(values: Values) -> pa.Array:
     """Turn [B, ...] into JSON [B]."""
     if not isinstance(values, np.ndarray):
-        # JSON has no dates and decimals: they become texts, as in CSV.
+        # JSON has no dates and decimals, so write them as texts, as in CSV.
         texts = [json.dumps(_plain(value), default=str) for value in values]
         return pa.array(texts, pa.string())
     texts = _write_scalars(values.ravel(), json.dumps)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        # Python reads and writes these; the JSON standard does not have them.
+        # Write NaN and Infinity as Python does, although the JSON standard does not have them.
         texts = pc.replace_substring(texts, "nan", "NaN")
         texts = pc.replace_substring(texts, "inf", "Infinity")
     for axis in range(values.ndim - 1, 0, -1):
@@ -131,7 +134,7 @@ def _write_json(values: Values) -> pa.Array:
 
 
 def _write_cells(values: Values) -> pa.Array:
-    """Turn [B, ...] into text [B]; the parts of a list are separated by "|", row by row."""
+    """Turn [B, ...] into texts [B], with "|" between the values of a list."""
     if not isinstance(values, np.ndarray):
         return pa.array([_write_cell(_plain(value)) for value in values], pa.string())
     flat = values.reshape(len(values), -1)
@@ -142,7 +145,7 @@ def _write_cells(values: Values) -> pa.Array:
 
 
 def _convert_values(values: Values) -> pa.Array:
-    """Turn [B, ...] into numbers and texts [B], or lists of them.
+    """Turn [B, ...] into an Arrow array of B numbers, texts or lists.
 
     The type of the result does not depend on B.
     """
@@ -172,16 +175,16 @@ def _type_lists(values: Sequence[np.ndarray]) -> pa.Array:
 
 
 def _infer_type(values: list[Any]) -> pa.Array:
-    """Return JSON values as an array; values of mixed types, or all null, become JSON text."""
+    """Turn JSON values into an Arrow array; mixed types become JSON texts, and nulls texts."""
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # A struct stands for mixed values, which become JSON text below.
+        # Arrow cannot mix these types: a struct makes the code below write JSON texts.
         array = pa.array([], pa.struct([]))
     inner = array.type
     while pa.types.is_list(inner):
         inner = inner.value_type
-    # Arrow takes True among fractions for 1.0.
+    # Arrow would turn True among floats into 1.0.
     if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
         texts = [v if isinstance(v, str | None) else json.dumps(v) for v in values]
         return pa.array(texts, pa.string())
@@ -205,12 +208,14 @@ def _quote_cells(cells: pa.Array) -> pa.Array:
 
 
 def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
-    """Turn [N] into texts [N]: numbers in the fewest digits that read back the same.
+    """Turn N values into N texts; numbers get the fewest digits that identify them.
 
-    The function `write` turns bytes into text.
+    Args:
+      values: numbers or texts, [N].
+      write: a function that writes a text, such as `json.dumps`.
     """
     if values.dtype.kind in "OSU":
-        # Texts such as names of classes have few distinct values.
+        # Write each distinct text once: texts such as names of classes repeat often.
         encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()
         distinct = [write(_plain(value)) for value in encoded.dictionary.to_pylist()]
         return pa.array(distinct, pa.string()).take(encoded.indices)
@@ -224,9 +229,9 @@ def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
 
 
 def _join_rows(rows: pa.Array) -> bytes:
-    # A single list of all rows: Arrow joins it without a text of Python for each row.
-    everything = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
-    return pc.binary_join(everything, "")[0].as_buffer().to_pybytes()
+    # Put all rows into a single list, because Arrow joins it without Python texts for each row.
+    list_of_rows = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return pc.binary_join(list_of_rows, "")[0].as_buffer().to_pybytes()
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""CSV as serialized tf.Examples: TensorFlow decodes a chunk at a time, as in training.
+"""Reads CSV as serialized tf.Examples. As in training, TensorFlow decodes a chunk at a time.
 
 for chunk in csv_rows.Csv(spec=spec, keep=["id"], batch_size=512).chunks(["in.csv"]): ...
 """
@@ -24,7 +24,7 @@ _SPLIT = "input"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Csv:
-    """A `readers.Format`."""
+    """Reads CSV; implements `readers.Format`."""
 
     spec: spec_lib.Spec
     keep: Sequence[str]
@@ -39,9 +39,9 @@ class Csv:
         for path in paths:
             self.check(path)
             lines = self._source_of(path).lines(path)
-            while some := list(itertools.islice(lines, self.batch_size)):
-                numbers, rows = zip(*some, strict=True)
-                # The source yields an error as a text in place of the last line, and stops.
+            while part := list(itertools.islice(lines, self.batch_size)):
+                numbers, rows = zip(*part, strict=True)
+                # On an error, the source yields a text instead of a line, and stops.
                 if isinstance(rows[-1], str):
                     raise checks.UserError(f"{path} line {numbers[-1]}: {rows[-1]}")
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
@@ -51,14 +51,14 @@ class Csv:
         try:
             columns = decode(np.array(chunk.rows, object))
         except source.list_refusals() as error:
-            # TensorFlow names no row: Python reads the lines again to find it.
+            # TensorFlow does not name the row, so Python reads the lines again to find it.
             reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
         arrays = {name: _convert_column(values) for name, values in columns.items()}
         features = {name: arrays[name] for name in self.spec.features}
         features = image_rows.read_columns(self.images, chunk, features)
-        kept = {name: arrays[name] for name in self.keep}
-        return batches.Batch(examples=examples.serialize_examples(features), kept=kept)
+        extra = {name: arrays[name] for name in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(features), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
         parse = self._source_of(chunk.path).parser(self._features_and_kept)
@@ -70,9 +70,9 @@ class Csv:
 
     @functools.cached_property
     def _source_of(self) -> Callable[[str], csv.Csv]:
-        """Return a function from a path to its source, with the settings for CSV if any."""
-        known = isinstance(self.settings, csv.Csv)
-        settings = self.settings if known else csv.Csv(files={_SPLIT: ""})
+        """Return a function from a path to its source, with the settings of the run's CSV."""
+        is_csv = isinstance(self.settings, csv.Csv)
+        settings = self.settings if is_csv else csv.Csv(files={_SPLIT: ""})
         return functools.cache(
             lambda path: dataclasses.replace(settings, files={_SPLIT: path}, data_dir="")
         )
@@ -81,29 +81,30 @@ class Csv:
     def _decoder_of(self) -> Callable[[Sequence[str]], Any]:
         """Return a cached function from names of columns to a decoder of lines [B]."""
 
-        def made(names: Sequence[str]) -> Any:
+        def make_decoder(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source_of(""), columns=names, rename={})
             return tf.function(
                 lambda lines: source.decode(lines, self._features_and_kept, with_labels=False),
                 input_signature=[tf.TensorSpec([None], tf.string)],
             )
 
-        return functools.cache(made)
+        return functools.cache(make_decoder)
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """Features and kept columns; a kept column that is not a feature is text."""
-        others = [name for name in self.keep if name not in self.spec.features]
+        """The features and the columns of `keep`; columns that are not features are texts."""
+        extra = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,
-            features={**self.spec.features, **dict.fromkeys(others, "string")},
+            features={**self.spec.features, **dict.fromkeys(extra, "string")},
             labels={},
-            defaults={**self.spec.defaults, **dict.fromkeys(others, "")},
+            defaults={**self.spec.defaults, **dict.fromkeys(extra, "")},
         )
 
 
 def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
     if isinstance(values, tf.RaggedTensor):
-        # [B + 1] row splits: without 0 and the end, they are the places to cut at.
+        # `row_splits` [B + 1] begins with 0 and ends with the number of values. The numbers between
+        # these two are the places to cut at.
         return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
     return values.numpy()

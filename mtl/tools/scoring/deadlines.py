@@ -1,4 +1,4 @@
-"""Calls with a time limit, even if the other side does not answer.
+"""Limits the time of a call, even if the other side does not answer.
 
 text = deadlines.run_within(10.0, connection.read, connection.close)
 """
@@ -11,18 +11,18 @@ Result = TypeVar("Result")
 
 
 def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
-    """Return what `work` returns or raises.
+    """Call a function with a time limit; return its result or raise its exception.
 
-    The timeout of a socket limits each read, but not their sum, and not the look-up of a name.
-    So `work` runs in a separate thread, which is abandoned when time is up.
+    The timeout of a socket limits each read, but not the sum of reads, and not the look-up of a
+    host. So `work` runs in a separate thread, which is abandoned when the time is over.
 
     Args:
-      secs: the longest wait, in seconds.
+      secs: the time limit in seconds.
       work: the function to run.
-      stop: called when time is up, to let the thread end.
+      stop: called when the time is over, so that the thread can end.
 
     Raises:
-      TimeoutError: time is up.
+      TimeoutError: the time is over.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -33,11 +33,11 @@ def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]
         except BaseException as error:
             errors.append(error)
 
-    # As a daemon, a thread that hangs does not keep the process from ending.
+    # The process can end while a daemon thread hangs.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(min(secs, threading.TIMEOUT_MAX))
-    # The result of a thread that has just ended still counts.
+    # If the thread has ended just after the time limit, its result still counts.
     if not results and not errors:
         stop()
         raise TimeoutError("timed out")

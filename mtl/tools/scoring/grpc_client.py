@@ -1,4 +1,4 @@
-"""TensorFlow Serving's PredictionService, by its official messages.
+"""Calls servers by TensorFlow Serving's gRPC interface, PredictionService.
 
 client = grpc_client.Grpc("localhost:8500", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
@@ -21,7 +21,7 @@ from mtl.tools.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
-# Codes of overload and restarts; an attempt with another one would fail again.
+# The codes for overload and restarts. After other codes, a further attempt would fail, too.
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -29,14 +29,14 @@ _TRANSIENT = {
     grpc.StatusCode.ABORTED,
 }
 _SERVICE = "/tensorflow.serving.PredictionService"
-# A tensor may hold one value for a whole shape: a limit on the values that are made of fewer.
+# The largest number of values for which a message may give a single value.
 _MOST_REPEATED = 1 << 24
 # A batch of images is larger than the 4 MB that gRPC allows by default.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class Grpc:
-    """A `protocol.Client`."""
+    """A client of gRPC; implements `protocol.Client`."""
 
     def __init__(self, address: str, secure: access.Access):
         self._secure = secure
@@ -45,7 +45,8 @@ class Grpc:
             channel = grpc.secure_channel(address, credentials, options=_OPTIONS)
         else:
             channel = grpc.insecure_channel(address, options=_OPTIONS)
-        # Replies stay bytes here: gRPC would log a traceback for a malformed message.
+        # gRPC gets no function that parses replies, because it would log a traceback for a
+        # malformed message.
         self._get_metadata, self._predict = (
             channel.unary_unary(f"{_SERVICE}/{method}", kind.SerializeToString)
             for method, kind in (
@@ -111,7 +112,7 @@ def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
 
 def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
-    # Each value takes at least a byte, unless one stands for many.
+    # Each value takes at least a byte, unless the message repeats a single value.
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)
@@ -140,5 +141,5 @@ def _explain_failure(error: grpc.RpcError, call: protocol.Call) -> Exception:
     return checks.UserError(f"--server does not serve {call.model!r}: {reason}.")
 
 
-def _one_line(said: Any) -> str:
-    return " ".join(str(said).split())
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())

@@ -1,4 +1,4 @@
-"""Calls over HTTP with a deadline; names the causes of failures.
+"""Sends HTTP requests with a deadline, and explains failures.
 
 http = http_calls.Http("http", "localhost:8501", access.ANYONE)
 reply = http.exchange("POST", "/v1/models/income:predict", body, call)
@@ -19,7 +19,7 @@ from mtl import checks
 from mtl.tools.scoring import access, batches, deadlines, protocol
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Errors of unexpected JSON; the last one for lists that are nested too deeply."""
+"""The errors that reading unexpected JSON raises; RecursionError for deeply nested lists."""
 
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 
@@ -28,8 +28,8 @@ class Reply(NamedTuple):
     """The answer to a call that succeeded.
 
     Attributes:
-      body: its body.
-      headers: its headers; names in lower case.
+      body: the body of the answer.
+      headers: the headers, with names in lower case.
     """
 
     body: bytes
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 class Http:
-    """A server at an address."""
+    """Sends requests to a server."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._secure = secure
@@ -55,28 +55,32 @@ class Http:
         call: protocol.Call,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Return the answer to a request.
+        """Send a request, and return the answer.
 
         Args:
           method: "GET" or "POST".
-          path: the path behind the address.
-          body: the bytes to send; None for none.
-          call: has the time limit in seconds, and the model that errors name.
-          headers: further headers, which may replace the content type of JSON.
+          path: the path in the URL.
+          body: the bytes to send; None to send nothing.
+          call: the time limit, and the model for errors.
+          headers: further headers; they may replace the content type, which is JSON by default.
 
         Raises:
-          TransientError: an attempt failed for a reason that may pass.
-          RefusedError: the server refuses the request itself.
-          UserError: the server answers another error, or cannot be trusted.
+          TransientError: the attempt failed for a temporary reason.
+          RefusedError: the server refuses the values in the request.
+          UserError: the server answers with another error, or its certificate is not trusted.
         """
         connection = self._connection(timeout=call.deadline_secs)
-        given = {"Content-Type": "application/json", **(headers or {}), **self._secure.headers()}
+        sent_headers = {
+            "Content-Type": "application/json",
+            **(headers or {}),
+            **self._secure.headers(),
+        }
 
         def ask() -> tuple[int, Reply]:
-            connection.request(method, path, body, given)
+            connection.request(method, path, body, sent_headers)
             response = connection.getresponse()
-            named = {name.lower(): value for name, value in response.getheaders()}
-            return response.status, Reply(response.read(), named)
+            received_headers = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, Reply(response.read(), received_headers)
 
         try:
             status, reply = deadlines.run_within(
@@ -88,7 +92,7 @@ class Http:
             raise checks.UserError(
                 f"--server must have a certificate that can be trusted: {reason}. {fix}"
             ) from error
-        # The last two if the header announces an impossible number of bytes.
+        # OverflowError and MemoryError occur if a header announces an impossible number of bytes.
         except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
             raise protocol.TransientError(_one_line(error)) from error
         finally:
@@ -99,7 +103,7 @@ class Http:
 
 
 def _cut_connection(connection: http.client.HTTPConnection) -> None:
-    """Wake the thread that reads from the connection."""
+    """Shut the connection down, which ends the thread that reads from it."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
             # `close` alone does not wake a thread that waits in `recv`.
@@ -113,7 +117,7 @@ def _one_line(error: Exception) -> str:
 def _explain_failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
         return protocol.ErrorReplyError(f"HTTP {status} {reason}".strip(". "))
-    # MLServer answers 422 for values that do not fit.
+    # TensorFlow Serving answers 400 to values that do not fit, and MLServer answers 422.
     if status in (400, 422):
         return batches.RefusedError(reason)
     return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")
@@ -121,7 +125,7 @@ def _explain_failure(status: int, reason: str, call: protocol.Call) -> Exception
 
 def _read_reason(text: bytes) -> str:
     try:
-        said = str(json.loads(text)["error"])
+        reason = str(json.loads(text)["error"])
     except MALFORMED:
-        said = text.decode(errors="replace")[:200]
-    return " ".join(said.split())
+        reason = text.decode(errors="replace")[:200]
+    return " ".join(reason.split())

@@ -1,4 +1,4 @@
-"""Replaces paths of image files in rows by the bytes of the files.
+"""Replaces the paths of image files in rows with the bytes of the files.
 
 files = image_rows.find(experiment.data.source)         # an `ImageFiles`, or None
 columns = image_rows.read_columns(files, chunk, columns)
@@ -22,14 +22,14 @@ Columns = dict[str, batches.Values]
 
 
 def unwrap(source: Any) -> Any:
-    """Return the innermost source, whose settings say how files are read."""
+    """Return the innermost of nested sources, whose settings say how files are read."""
     while getattr(source, "source", None) is not None:
         source = source.source
     return source
 
 
 def find(source: Any) -> image_files.ImageFiles | None:
-    """Return the source of image files: `source` or a source within it; None if none is."""
+    """Return the `ImageFiles` among nested sources; None if there is none."""
     while source is not None and not isinstance(source, image_files.ImageFiles):
         source = getattr(source, "source", None)
     return source
@@ -38,29 +38,30 @@ def find(source: Any) -> image_files.ImageFiles | None:
 def read_columns(
     files: image_files.ImageFiles | None, chunk: batches.Chunk, columns: Columns
 ) -> Columns:
-    """Return the columns of a chunk with the bytes of files in place of their paths.
+    """Replace the paths of image files in the columns of a chunk with the bytes of the files.
 
     Args:
-      files: says which fields name files; None leaves all columns unchanged.
+      files: the source that says which fields are paths; None leaves all columns unchanged.
       chunk: the rows, for errors.
       columns: {field: B values}.
 
     Raises:
-      UserError: an image cannot be read; names file and line.
+      UserError: an image cannot be read.
     """
     if files is None:
         return columns
     files.require_folder()
-    found: Columns = {}
+    images: Columns = {}
     for name in files.fields:
         checks.one_of("ImageFiles.fields", name, columns)
         paths = (path.item() if isinstance(path, np.ndarray) else path for path in columns[name])
-        read = [files.read_file(name, path) for path in paths]
-        for number, encoded in zip(chunk.numbers, read, strict=True):
+        contents = [files.read_file(name, path) for path in paths]
+        for number, encoded in zip(chunk.numbers, contents, strict=True):
             if isinstance(encoded, str):
                 raise checks.UserError(f"{chunk.path} line {number}: {encoded}")
-        found[name] = np.array([*read, None], object)[:-1]  # An array of objects, also for one row.
-    return {**columns, **found}
+        # `None` at the end keeps NumPy from choosing another type than object.
+        images[name] = np.array([*contents, None], object)[:-1]
+    return {**columns, **images}
 
 
 def find_problem(
@@ -68,7 +69,7 @@ def find_problem(
     chunk: batches.Chunk,
     parse: Callable[[bytes], Mapping[str, Any] | str],
 ) -> str:
-    """Return an error for the first row of a chunk that names no image; "" if all do."""
+    """Return an error for the first row of a chunk without a readable image; "" if all have one."""
     if files is None:
         return ""
     for (number, row), name in itertools.product(
@@ -84,12 +85,12 @@ def find_problem(
 
 
 def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[bytes]:
-    """Return serialized tf.Examples with the bytes of files in place of their paths.
+    """Return the tf.Examples of a chunk, with the bytes of image files instead of their paths.
 
     Raises:
-      UserError: an image cannot be read; names file and record.
+      UserError: an image cannot be read, or a record is malformed.
     """
-    made = []
+    examples = []
     for number, record in zip(chunk.numbers, chunk.rows, strict=True):
         try:
             example = tf.train.Example.FromString(record)
@@ -102,5 +103,5 @@ def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[b
             if isinstance(encoded, str):
                 raise checks.UserError(f"{chunk.path} record {number}: {encoded}")
             values[:] = [encoded]
-        made.append(example.SerializeToString())
-    return made
+        examples.append(example.SerializeToString())
+    return examples

@@ -1,4 +1,4 @@
-"""JSON lines as serialized tf.Examples.
+"""Reads JSON lines as serialized tf.Examples.
 
 for chunk in json_rows.JsonLines(spec=spec, keep=["id"], batch_size=512).chunks(["in.jsonl"]): ...
 """
@@ -17,7 +17,7 @@ from mtl.tools.scoring import batches, image_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """A `readers.Format`."""
+    """Reads JSON lines; implements `readers.Format`."""
 
     spec: spec_lib.Spec
     keep: Sequence[str]
@@ -25,23 +25,23 @@ class JsonLines:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        del path  # No row tells of another.
+        del path  # Each line has its own fields, so the first line says nothing about others.
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             lines = _read_lines(path)
-            while some := list(itertools.islice(lines, self.batch_size)):
-                numbers, rows = zip(*some, strict=True)
+            while part := list(itertools.islice(lines, self.batch_size)):
+                numbers, rows = zip(*part, strict=True)
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        each = functools.partial(_make_each, chunk)
+        apply = functools.partial(_make_each, chunk)
         fields, counted = self.spec.feature_fields, self.spec.counted
-        rows = each(json_lines.parse_object, chunk.rows)
-        columns = json_lines.read_columns(rows, chunk.rows, fields, counted, each)
+        rows = apply(json_lines.parse_object, chunk.rows)
+        columns = json_lines.read_columns(rows, chunk.rows, fields, counted, apply)
         columns = image_rows.read_columns(self.images, chunk, columns)
-        kept = {n: each(functools.partial(_kept, n), rows) for n in self.keep}
-        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
+        extra = {n: apply(functools.partial(_kept, n), rows) for n in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
         # `parse` has already reported all other mistakes of a line.
@@ -56,7 +56,7 @@ def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _make_each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-    """Return the results of `make` for rows; a ValueError becomes a UserError with the line."""
+    """Return the results of `make` for rows; turn a ValueError into a UserError with the line."""
     results: list[Any] = []
     try:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Files with labels, such as new rows whose outcome is known by now, as a split to evaluate.
+"""Opens files with labels as a split to evaluate, such as new rows whose outcome is now known.
 
 data, split = labelled.open_files(experiment.data, ["new/*.csv"])
 verbs.evaluate(dataclasses.replace(experiment, data=data), model_dir, split)
@@ -20,34 +20,38 @@ from mtl.tools.scoring import image_rows, readers
 def open_files(
     data: pipeline.Pipeline, patterns: Sequence[str], format_name: str = "auto"
 ) -> tuple[pipeline.Pipeline, str]:
-    """Return a pipeline whose source reads these files, and the name of their split.
+    """Open files as a split of a pipeline.
 
-    A file is read as training reads one of its format: with the settings of the run's source if it
-    has this format. The split has the name of a single file. It has the name "input" if there are
-    several files, or if the name is that of a split of the run.
+    If the source of the run reads the same format, its settings also apply to these files. The
+    split is named after the file. If there are several files, or the run has a split with this
+    name, the split is named "input".
 
     Args:
       data: the pipeline of a run.
       patterns: files or globs, all of one format.
-      format_name: csv, jsonl, parquet or tfrecord; "auto" goes by the names of the files.
+      format_name: csv, jsonl, parquet or tfrecord; "auto" to tell it from the names of the files.
+
+    Returns:
+      The pipeline that reads the files, and the name of their split.
 
     Raises:
       UserError: a pattern matches no file, or the format of a file is unknown.
     """
     checks.one_of("--input_format", format_name, ["auto", *readers.FORMATS])
-    found = files_lib.find("--input", {"input": list(patterns)}, "input", folders=True)
-    paths = list(dict.fromkeys(found))
+    matches = files_lib.find("--input", {"input": list(patterns)}, "input", folders=True)
+    paths = list(dict.fromkeys(matches))
     kinds = list(dict.fromkeys(readers.find_format(path, format_name) for path in paths))
     checks.require(len(kinds) == 1, "--input", "hold files of one format", kinds)
     name = os.path.basename(paths[0])
     is_free = len(paths) == 1 and name not in (data.train_split, data.eval_split)
     split = name if is_free else "input"
-    known, kind = image_rows.unwrap(data.source), _SOURCES[kinds[0]]
-    known = known if isinstance(known, kind) else kind(files={split: paths})
-    source: Any = dataclasses.replace(known, files={split: paths}, data_dir="")
+    settings, kind = image_rows.unwrap(data.source), _SOURCES[kinds[0]]
+    settings = settings if isinstance(settings, kind) else kind(files={split: paths})
+    source: Any = dataclasses.replace(settings, files={split: paths}, data_dir="")
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
-    # The split of the run's own evaluations stays, so that these metrics are not among theirs.
+    # `eval_split` stays the same, so that the metrics of these files do not count as evaluations
+    # of the run.
     return dataclasses.replace(data, source=source, sampler=None), split
 
 

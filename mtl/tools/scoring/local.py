@@ -1,4 +1,4 @@
-"""Models in this process: a SavedModel, or the checkpoint of a run.
+"""Loads models into this process: a SavedModel, or the checkpoint of a run.
 
 model = local.SavedModel("models/income", "serving_default")
 model([example.SerializeToString()])                     # {"income/probability": [1]}
@@ -25,7 +25,7 @@ _INDEX = "variables/variables.index"
 
 
 def explain_refusal(error: Exception) -> batches.RefusedError:
-    """Return one of `source.list_refusals()` as the error of a refused batch."""
+    """Turn an error of `source.list_refusals()` into the error for a refused batch."""
     return batches.RefusedError(source.explain_unreadable(error))
 
 
@@ -33,11 +33,11 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the name of the input of a signature that takes serialized examples.
 
     Args:
-      signature: its name.
-      inputs: {signature: {input: dtype}} of all signatures of the model.
+      signature: the name of the signature.
+      inputs: {signature: {input: type}} of all signatures of the model.
 
     Raises:
-      UserError: there is no such signature, or it takes something else.
+      UserError: the signature does not exist, or does not take serialized examples.
     """
     takes_examples = {name for name in inputs if list(inputs[name].values()) == [tf.string]}
     checks.one_of("--signature", signature, sorted(takes_examples))
@@ -45,21 +45,27 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    """Return `outputs`; fail if one does not have a row for each example.
+    """Return the outputs, after a check that each has a row for each example.
 
     Args:
       outputs: {output: array}.
-      rows: B, the number of examples.
+      rows: the number of examples, B.
+
+    Returns:
+      {output: [B, ...]}.
+
+    Raises:
+      UserError: an output has another number of rows.
     """
     for name, value in outputs.items():
         if value.ndim == 0 or len(value) != rows:
             fix = "Choose another --signature."
-            checks.fail(f"output {name!r}", f"have {rows} rows as the input", value.shape, fix)
+            checks.fail(f"output {name!r}", f"have {rows} rows, like the input", value.shape, fix)
     return dict(outputs)
 
 
 class _InSession:
-    """Outputs of a graph, for serialized tf.Examples."""
+    """Computes outputs of a graph for serialized tf.Examples."""
 
     def __init__(
         self,
@@ -69,12 +75,17 @@ class _InSession:
         examples: Any,
         outputs: Any,
     ):
-        """Take `examples` and the values of `outputs` as tensors or their names.
+        """Prepare the call of the session.
 
-        `files` its own.
+        Args:
+          identity: the name of the model.
+          files: files of the model. Their checksums, if they exist, become the digest.
+          session: the session with the weights.
+          examples: the input for serialized tf.Examples, a tensor or its name.
+          outputs: {output: a tensor or its name}.
         """
-        there = filter(tf.io.gfile.exists, files)
-        self.identity, self.digest = identity, " ".join(map(checksums.of_file, there))
+        existing = filter(tf.io.gfile.exists, files)
+        self.identity, self.digest = identity, " ".join(map(checksums.of_file, existing))
         self._names = sorted(outputs)
         self._call = session.make_callable([outputs[name] for name in self._names], [examples])
 
@@ -87,17 +98,18 @@ class _InSession:
 
 
 class SavedModel(_InSession):
-    """A signature of a SavedModel."""
+    """Predicts with a signature of a SavedModel."""
 
     def __init__(self, path: str, signature: str = "serving_default"):
-        """Load it.
+        """Load the SavedModel.
 
         Args:
-          path: a folder with saved_model.pb, or with numbered versions; the newest is loaded.
-          signature: one that takes serialized tf.Examples.
+          path: a folder with saved_model.pb, or a folder of numbered versions, whose newest is
+            used.
+          signature: the name of a signature that takes serialized tf.Examples.
 
         Raises:
-          UserError: there is no SavedModel that can be read, or no such signature.
+          UserError: there is no readable SavedModel, or it has no such signature.
         """
         directory = find_newest(path)
         metadata.require_intact(directory)
@@ -108,16 +120,16 @@ class SavedModel(_InSession):
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
             reason = f"It cannot be read: {source.explain_unreadable(error)}."
             checks.fail("--saved_model", "be a SavedModel", path, reason)
-        taken = {
-            name: {key: tf.as_dtype(info.dtype) for key, info in made.inputs.items()}
-            for name, made in signatures.items()
+        inputs = {
+            name: {key: tf.as_dtype(info.dtype) for key, info in definition.inputs.items()}
+            for name, definition in signatures.items()
         }
-        input_name = input_of(signature, taken)
-        given = signatures[signature].inputs[input_name].name
+        input_name = input_of(signature, inputs)
+        feed = signatures[signature].inputs[input_name].name
         outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
-        # The index holds a checksum of each weight.
+        # The index has a checksum of each variable, so it represents the weights in the digest.
         files = [os.path.join(directory, name) for name in ("saved_model.pb", _INDEX)]
-        super().__init__(f"{directory} {signature}", files, session, given, outputs)
+        super().__init__(f"{directory} {signature}", files, session, feed, outputs)
 
 
 def find_newest(path: str) -> str:
@@ -133,30 +145,36 @@ def find_newest(path: str) -> str:
     numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdecimal()]
     rule = "be a SavedModel or a folder of numbered versions"
     checks.require(bool(numbers), "--saved_model", rule, path)
-    # By number: as texts, 9 would come after 10.
+    # Compare versions as numbers: as texts, 9 would come after 10.
     return os.path.join(path, max(numbers, key=int))
 
 
 class Checkpoint(_InSession):
-    """The predictions of an Estimator's checkpoint."""
+    """Predicts with a checkpoint of an Estimator."""
 
     @classmethod
     @contextlib.contextmanager
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
     ) -> Iterator[Checkpoint]:
-        """Build the graph of prediction and restore `path`, for as long as the context lasts."""
+        """Yield the model of a checkpoint, whose session is open in this context.
+
+        Args:
+          estimator: the Estimator that builds the graph.
+          spec: the features.
+          path: the path of the checkpoint.
+        """
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")
-            # As the input of training does, so that checkpoint and export agree.
+            # Training drops empty texts from lists, so do it here, too.
             features = spec.drop_empty_texts(spec.parse(examples, with_labels=False))
             mode = compat.estimator.ModeKeys.PREDICT
-            made = estimator.model_fn(features, None, mode, estimator.config)
+            estimator_spec = estimator.model_fn(features, None, mode, estimator.config)
             creator = tf1.train.ChiefSessionCreator(
-                made.scaffold, checkpoint_filename_with_path=path
+                estimator_spec.scaffold, checkpoint_filename_with_path=path
             )
             session = creator.create_session()
-        # Outside of the graph: files are read without a graph.
+        # The graph is no longer the default here, so that other code can read files eagerly.
         with contextlib.closing(session):
-            yield cls(path, [f"{path}.index"], session, examples, made.predictions)
+            yield cls(path, [f"{path}.index"], session, examples, estimator_spec.predictions)

@@ -1,4 +1,4 @@
-"""Types and binary tensors of the Open Inference Protocol (KServe v2).
+"""Names the types of the Open Inference Protocol (KServe v2), and converts its binary tensors.
 
 open_inference.name_type(tf.float32)                               # "FP32"
 data = open_inference.write_binary(array)
@@ -17,7 +17,7 @@ from mtl import checks
 from mtl.deferred import tf
 
 SIZE_HEADER = "Inference-Header-Content-Length"
-"""The header with the size of the JSON in a body that continues with binary tensors."""
+"""The header with the size of the JSON, if binary tensors follow the JSON in the body."""
 
 BYTES = "BYTES"
 # {name in TensorFlow: name in the protocol}
@@ -37,25 +37,25 @@ _TYPES = {
     "float64": "FP64",
     "string": BYTES,
 }
-# The length of a text stands before it.
+# In a binary tensor, each text comes after its length.
 _LENGTH = struct.Struct("<I")
 
 
 def name_type(dtype: tf.DType) -> str:
-    """Return the protocol's name of a type.
+    """Return the name of a type in the protocol.
 
     Raises:
-      UserError: the protocol has none.
+      UserError: the protocol has no such type.
     """
     checks.one_of("a type of the Open Inference Protocol", dtype.name, _TYPES)
     return _TYPES[dtype.name]
 
 
 def find_type(datatype: object) -> tf.DType:
-    """Return the type of a name of the protocol.
+    """Return the type with a name in the protocol.
 
     Raises:
-      ValueError: there is none of this name.
+      ValueError: the protocol has no type with this name.
     """
     names = {name: dtype for dtype, name in _TYPES.items()}
     if datatype not in names:
@@ -74,16 +74,16 @@ def write_binary(array: np.ndarray) -> bytes:
 def read_binary(
     where: str, data: bytes | memoryview, dtype: tf.DType, shape: Sequence[int]
 ) -> np.ndarray:
-    """Return the array of a binary tensor.
+    """Turn a binary tensor into an array.
 
     Args:
       where: the name of the tensor, for errors.
-      data: its bytes.
-      dtype: its type.
-      shape: its shape, without open sizes.
+      data: the bytes of the tensor.
+      dtype: the type of the values.
+      shape: the shape, without unknown sizes.
 
     Raises:
-      UserError: it does not have as many bytes as the shape says.
+      UserError: the number of bytes or texts does not fit the shape.
     """
     count = math.prod(shape)
     if dtype == tf.string:
@@ -92,7 +92,7 @@ def read_binary(
     rule = f"have {count * kind.itemsize} bytes, as its shape {list(shape)} says"
     checks.require(len(data) == count * kind.itemsize, where, rule, len(data))
     if dtype == tf.bool:
-        # A byte above 1 is True; as a bool of NumPy it would be undefined.
+        # Bytes above 1 mean True, but as raw bytes of a NumPy bool they would be undefined.
         return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
     values = np.frombuffer(data, kind.newbyteorder("<")).astype(kind)
     return values.reshape(shape)

@@ -1,10 +1,10 @@
-"""A client of the Open Inference Protocol (KServe v2): Triton, MLServer, KServe and launch.serve.
+"""Calls servers by the Open Inference Protocol (KServe v2): Triton, MLServer, launch.serve.
 
 client = open_inference_client.OpenInference("http", "localhost:8000", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 
-A model whose only input is called `examples` gets serialized tf.Examples. Any other model gets the
-features of the tf.Examples as tensors, by the names and shapes in its metadata.
+A model whose only input is named `examples` gets serialized tf.Examples. Any other model gets the
+features of the tf.Examples as tensors, with the names and shapes in the metadata of the model.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SIZE = "binary_data_size"
 
 
 class _Input(NamedTuple):
-    """An input of the server's model: its type and shape, -1 for any size."""
+    """An input of the server's model: its type, and its shape with -1 for any size."""
 
     dtype: tf.DType
     shape: Sequence[int]
 
 
 class OpenInference:
-    """A `protocol.Client`."""
+    """A client of the Open Inference Protocol; implements `protocol.Client`."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._http = http_calls.Http(scheme, address, secure)
@@ -44,33 +44,40 @@ class OpenInference:
         self._is_binary = False
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
-        # Servers of tensors have no signatures.
+        # This protocol has no signatures.
         rule = "be left out for a server at /v2, whose protocol has no signatures"
         is_default = call.signature == protocol.Call.signature
         checks.require(is_default, "--signature", rule, call.signature)
-        said = self._describe(call)
-        self._is_binary = _BINARY in said["extensions"]
-        self._inputs = {n: _Input(dtype, shape) for n, (dtype, shape) in said["inputs"].items()}
-        self._ranks = {name: len(shape) for name, (_, shape) in said["outputs"].items()}
-        outputs = {name: dtype for name, (dtype, _) in said["outputs"].items()}
+        metadata = self._describe(call)
+        self._is_binary = _BINARY in metadata["extensions"]
+        self._inputs = {n: _Input(dtype, shape) for n, (dtype, shape) in metadata["inputs"].items()}
+        self._ranks = {name: len(shape) for name, (_, shape) in metadata["outputs"].items()}
+        outputs = {name: dtype for name, (dtype, _) in metadata["outputs"].items()}
         return protocol.Metadata(
-            version=call.version or said["version"],
+            version=call.version or metadata["version"],
             inputs={call.signature: {inputs_lib.EXAMPLES: tf.string}},
             outputs={call.signature: outputs},
         )
 
     def _describe(self, call: protocol.Call) -> dict[str, Any]:
-        """Return what the server says about itself and the model."""
+        """Return the server's metadata of itself and of the model."""
         path = _make_path(call)
         server = self._http.exchange("GET", "/v2", None, call)
         model = self._http.exchange("GET", path, None, call)
         try:
-            extensions, said = json.loads(server.body).get("extensions", []), json.loads(model.body)
+            extensions, metadata = (
+                json.loads(server.body).get("extensions", []),
+                json.loads(model.body),
+            )
             return {
                 "extensions": list(map(str, extensions)),
-                "version": _find_newest(said.get("versions") or []),
-                "inputs": {str(own["name"]): _read_tensor(own) for own in said["inputs"]},
-                "outputs": {str(own["name"]): _read_tensor(own) for own in said["outputs"]},
+                "version": _find_newest(metadata.get("versions") or []),
+                "inputs": {
+                    str(tensor["name"]): _read_tensor(tensor) for tensor in metadata["inputs"]
+                },
+                "outputs": {
+                    str(tensor["name"]): _read_tensor(tensor) for tensor in metadata["outputs"]
+                },
             }
         except http_calls.MALFORMED as error:
             raise _odd_reply(path, model.body) from error
@@ -84,20 +91,23 @@ class OpenInference:
     ) -> dict[str, np.ndarray]:
         takes_examples = list(self._inputs) == [inputs_lib.EXAMPLES]
         if takes_examples:
-            # Triton calls it [rows, 1] if it joins requests.
+            # Triton expects [rows, 1] if it joins requests.
             shape = [len(examples), *self._inputs[inputs_lib.EXAMPLES].shape[1:]]
             arrays = {inputs_lib.EXAMPLES: _make_texts(examples).reshape(shape)}
         else:
             arrays = read_features(self._inputs, examples)
-        # JSON has no bytes, so that serialized examples have to be binary.
+        # JSON has no bytes, so serialized examples have to be binary tensors.
         body, size = _write_request(arrays, outputs, takes_examples or self._is_binary)
         headers = {} if size is None else {open_inference.SIZE_HEADER: str(size)}
         headers |= {} if size is None else {"Content-Type": "application/octet-stream"}
         path = f"{_make_path(call)}/infer"
         reply = self._http.exchange("POST", path, body, call, headers)
         try:
-            found = _read_reply(reply)
-            return {name: _drop_axis(own, self._ranks.get(name)) for name, own in found.items()}
+            arrays_by_name = _read_reply(reply)
+            return {
+                name: _drop_axis(array, self._ranks.get(name))
+                for name, array in arrays_by_name.items()
+            }
         except (*http_calls.MALFORMED, OverflowError) as error:
             raise _odd_reply(path, reply.body) from error
 
@@ -109,20 +119,22 @@ def _make_path(call: protocol.Call) -> str:
 
 
 def _find_newest(numbers: Sequence[Any]) -> str:
-    """Return the largest number; "" if the server has no numbers, and so no fixed versions."""
+    """Return the newest version; "" if the server has no versions, or versions without numbers."""
     texts = [str(number) for number in numbers]
     are_numbers = all(text.isdecimal() and text.isascii() and len(text) < 20 for text in texts)
     return max(texts, key=int) if texts and are_numbers else ""
 
 
-def _read_tensor(said: Mapping[str, Any]) -> tuple[tf.DType, list[int]]:
-    return open_inference.find_type(said["datatype"]), [int(size) for size in said["shape"]]
+def _read_tensor(description: Mapping[str, Any]) -> tuple[tf.DType, list[int]]:
+    return open_inference.find_type(description["datatype"]), [
+        int(size) for size in description["shape"]
+    ]
 
 
 def _odd_reply(path: str, body: bytes) -> checks.UserError:
-    given = body[:100].decode(errors="replace")
+    beginning = body[:100].decode(errors="replace")
     rule = f"answer {path} as the Open Inference Protocol says"
-    return checks.UserError(f"--server must {rule}, got {given!r}.")
+    return checks.UserError(f"--server must {rule}, got {beginning!r}.")
 
 
 def _make_texts(values: Sequence[bytes]) -> np.ndarray:
@@ -132,53 +144,62 @@ def _make_texts(values: Sequence[bytes]) -> np.ndarray:
 
 
 def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Return the features of serialized tf.Examples as tensors.
+    """Turn the features of serialized tf.Examples into tensors.
 
-    An input that no example has is left out, as the server may know its default. A list [B, L] is
-    padded, and an input `<name>/length` gets the number of values.
+    If no example has the feature of an input, the input is left out, because the server may know
+    its default. Lists are padded to the longest, and the input `<name>/length` gets their lengths.
 
     Args:
-      inputs: the inputs of the server's model by name.
-      examples: serialized tf.Examples [B].
+      inputs: {name: input of the server's model}.
+      examples: B serialized tf.Examples.
+
+    Returns:
+      {input: [B, ...]}.
 
     Raises:
       RefusedError: an example is malformed, or does not fit an input.
     """
     try:
-        rows = [tf.train.Example.FromString(bytes(each)).features.feature for each in examples]
-    except Exception as error:  # Of protobuf; its class differs between versions.
+        rows = [
+            tf.train.Example.FromString(bytes(example)).features.feature for example in examples
+        ]
+    except Exception as error:  # The class of this error differs between versions of protobuf.
         raise batches.RefusedError("Could not parse a serialized tf.Example") from error
     arrays: dict[str, np.ndarray] = {}
     lengths = {name: inputs_lib.length_name(name) for name in inputs}
     counts = {length for length in lengths.values() if length in inputs}
-    for name, wanted in inputs.items():
+    for name, model_input in inputs.items():
         if name in counts or not any(name in row for row in rows):
             continue
-        values = [_read_values(name, index, row, wanted) for index, row in enumerate(rows)]
+        values = [_read_values(name, index, row, model_input) for index, row in enumerate(rows)]
         if lengths[name] in inputs:
             arrays[lengths[name]] = np.array(list(map(len, values)), np.int64)
-            values = _pad_rows(values, wanted.dtype)
-        shape = _fixed_shape(name, wanted, values)
-        arrays[name] = _convert_feature(name, values, wanted.dtype).reshape([len(rows), *shape])
+            values = _pad_rows(values, model_input.dtype)
+        shape = _fixed_shape(name, model_input, values)
+        arrays[name] = _convert_feature(name, values, model_input.dtype).reshape(
+            [len(rows), *shape]
+        )
     return arrays
 
 
-def _read_values(name: str, index: int, row: Mapping[str, Any], wanted: _Input) -> list[Any]:
+def _read_values(name: str, index: int, row: Mapping[str, Any], model_input: _Input) -> list[Any]:
     """Return the values of a feature of one example."""
     feature = row.get(name)
     kind = feature.WhichOneof("kind") if feature is not None else None
     if feature is None or kind is None:
-        if -1 in wanted.shape[1:]:
-            return []  # A list may be absent.
+        if -1 in model_input.shape[1:]:
+            return []  # A list may be missing.
         raise batches.RefusedError(
-            f"example {index} lacks the feature {name!r}, as the server needs"
+            f"example {index} lacks the feature {name!r}, which the server needs"
         )
     expected = "int64_list"
-    if wanted.dtype == tf.string or wanted.dtype.is_floating:
-        expected = "bytes_list" if wanted.dtype == tf.string else "float_list"
+    if model_input.dtype == tf.string or model_input.dtype.is_floating:
+        expected = "bytes_list" if model_input.dtype == tf.string else "float_list"
     if kind != expected:
-        told = f"feature {name!r} of example {index} must be {wanted.dtype.name}, got a {kind}"
-        raise batches.RefusedError(told)
+        problem = (
+            f"feature {name!r} of example {index} must be {model_input.dtype.name}, got a {kind}"
+        )
+        raise batches.RefusedError(problem)
     return list(getattr(feature, kind).value)
 
 
@@ -188,17 +209,19 @@ def _pad_rows(values: Sequence[list[Any]], dtype: tf.DType) -> list[list[Any]]:
     return [[*row, *[padding] * (width - len(row))] for row in values]
 
 
-def _fixed_shape(name: str, wanted: _Input, values: Sequence[list[Any]]) -> list[int]:
-    """Return the shape of each row; at most one size may be open."""
+def _fixed_shape(name: str, model_input: _Input, values: Sequence[list[Any]]) -> list[int]:
+    """Return the shape of each row, in which at most one size was unknown."""
     sizes = {len(row) for row in values}
-    shape = list(wanted.shape[1:])
+    shape = list(model_input.shape[1:])
     if len(sizes) == 1 and shape.count(-1) == 1:
-        rest = math.prod(size for size in shape if size != -1)
-        shape[shape.index(-1)] = max(sizes) // rest if rest else 0
+        known_size = math.prod(size for size in shape if size != -1)
+        shape[shape.index(-1)] = max(sizes) // known_size if known_size else 0
     if sizes != {math.prod(shape)} or -1 in shape:
-        got = ", ".join(map(str, sorted(sizes)[:5]))
-        told = f"feature {name!r} must have the shape {shape} in each example, got {got} values"
-        raise batches.RefusedError(told)
+        counts = ", ".join(map(str, sorted(sizes)[:5]))
+        problem = (
+            f"feature {name!r} must have the shape {shape} in each example, got {counts} values"
+        )
+        raise batches.RefusedError(problem)
     return shape
 
 
@@ -230,50 +253,50 @@ def _write_request(
             described["data"] = _list_values(name, array)
         inputs.append(described)
     more = {"parameters": {"binary_data": True}} if is_binary else {}
-    asked = [{"name": name, **more} for name in outputs]
-    text = json.dumps({"inputs": inputs, "outputs": asked}).encode()
+    requested = [{"name": name, **more} for name in outputs]
+    text = json.dumps({"inputs": inputs, "outputs": requested}).encode()
     return b"".join([text, *pieces]), len(text) if is_binary else None
 
 
 def _list_values(name: str, array: np.ndarray) -> list[Any]:
     if array.dtype != object:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            told = f"feature {name!r} holds NaN or infinity, which JSON cannot hold"
-            raise batches.RefusedError(f"{told}, and the server takes no binary tensors")
+            problem = f"feature {name!r} holds NaN or infinity, which JSON cannot hold"
+            raise batches.RefusedError(f"{problem}, and the server takes no binary tensors")
         return array.ravel().tolist()
     try:
         return [value.decode() for value in array.ravel().tolist()]
     except UnicodeDecodeError as error:
-        told = f"feature {name!r} holds bytes that are not UTF-8, which JSON cannot hold"
-        raise batches.RefusedError(told) from error
+        problem = f"feature {name!r} holds bytes that are not UTF-8, which JSON cannot hold"
+        raise batches.RefusedError(problem) from error
 
 
 def _read_reply(reply: http_calls.Reply) -> dict[str, np.ndarray]:
     size = int(reply.headers.get(open_inference.SIZE_HEADER.lower(), len(reply.body)))
     rest = memoryview(reply.body)[size:]
-    found: dict[str, np.ndarray] = {}
-    for said in json.loads(reply.body[:size])["outputs"]:
-        dtype, shape = _read_tensor(said)
-        parameters = said.get("parameters") or {}
+    arrays: dict[str, np.ndarray] = {}
+    for output in json.loads(reply.body[:size])["outputs"]:
+        dtype, shape = _read_tensor(output)
+        parameters = output.get("parameters") or {}
         if _SIZE in parameters:
             piece, rest = rest[: parameters[_SIZE]], rest[parameters[_SIZE] :]
-            where = f"output {said['name']!r}"
-            found[said["name"]] = open_inference.read_binary(where, piece, dtype, shape)
+            where = f"output {output['name']!r}"
+            arrays[output["name"]] = open_inference.read_binary(where, piece, dtype, shape)
         else:
-            # MLServer sends bytes so.
+            # MLServer sends bytes as base64.
             is_encoded = parameters.get("content_type") == "base64"
-            found[said["name"]] = _read_data(said["data"], dtype, shape, is_encoded)
-    return found
+            arrays[output["name"]] = _read_data(output["data"], dtype, shape, is_encoded)
+    return arrays
 
 
 def _drop_axis(array: np.ndarray, rank: int | None) -> np.ndarray:
-    """Return [B, 1] as [B] if the metadata says so; MLServer adds the axis."""
+    """Turn [B, 1] into [B] if the metadata has no second axis, because MLServer adds one."""
     is_wider = rank is not None and array.ndim == rank + 1 and array.shape[-1] == 1
     return array.reshape(array.shape[:-1]) if is_wider else array
 
 
 def _read_data(data: Any, dtype: tf.DType, shape: Sequence[int], is_encoded: bool) -> np.ndarray:
-    # The protocol allows flat data as well as nested lists; the shape stands beside them.
+    # The protocol allows both flat and nested lists, so flatten them and apply the shape.
     flat: list[Any] = [data]
     while any(isinstance(value, list) for value in flat):
         flat = [part for value in flat for part in (value if isinstance(value, list) else [value])]

@@ -1,4 +1,4 @@
-"""Protects inputs and models from being overwritten by predictions.
+"""Keeps predictions from overwriting inputs and models.
 
 guard = protection.Protection(files=["data/train.csv"], model_dir="runs/adult")
 guard.check("out.csv")
@@ -18,9 +18,10 @@ from mtl.files import atomic, remote, storage
 from mtl.tools.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
-# Other files that a run writes.
+# Folders that a run writes besides its checkpoints.
 _FOLDERS = re.compile(r"clip_audit|cluster|eval.*|export")
-# From a file of an export to its saved_model.pb: it lies in variables/, assets/ or assets.extra/.
+# An export has saved_model.pb in its folder, and further files one level below, in variables/,
+# assets/ and assets.extra/. So a file of an export is at most two folders away from its root.
 _LEVELS = 2
 
 
@@ -29,11 +30,11 @@ class Protection:
     """Files and folders that a run needs.
 
     Attributes:
-      files: the files that are read: inputs, the data of the experiment, gin files.
+      files: the files that the command reads: inputs, the data of the experiment, gin files.
       model_dir: the folder of the run; outputs may lie there beside the files of the run.
-      where: the flag that names the output.
-      endings: the endings of names that outputs may have in `model_dir`.
-      anywhere: True if outputs may lie in other places, such as s3://bucket.
+      where: the flag of the output, for errors.
+      endings: the endings of names that outputs in `model_dir` may have.
+      anywhere: True if outputs may lie in object stores, such as s3://bucket.
     """
 
     files: Sequence[str] = ()
@@ -46,7 +47,7 @@ class Protection:
         """Fail if predictions in this file would overwrite an input or a part of a model.
 
         Raises:
-          UserError: names the file and its role.
+          UserError: the file must not be overwritten, or cannot be written.
         """
         is_remote = self.anywhere and remote.is_remote(output)
         exists = remote.exists if self.anywhere else storage.exists
@@ -60,7 +61,7 @@ class Protection:
         is_read = any(remote.fits(output, path) for path in self.files if is_remote)
         is_read = is_read or atomic.identity(output) in self._read
         require(not is_read, "not be an input")
-        # A pipe or a device is written through: nothing can be overwritten.
+        # Writing to a pipe or a device overwrites nothing.
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)
@@ -87,9 +88,10 @@ class Protection:
         rule = "not be a file of the run itself"
         in_own = run_directory.is_own(name) or (folders and _FOLDERS.fullmatch(folders[0]))
         checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
-        # Also of shards: predictions.jsonl-00000-of-00010.
+        # This also finds the ending in names of shards: predictions.jsonl-00000-of-00010.
         ending = re.match(r"\.(\w+?)s?(-|$)", os.path.splitext(path)[1])
-        fix = f"In {self.model_dir} it can end in {', '.join(f'.{one}' for one in self.endings)}."
+        endings = ", ".join(f".{name}" for name in self.endings)
+        fix = f"In {self.model_dir} it can end in {endings}."
         is_output = ending is not None and ending.group(1) in self.endings
         checks.require(is_output, self.where, rule, output, fix)
 

@@ -1,4 +1,4 @@
-"""Calls of a server, its metadata of a model, and the interface of clients.
+"""Describes calls of a server, the server's metadata of a model, and the interface of clients.
 
 call = protocol.Call(model="income", version="canary", deadline_secs=5)
 """
@@ -19,11 +19,11 @@ _MOST_SECS = 10**6
 
 
 class TransientError(Exception):
-    """An attempt failed for a reason that may pass: overload, a restart, the network."""
+    """An attempt failed for a temporary reason: overload, a restart, or the network."""
 
 
 class ErrorReplyError(TransientError):
-    """The server has answered that it failed."""
+    """The server answered with an error of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class Call:
     """The model to call, with time limit and retries.
 
     Attributes:
-      model: its name on the server.
-      signature: one that takes serialized tf.Examples.
-      version: a number, or a label such as canary; "" is the newest when the client connects.
-        A number or the newest stays the same for all calls, whatever the server loads meanwhile.
+      model: the name of the model on the server.
+      signature: the name of a signature that takes serialized tf.Examples.
+      version: a number, or a label such as canary; "" for the newest version. If it is not a label,
+        all calls use the same version, even if the server loads a newer version meanwhile.
       deadline_secs: the time limit of an attempt, from the first byte sent to the last received.
-      retries: the number of repetitions after failures that may pass. The waits are 0.2, 0.4, 0.8
+      retries: the number of further attempts after temporary failures. The waits are 0.2, 0.4, 0.8
         ... seconds, each randomly lengthened by up to a half.
     """
 
@@ -51,7 +51,8 @@ class Call:
             is_text = not re.search("[\ud800-\udfff]", text)
             checks.require(is_text, f"--{flag}", "be text", text)
         checks.require(bool(self.model), "--model_name", "name a model of the server", self.model)
-        fits = self.is_label or int(self.version or 0) < 2**63
+        # Python refuses to convert thousands of digits.
+        fits = self.is_label or (len(self.version) < 20 and int(self.version or 0) < 2**63)
         checks.require(fits, "--model_version", "be a label or below 2^63", self.version)
         checks.positive("--deadline_secs", self.deadline_secs)
         is_bound = self.deadline_secs <= _MOST_SECS
@@ -66,7 +67,13 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """A server's metadata of a model: {signature: {input or output: dtype}} and its version."""
+    """A server's metadata of a model.
+
+    Attributes:
+      version: the version of the model.
+      inputs: {signature: {input: type}}.
+      outputs: {signature: {output: type}}.
+    """
 
     version: str
     inputs: Mapping[str, Mapping[str, tf.DType]]
@@ -74,7 +81,7 @@ class Metadata:
 
 
 class Client(Protocol):
-    """One of the protocols. Methods raise TransientError, RefusedError or UserError."""
+    """A client of one protocol. Methods raise TransientError, RefusedError or UserError."""
 
     def metadata(self, call: Call) -> Metadata:
         """Return the server's metadata of `call.model`."""
@@ -82,12 +89,12 @@ class Client(Protocol):
     def predict(
         self, call: Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """Return the named outputs for serialized tf.Examples [B].
+        """Return outputs of the model for serialized tf.Examples.
 
         Args:
           call: the model, with the time limit of an attempt.
           input_name: the input that takes tf.Examples.
-          examples: serialized tf.Examples [B].
+          examples: B serialized tf.Examples.
           outputs: the names of the outputs.
 
         Returns:

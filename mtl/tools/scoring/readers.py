@@ -1,4 +1,4 @@
-"""Rows of CSV, JSON lines, Parquet and TFRecord files as serialized tf.Examples.
+"""Reads rows of CSV, JSON lines, Parquet and TFRecord files as serialized tf.Examples.
 
 reader = readers.Reader(spec=spec, batch_size=512, keep=["id"])
 for chunk in reader.chunks(["in/part-0.csv.gz"]):
@@ -21,51 +21,55 @@ FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
 
 
 def find_format(path: str, format_name: str) -> str:
-    """Return the format of a file: `format_name`, or for "auto" the one that its name ends in.
+    """Return the format of a file.
+
+    Args:
+      path: the path of the file.
+      format_name: the format; "auto" to tell it from the name of the file.
 
     Raises:
-      UserError: the ending is unknown.
+      UserError: the format is "auto", and the ending of the name is unknown.
     """
     if format_name != "auto":
         return format_name
     if arrow.find_ending(path) in arrow.ENDINGS:
         return "parquet"
-    found, fix = writers.format_in(path), "Or set --input_format."
-    if found is None:
+    name_format, fix = writers.format_in(path), "Or set --input_format."
+    if name_format is None:
         checks.fail("--input", "name its format, such as .csv", path, fix)
-    return found
+    return name_format
 
 
 class Format(Protocol):
-    """One of the formats of input."""
+    """Reads files of one format."""
 
     def check(self, path: str) -> None:
         """Fail if the beginning of a file shows that its rows lack a field."""
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Return the rows of files in order; an empty file has an empty chunk, or none."""
+        """Yield the rows of files in order; an empty file yields an empty chunk or nothing."""
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk and its kept fields."""
+        """Return the examples of a chunk, and the fields that are written beside predictions."""
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """Return an error for the first row that a model must refuse; "" if none is found."""
+        """Return an error for the first wrong row of a chunk; "" if no row is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads files of any of the formats; ".gz" is decompressed.
+    """Reads files of all formats; files that end in ".gz" are decompressed.
 
-    Each JSON line holds an object with a value or a list for each feature; null means absent. The
-    reader ignores all fields that are neither features nor kept, so labels may be present.
+    Each line of JSON has an object with a value or a list for each feature; null means that the
+    value is missing. The reader ignores other fields, such as labels, unless `keep` names them.
 
     Attributes:
-      spec: the features; without it, TFRecord files pass unchanged and others are refused.
-      settings: a source such as `csv.Csv`, whose delimiter, columns and so on apply to files of
-        its format. With an `ImageFiles` around it, rows name files as in training.
+      spec: the features. Without a spec, the reader only takes TFRecord files.
+      settings: a source such as `csv.Csv`, whose delimiter, columns and other settings apply to
+        files of its format. If it is in an `ImageFiles`, rows name image files, as in training.
       batch_size: the number of rows that the model gets at a time.
-      keep: fields, features or others, to return with the predictions, such as ids.
-      format_name: csv, jsonl, parquet or tfrecord; auto goes by the file's name.
+      keep: fields to return with the predictions, such as ids; they need not be features.
+      format_name: csv, jsonl, parquet or tfrecord; "auto" to tell it from the name of each file.
     """
 
     spec: spec_lib.Spec | None
@@ -80,13 +84,13 @@ class Reader:
         checks.unique("--keep", self.keep)
 
     def find(self, patterns: Sequence[str]) -> list[str]:
-        """Return the files that match, each once.
+        """Return the files that match patterns, each file once.
 
         Raises:
           UserError: a pattern matches no file, or the format of a file is unknown.
         """
-        found = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
-        paths = list(dict.fromkeys(found))
+        matches = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
+        paths = list(dict.fromkeys(matches))
         for path in paths:
             if self._find_format(path) != "tfrecord" and self.spec is None:
                 fix = "Add the --model_dir or --gin_file that describes its fields."
@@ -97,7 +101,7 @@ class Reader:
         """Fail if the beginning of a file shows that its rows lack a field.
 
         Raises:
-          UserError: names file and field.
+          UserError: a field is missing.
         """
         for path in paths:
             self._formats[self._find_format(path)].check(path)
@@ -108,33 +112,33 @@ class Reader:
         Raises:
           UserError: a file cannot be read.
         """
-        for format_name, some in itertools.groupby(paths, self._find_format):
-            waiting, last = list(some), None
+        for format_name, group in itertools.groupby(paths, self._find_format):
+            waiting, last_path = list(group), None
             for chunk in self._formats[format_name].chunks(list(waiting)):
-                # A format may have no chunk for a file without rows, which still gets an output.
-                while chunk.path != last:
-                    last = waiting.pop(0)
-                    if chunk.path != last:
-                        yield batches.Chunk(path=last, numbers=(), rows=())
+                # A format may skip a file without rows, but this file still needs an output.
+                while chunk.path != last_path:
+                    last_path = waiting.pop(0)
+                    if chunk.path != last_path:
+                        yield batches.Chunk(path=last_path, numbers=(), rows=())
                 yield chunk
             for path in waiting:
                 yield batches.Chunk(path=path, numbers=(), rows=())
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk and its kept fields; threads may call it in parallel.
+        """Return the examples of a chunk and the fields of `keep`. This method is thread-safe.
 
         Raises:
-          UserError: a row is malformed; names file and line.
+          UserError: a row is malformed.
         """
         return self._formats[self._find_format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Return why a model refused a chunk: the wrong row, if it is found."""
+        """Return why a model refused a chunk: the first wrong row if possible."""
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"
-        found = self._formats[format_name].problem(chunk)
-        return found or f"{where}: the model refused them: {error}"
+        problem = self._formats[format_name].problem(chunk)
+        return problem or f"{where}: the model refused them: {error}"
 
     def _find_format(self, path: str) -> str:
         return find_format(path, self.format_name)
@@ -144,10 +148,10 @@ class Reader:
         features = self.spec and dataclasses.replace(
             self.spec,
             labels={},
-            # A default of a label that is gone would be a default of no field.
+            # A spec may not have defaults for fields that it lacks, such as the removed labels.
             defaults={k: v for k, v in self.spec.defaults.items() if k in self.spec.features},
         )
-        # Any: without a spec there are TFRecords alone.
+        # The type is Any because `spec` is None if all files are TFRecords.
         common: dict[str, Any] = {
             "spec": features,
             "keep": self.keep,

@@ -1,4 +1,4 @@
-"""TFRecords of tf.Examples, which a model reads unchanged.
+"""Reads TFRecords of tf.Examples, which a model gets unchanged.
 
 for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
 """
@@ -23,13 +23,13 @@ from mtl.tools.scoring import batches, image_rows
 _SPLIT = "input"
 _TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
-# For unknown records: a list of any length is never required.
+# The spec for records with unknown fields: a list of any length may be missing in a record.
 _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
-    """A `readers.Format`."""
+    """Reads TFRecords; implements `readers.Format`."""
 
     spec: spec_lib.Spec | None
     keep: Sequence[str]
@@ -38,14 +38,14 @@ class Records:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        del path  # No row tells of another.
+        del path  # Each record has its own fields, so the first record says nothing about others.
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         path = paths[0]
         try:
-            for path, read in self._make_source(paths).by_file(_SPLIT):
+            for path, file_records in self._make_source(paths).by_file(_SPLIT):
                 first = 0
-                while rows := list(itertools.islice(read, self.batch_size)):
+                while rows := list(itertools.islice(file_records, self.batch_size)):
                     numbers = range(first, first + len(rows))
                     yield batches.Chunk(path=path, numbers=numbers, rows=rows)
                     first += len(rows)
@@ -54,11 +54,11 @@ class Records:
             raise checks.UserError(self._explain_unreadable(unread, error)) from error
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        kept = self._kept(chunk) if self.keep else {}
-        # If training reads another format, TFRecords hold the serialized inputs of the model.
+        extra = self._kept(chunk) if self.keep else {}
+        # If training reads another format, TFRecords have images instead of the paths of images.
         if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
-            return batches.Batch(examples=chunk.rows, kept=kept)
-        return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=kept)
+            return batches.Batch(examples=chunk.rows, kept=extra)
+        return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
         for number, record in zip(chunk.numbers, chunk.rows, strict=True):
@@ -80,18 +80,22 @@ class Records:
         return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
 
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
-        """Read by TensorFlow if every record has one value of each field, else by record."""
+        """Return the fields of `keep` for each record.
+
+        TensorFlow reads all records at once if each has one value for each field. Otherwise, Python
+        reads record by record.
+        """
         located = zip(chunk.numbers, chunk.rows, strict=True)
         first = self._read_features(chunk.path, *next(located))
         kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
         if all(kind for _, kind in kinds):
             try:
-                # [B] examples at once, outside of Python's lock.
+                # This parses all B examples at once, outside of Python's global lock.
                 parsed = _make_parser(kinds)(np.asarray(chunk.rows, object))
                 return {name: parsed[name].numpy() for name in self.keep}
             except source.list_refusals():
                 pass
-        features = [first, *(self._read_features(chunk.path, *one) for one in located)]
+        features = [first, *(self._read_features(chunk.path, *record) for record in located)]
         return {name: [_read_value(row[name]) for row in features] for name in self.keep}
 
     def _read_features(

@@ -1,4 +1,4 @@
-"""Models on a server: TensorFlow Serving's gRPC or REST, or the Open Inference Protocol.
+"""Calls models on a server: TensorFlow Serving's gRPC or REST, or the Open Inference Protocol.
 
 model = remote.connect_server("localhost:8500", protocol.Call(model="income", deadline_secs=5))
 call = protocol.Call(model="income", version="canary")
@@ -24,33 +24,39 @@ from mtl.tools.scoring import access, batches, local, open_inference_client, pro
 
 Result = TypeVar("Result")
 
-# The first wait before another attempt, in seconds; it doubles each time.
+# The wait before the second attempt, in seconds. The wait doubles with each further attempt.
 _WAIT_SECS = 0.2
 
 
 class Remote:
-    """A signature of a model on a server."""
+    """Predicts with a signature of a model on a server."""
 
     def __init__(self, client: protocol.Client, call: protocol.Call, server: str):
         """Ask the server for the model's signatures and its version.
+
+        Args:
+          client: the client of the server.
+          call: the model, and how to call it.
+          server: the address, for errors.
 
         Raises:
           UserError: the server does not answer, or it has no such model or signature.
         """
         self._client, self._server = client, server
         try:
-            found = self._try_again(call, lambda: client.metadata(call))
+            metadata = self._try_again(call, lambda: client.metadata(call))
         except batches.RefusedError as error:
-            said = f"--server does not serve {call.model!r}: {error}".rstrip(".")
-            raise checks.UserError(f"{said}.") from error
-        self._input = local.input_of(call.signature, found.inputs)
-        self._outputs = dict(sorted(found.outputs[call.signature].items()))
+            problem = f"--server does not serve {call.model!r}: {error}".rstrip(".")
+            raise checks.UserError(f"{problem}.") from error
+        self._input = local.input_of(call.signature, metadata.inputs)
+        self._outputs = dict(sorted(metadata.outputs[call.signature].items()))
         rule = "have an output"
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
-        # The version stays: a server that loads another one meanwhile would mix predictions of two.
-        self._call = call if call.is_label else dataclasses.replace(call, version=found.version)
+        # Always call the same version. Otherwise, if the server loads a new version meanwhile, the
+        # predictions of two versions would be mixed.
+        self._call = call if call.is_label else dataclasses.replace(call, version=metadata.version)
         self.digest = ""
-        # A server of KServe's protocol may have no versions.
+        # With the Open Inference Protocol, a model may have no versions.
         version = f"version {self._call.version} " if self._call.version else ""
         self.identity = f"{call.model} {version}{call.signature}"
 
@@ -67,7 +73,8 @@ class Remote:
             try:
                 return attempt()
             except protocol.TransientError:
-                # At random, so that clients that failed together do not all come back together.
+                # Wait for a random time, so that clients that failed together do not all return at
+                # the same time.
                 time.sleep(_WAIT_SECS * 2**wait * random.uniform(1, 1.5))
         try:
             return attempt()
@@ -75,41 +82,42 @@ class Remote:
             rule = f"--server must answer within {call.deadline_secs:g} seconds"
             if isinstance(error, protocol.ErrorReplyError):
                 rule = "--server must answer without an error"
-            tried = f"{call.retries + 1} attempts failed: {error}."
-            raise checks.UserError(f"{rule}, got {self._server!r}. {tried}") from error
+            attempts = f"{call.retries + 1} attempts failed: {error}."
+            raise checks.UserError(f"{rule}, got {self._server!r}. {attempts}") from error
 
 
 def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
-    """Return an output as an array of the type in the server's metadata; fail if it differs."""
+    """Return an output as an array; fail unless it has the type in the server's metadata."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
-    # NumPy would turn None into NaN, and "1" into a number.
+    # With a type of numbers, NumPy would turn None into NaN, and "1" into 1.
     array = values if isinstance(values, np.ndarray) else np.array(values, object)
     if array.dtype != object:
         checks.require(tf.as_dtype(array.dtype) == dtype, where, rule, array.dtype.name)
         return array
     kinds = _list_kinds(dtype)
-    others = [value for value in array.ravel().tolist() if type(value) not in kinds]
-    checks.require(not others, where, rule, next(iter(others), None))
+    misfits = [value for value in array.ravel().tolist() if type(value) not in kinds]
+    checks.require(not misfits, where, rule, next(iter(misfits), None))
     return _fit_values(array, dtype, where)
 
 
-def _fit_values(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
-    """Return Python values in the promised type; fail for values out of its range."""
-    if dtype == tf.bool or not found.size or not (dtype.is_floating or dtype.is_integer):
-        return found.astype(dtype.as_numpy_dtype)
-    values = [value for value in found.ravel().tolist() if abs(value) < math.inf]
+def _fit_values(array: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
+    """Turn an array of Python values into a type; fail for values out of its range."""
+    if dtype == tf.bool or not array.size or not (dtype.is_floating or dtype.is_integer):
+        return array.astype(dtype.as_numpy_dtype)
+    values = [value for value in array.ravel().tolist() if abs(value) < math.inf]
     for value in (min(values, default=0), max(values, default=0)):
         checks.require(_fits_type(value, dtype), where, f"hold {dtype.name}", value)
-    return found.astype(dtype.as_numpy_dtype)
+    return array.astype(dtype.as_numpy_dtype)
 
 
 def _fits_type(value: float, dtype: tf.DType) -> bool:
     if dtype.is_integer:
         return dtype.min <= value <= dtype.max
     try:
-        # Written in few digits, the largest number is slightly larger, and rounds back.
+        # With few digits, the largest number of a type may be written as a slightly larger number,
+        # which rounds back to the largest number.
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))
     except OverflowError:
@@ -117,7 +125,7 @@ def _fits_type(value: float, dtype: tf.DType) -> bool:
 
 
 def _list_kinds(dtype: tf.DType) -> set[type]:
-    """Return the types of Python, as JSON gives them, that hold values of a type of TensorFlow."""
+    """Return the Python types that JSON uses for values of a TensorFlow type."""
     if dtype == tf.string:
         return {bytes}
     if dtype == tf.bool:
@@ -128,16 +136,17 @@ def _list_kinds(dtype: tf.DType) -> set[type]:
 def connect_server(
     server: str, call: protocol.Call, secure: access.Access = access.ANYONE
 ) -> Remote:
-    """Return a model on `server`.
+    """Connect to a model on a server.
 
     Args:
-      server: HOST:PORT for gRPC, http://HOST:PORT or https://HOST:PORT for REST, the same with /v2
-        behind it for the Open Inference Protocol.
+      server: HOST:PORT for gRPC, http://HOST:PORT or https://HOST:PORT for REST; with /v2 after the
+        port for the Open Inference Protocol.
       call: the model, and how to call it.
       secure: TLS and token.
 
     Raises:
-      UserError: as `Remote`; or the address is malformed, or packages of gRPC are missing.
+      UserError: the address is malformed, packages for gRPC are missing, the server does not
+        answer, or it has no such model or signature.
     """
     match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)(/v2)?/?", server)
     rule = "be HOST:PORT for gRPC, http://HOST:PORT for REST, or http://HOST:PORT/v2 for KServe"

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST interface.
+"""Calls servers by TensorFlow Serving's REST interface.
 
 client = rest.Rest("http", "localhost:8501", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Rest:
-    """A `protocol.Client`."""
+    """A client of the REST interface; implements `protocol.Client`."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._http = http_calls.Http(scheme, address, secure)
@@ -38,15 +38,15 @@ class Rest:
         examples: Sequence[bytes],
         outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        # TensorFlow Serving takes bytes only so: JSON holds Unicode.
+        # JSON has no bytes, so TensorFlow Serving takes them as base64.
         encoded = [{"b64": base64.b64encode(example).decode()} for example in examples]
         request = {"signature_name": call.signature, "inputs": {input_name: encoded}}
 
         def read(answer: Any) -> dict[str, Any]:
-            found = answer["outputs"]
-            # For a signature with one output the server sends the bare value.
-            found = found if isinstance(found, dict) else dict.fromkeys(outputs[:1], found)
-            return {name: _decode_values(values) for name, values in found.items()}
+            named = answer["outputs"]
+            # If a signature has one output, the server sends its value without the name.
+            named = named if isinstance(named, dict) else dict.fromkeys(outputs[:1], named)
+            return {name: _decode_values(values) for name, values in named.items()}
 
         return self._ask_server("POST", f"{_make_path(call)}:predict", request, call, read)
 
@@ -64,8 +64,8 @@ class Rest:
             return read(json.loads(reply.body))
         except http_calls.MALFORMED as error:
             rule = f"answer {path} as TensorFlow Serving does"
-            given = reply.body[:100].decode(errors="replace")
-            raise checks.UserError(f"--server must {rule}, got {given!r}.") from error
+            beginning = reply.body[:100].decode(errors="replace")
+            raise checks.UserError(f"--server must {rule}, got {beginning!r}.") from error
 
 
 def _read_metadata(answer: Any) -> protocol.Metadata:
@@ -97,7 +97,7 @@ def _read_types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
 
 
 def _decode_values(values: Any) -> Any:
-    """Decode strings: {"b64": ...} if an output's name ends in "_bytes", else text."""
+    """Turn texts into bytes: {"b64": ...}, as in outputs named "..._bytes", or plain texts."""
     if isinstance(values, list):
         return [_decode_values(value) for value in values]
     if isinstance(values, dict):

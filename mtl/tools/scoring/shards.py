@@ -1,7 +1,7 @@
 """Predicts file by file, and skips files whose predictions exist.
 
-made = shards.plan_shards(["in/a.csv", "in/b.csv"], "out", "jsonl")
-shards.score_shards(made, reader, model)
+plan = shards.plan_shards(["in/a.csv", "in/b.csv"], "out", "jsonl")
+shards.score_shards(plan, reader, model)
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Plan:
     """The input files of each output file.
 
     Attributes:
-      inputs: the files that are read.
-      output: the file that holds all predictions, None for standard output; or the folder that
-        gets a file for each input.
+      inputs: the files with rows.
+      output: the file for all predictions, None for standard output; or the folder that gets a file
+        for each input.
       format_name: the format of the outputs.
       is_folder: True if `output` is a folder.
+      guard: the files besides the inputs that outputs must not overwrite.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
-      guard: protects other files than the inputs from outputs.
     """
 
     inputs: Sequence[str]
@@ -46,7 +46,7 @@ class Plan:
     escape_formulas: bool = False
 
     def __post_init__(self):
-        rule = "come with CSV, as no other format has formulas"
+        rule = "come with CSV, as other formats have no formulas"
         fits = self.format_name == "csv" or not self.escape_formulas
         checks.require(fits, "--escape_formulas", rule, self.format_name)
         # An output that is also an input would count as done, or overwrite the input.
@@ -57,21 +57,25 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """The output folder; only if the output is a folder."""
+        """The output folder. Use this only if the output is a folder."""
         return cast(str, self.output)
 
     def shards(self) -> dict[str | None, list[str]]:
-        """Return {output file: the inputs whose predictions it holds}."""
+        """Return {output file: its inputs}.
+
+        Raises:
+          UserError: two inputs would have the same output.
+        """
         if not self.is_folder:
             return {self.output: list(self.inputs)}
-        found: dict[str | None, list[str]] = {}
+        inputs_of: dict[str | None, list[str]] = {}
         for path in self.inputs:
             name = writers.rename_output(os.path.basename(path), self.format_name)
-            found.setdefault(os.path.join(self.folder, name), []).append(path)
-        for output, paths in found.items():
-            rule = f"lead to different names in {self.output}"
-            checks.require(len(paths) == 1, "--input", rule, paths, f"All lead to {output!r}.")
-        return found
+            inputs_of.setdefault(os.path.join(self.folder, name), []).append(path)
+        for output, paths in inputs_of.items():
+            rule = f"have different names, as each gets an output in {self.output}"
+            checks.require(len(paths) == 1, "--input", rule, paths, f"All would get {output!r}.")
+        return inputs_of
 
 
 def plan_shards(
@@ -83,19 +87,19 @@ def plan_shards(
 ) -> Plan:
     """Choose the output file of each input.
 
-    `output` is a folder if it ends in "/", is one already, or its name has no ending while there
-    are several inputs.
+    `output` is a folder if it ends in "/" or is an existing folder. If there are several inputs, it
+    is also a folder if its name has no ending.
 
     Args:
       inputs: the files with rows.
       output: a file or a folder; None for standard output.
-      format_name: the format of the outputs; "auto" goes by the names of the files.
-      guard: protects other files than the inputs from outputs.
+      format_name: the format of the outputs; "auto" to tell it from the names of the files.
+      guard: the files besides the inputs that outputs must not overwrite.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
 
     Raises:
-      UserError: two inputs have the same name, an output is an input or something else that
-        `guard` keeps, or the ending of the output's name is an unknown format.
+      UserError: two inputs have the same name, an output would overwrite an input or a file of
+        `guard`, or the ending of the output's name is unknown.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
     output = output and output.removeprefix("file://")
@@ -103,8 +107,8 @@ def plan_shards(
     if output is not None and not is_folder:
         writers.check_name(output, format_name)
     if format_name == "auto":
-        named = inputs[0] if is_folder and inputs else output
-        format_name = (named and writers.format_in(named)) or "jsonl"
+        example = inputs[0] if is_folder and inputs else output
+        format_name = (example and writers.format_in(example)) or "jsonl"
     return Plan(
         inputs=inputs,
         output=output,
@@ -125,75 +129,75 @@ def _is_folder(output: str, num_inputs: int) -> bool:
 def score_shards(
     made: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
 ) -> tuple[int, int]:
-    """Score the files without predictions; an output appears when it is complete.
+    """Predict the rows of all files that have no predictions yet.
 
-    An output in a folder is done if its input has not changed since it was read. The first
-    predictions come before the first write.
+    An output appears when it is complete. In a folder, an output is skipped if it exists and its
+    input has not changed since it was read.
 
     Args:
       made: the inputs of each output.
-      reader: reads the inputs.
-      model: predicts; several threads call it at a time.
-      concurrency: how many batches are at work at a time.
+      reader: the reader of the inputs.
+      model: the model, which several threads call at a time.
+      concurrency: the number of batches in progress.
 
     Returns:
-      The numbers of rows that were scored and of files that were done already.
+      The number of predicted rows, and the number of skipped outputs.
 
     Raises:
-      UserError: on a malformed row, a model that does not answer, an output that cannot be
-        written, inputs without a row, or a folder that holds predictions of another model, of
-        other files or with other settings.
+      UserError: a row is malformed, the model does not answer, an output cannot be written, the
+        inputs have no rows, or the folder has predictions of another model, of other files or with
+        other settings.
     """
     shards = made.shards()
     note = _claim_folder(made, reader, model) if made.is_folder else None
-    due = _list_due(shards, note)
-    outputs = {path: output for output, inputs in due.items() for path in inputs}
+    pending = _list_due(shards, note)
+    outputs = {path: output for output, inputs in pending.items() for path in inputs}
     reader.check(list(outputs))
     make_block = blocks.find_maker(made.format_name, made.escape_formulas)
     score = functools.partial(_score_chunk, reader, model, make_block)
-    seen: dict[str, Any] = {}
-    chunks = _observe_chunks(reader, outputs, seen) if note else reader.chunks(list(outputs))
+    states: dict[str, Any] = {}
+    chunks = _observe_chunks(reader, outputs, states) if note else reader.chunks(list(outputs))
     scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
-        # Nothing is written before it: a model that is not there leaves no folder behind.
-        first = _first_rows(scored)
-        # With some outputs done, the rest may well be without rows.
-        if due and len(due) == len(shards):
-            _require_row(made, first)
-        every = itertools.chain(first, scored)
+        # Predict the first rows before writing, so that a missing model leaves no folder behind.
+        first_results = _first_rows(scored)
+        # If some outputs are done, the other inputs may all be empty.
+        if pending and len(pending) == len(shards):
+            _require_row(made, first_results)
+        results = itertools.chain(first_results, scored)
         if note is None:
-            rows = _write_outputs(made, outputs, every)
+            rows = _write_outputs(made, outputs, results)
         else:
-            with note.held(cast(list[str], list(due))):
+            with note.held(cast(list[str], list(pending))):
                 rows = _write_outputs(
-                    made, outputs, every, lambda out, path: note.finish(out, seen[path])
+                    made, outputs, results, lambda out, path: note.finish(out, states[path])
                 )
-    return rows, len(shards) - len(due)
+    return rows, len(shards) - len(pending)
 
 
-def _claim_folder(made: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
-    """Return the note of a folder on the model and inputs of its predictions."""
+def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
+    """Return the note for the folder of a plan."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
-    # Notes of old folders lack this setting.
-    facts["escape_formulas"] = made.escape_formulas or None
-    # In a folder every output has a name.
-    return claim.Claim(made.folder, facts, cast(dict[str, list[str]], made.shards()))
+    # Notes of old versions have no such setting, which counts as None.
+    facts["escape_formulas"] = plan.escape_formulas or None
+    # In a folder, no output is None.
+    return claim.Claim(plan.folder, facts, cast(dict[str, list[str]], plan.shards()))
 
 
 def _list_due(
     shards: Mapping[str | None, list[str]], note: claim.Claim | None
 ) -> dict[str | None, list[str]]:
-    """Return the outputs that are not there yet, with their inputs."""
+    """Return the outputs that still have to be made, with their inputs."""
     return {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
 
 
 def _observe_chunks(
-    reader: readers.Reader, paths: Iterable[str], seen: dict[str, Any]
+    reader: readers.Reader, paths: Iterable[str], states: dict[str, Any]
 ) -> Iterator[batches.Chunk]:
-    """Yield the chunks of files; `seen` gets the state of each file before it is read."""
+    """Yield the chunks of files, and put the state of each file into `seen` before reading it."""
     for path in paths:
-        seen[path] = claim.observe(path)
+        states[path] = claim.observe(path)
         yield from reader.chunks([path])
 
 
@@ -201,39 +205,43 @@ _Scored = tuple[batches.Chunk, blocks.Block]
 
 
 def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
-    """Return the results up to the first chunk that holds a row."""
-    first = []
+    """Return the results up to the first chunk that has rows."""
+    results = []
     for chunk, block in scored:
-        first.append((chunk, block))
+        results.append((chunk, block))
         if chunk.numbers:
             break
-    return first
+    return results
 
 
-def _require_row(made: Plan, first: Sequence[_Scored]) -> None:
-    some = any(chunk.numbers for chunk, _ in first)
-    checks.require(some, "--input", "hold a row", list(made.inputs))
+def _require_row(plan: Plan, results: Sequence[_Scored]) -> None:
+    has_row = any(chunk.numbers for chunk, _ in results)
+    checks.require(has_row, "--input", "hold a row", list(plan.inputs))
 
 
 def _write_outputs(
-    made: Plan,
+    plan: Plan,
     outputs: Mapping[str, str | None],
     scored: Iterable[_Scored],
     finish: Callable[[Any, str], None] = lambda output, path: None,
 ) -> int:
-    """Write each {input: output}, and return the number of rows.
+    """Write all outputs, and return the number of rows.
 
-    `finish` is called for each complete output, with its last input.
+    Args:
+      plan: the plan, with the format of the outputs.
+      outputs: {input: its output}.
+      scored: chunks in the order of the inputs, with their predictions.
+      finish: called with each complete output and its last input.
     """
     rows = 0
     count = len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
-        # Chunks come in the order of the files, so each output is opened once.
+        # Chunks come in the order of the inputs, so each output is opened only once.
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {count}")
             path = ""
-            with writers.open_writer(output, made.format_name) as write:
+            with writers.open_writer(output, plan.format_name) as write:
                 for chunk, block in of_file:
                     write(block)
                     rows, path = rows + len(chunk.rows), chunk.path
@@ -248,7 +256,7 @@ def _score_chunk(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """Return a chunk and its block of predictions; threads may call it in parallel."""
+    """Return a chunk and its block of predictions. This function is thread-safe."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

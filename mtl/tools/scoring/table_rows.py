@@ -1,4 +1,4 @@
-"""Parquet, other tables and spreadsheets as serialized tf.Examples, as training reads them.
+"""Reads Parquet, other tables and spreadsheets as training does, as serialized tf.Examples.
 
 for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["in.parquet"]): ...
 """
@@ -17,7 +17,7 @@ from mtl.tools.scoring import batches, image_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tables:
-    """A `readers.Format`. Memory holds one row group of a file at a time."""
+    """Reads tables; implements `readers.Format`. Memory holds one row group of a file at a time."""
 
     spec: spec_lib.Spec
     keep: Sequence[str]
@@ -34,15 +34,15 @@ class Tables:
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             self.check(path)
-            # Each column once, as a kept one may be a feature too.
+            # List each column once, because a column of `keep` may also be a feature.
             columns, row = list(dict.fromkeys([*self._feature_columns.values(), *self.keep])), 0
             for part in self._open(path)[1]:
                 table = arrow.read_part(path, part, columns)
                 for start in range(0, len(table), self.batch_size):
-                    some = table.slice(start, self.batch_size)
-                    numbers = range(row, row + len(some))
-                    yield batches.Chunk(path=path, numbers=numbers, rows=some)
-                    row += len(some)
+                    rows = table.slice(start, self.batch_size)
+                    numbers = range(row, row + len(rows))
+                    yield batches.Chunk(path=path, numbers=numbers, rows=rows)
+                    row += len(rows)
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
@@ -50,15 +50,15 @@ class Tables:
         fields, first = self.spec.feature_fields, chunk.numbers[0]
         rows = arrow.to_table(chunk.path, table, self._feature_columns, fields, cells, first)
         columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
-        kept = {name: table[name].to_pylist() for name in self.keep}
-        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
+        extra = {name: table[name].to_pylist() for name in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
         del chunk  # `parse` has already reported all mistakes of a row.
         return ""
 
     def _open(self, path: str) -> Any:
-        # A file of any name is Parquet with --input_format parquet.
+        # With --input_format parquet, files with other endings are Parquet, too.
         kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
         return arrow.open_file(path, kind, self._arrow_source.sheet if self._arrow_source else "")
 

@@ -1,4 +1,4 @@
-"""Predictions as JSON lines, CSV, Parquet or TFRecords: files that appear when they are complete.
+"""Writes predictions as JSON lines, CSV, Parquet or TFRecords; a file appears when it is complete.
 
 with writers.open_writer("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
@@ -26,36 +26,41 @@ from mtl.tools.scoring import blocks
 Write = Callable[[blocks.Block], None]
 
 FORMATS = tuple(blocks.MAKERS)
-# Also of shards: predictions.jsonl-00000-of-00010.
+# This also finds the format in names of shards: predictions.jsonl-00000-of-00010.
 _IN_NAME = re.compile(r"\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)")
 _TEXTS = ("csv", "jsonl")
-# A row group is what a reader of Parquet takes at a time; of few rows it wastes space and time,
-# but of rows that hold maps it would not fit into memory.
+# Readers of Parquet load a row group at a time. Groups of few rows waste space and time, but groups
+# of many large rows, such as maps, would not fit into memory.
 _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 
 def format_in(path: str) -> str | None:
     """Return the format of a file by the ending of its name; None if it is unknown."""
-    found = _IN_NAME.search(path.rpartition("/")[2])
-    return found.group(1) if found else None
+    match = _IN_NAME.search(path.rpartition("/")[2])
+    return match.group(1) if match else None
 
 
 def check_name(path: str, format_name: str) -> None:
-    """Fail if the ending of a file's name contradicts its format; "auto" goes by the name.
+    """Fail if the name of an output does not fit its format.
 
-    A name without an ending fits every format.
+    Args:
+      path: the path of the output. A name without an ending fits every format.
+      format_name: the format; "auto" to tell it from the name.
+
+    Raises:
+      UserError: the name ends in .gz, or the format is "auto" and the ending is unknown.
     """
     name = path.rpartition("/")[2]
     checks.require(not name.endswith(".gz"), "--output", "be uncompressed, without .gz", path)
     _, ending = os.path.splitext(name)
     fits = format_name != "auto" or not ending or format_in(path) is not None
-    listed = ", ".join(f".{known}" for known in FORMATS)
+    endings = ", ".join(f".{known}" for known in FORMATS)
     fix = f"Or set --output_format. {checks.nearest(ending, [f'.{k}' for k in FORMATS])}".rstrip()
-    checks.require(fits, "--output", f"end in one of {listed}", path, fix)
+    checks.require(fits, "--output", f"end in one of {endings}", path, fix)
 
 
 def rename_output(name: str, format_name: str) -> str:
-    """Return the name of a file of another format: in-0.csv.gz -> in-0.jsonl."""
+    """Return the name of a file for another format: in-0.csv.gz -> in-0.jsonl."""
     name = name.removesuffix(".gz")
     if _IN_NAME.search(name):
         return _IN_NAME.sub(f".{format_name}", name, count=1)
@@ -64,12 +69,12 @@ def rename_output(name: str, format_name: str) -> str:
 
 @contextlib.contextmanager
 def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
-    """Open a function that writes blocks of the format; None writes to standard output.
+    """Yield a function that writes blocks to a file.
 
-    A file appears under its name only when it is complete; a pipe or a device is written through.
+    A file gets its name only when it is complete. Pipes and devices get each block at once.
 
     Args:
-      path: the file, here or in another place.
+      path: the path or the URL of the file; None for standard output.
       format_name: csv, jsonl, parquet or tfrecord; the last two need a file.
 
     Raises:
@@ -118,21 +123,21 @@ class _ForArrow(io.RawIOBase):
         return True
 
     def write(self, data):
-        # GFile takes bytes alone, and Arrow gives buffers.
+        # Arrow passes buffers, but GFile only takes bytes.
         self._file.write(bytes(data))
         return len(data)
 
 
 class _Tables:
-    """A Parquet file that grows by tables, all with the types of the first."""
+    """Writes tables to a Parquet file, all with the types of the first table."""
 
     def __init__(self, file: Any):
         self._file = _ForArrow(file)
-        self._writer: Any = None  # Of pyarrow, once the types are known.
+        self._writer: Any = None  # A ParquetWriter, once the types are known.
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
-        """Take a table, and write once there are enough rows."""
+        """Add a table, and write a row group if there are enough rows."""
         if not block.rows:
             return
         table = block.rows
@@ -144,18 +149,18 @@ class _Tables:
             self._write()
 
     def close(self) -> None:
-        """Write the rest and the footer of the Parquet file."""
+        """Write the remaining rows and the footer of the Parquet file."""
         self._write()
         self._writer.close()
 
     def _write(self) -> None:
-        whole = pa.concat_tables(self._waiting) if self._waiting else pa.table({})
+        joined = pa.concat_tables(self._waiting) if self._waiting else pa.table({})
         if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._file, whole.schema)
-        if len(whole):
-            self._writer.write_table(whole)
-        # Without rows, to know the types.
-        self._waiting = [whole.slice(0, 0)]
+            self._writer = parquet.ParquetWriter(self._file, joined.schema)
+        if len(joined):
+            self._writer.write_table(joined)
+        # Keep a table without rows, for its types.
+        self._waiting = [joined.slice(0, 0)]
 
 
 def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -164,20 +169,20 @@ def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    kept = None
-    # Arrow itself refuses a number that the type does not hold.
+    cast_values = None
+    # Arrow raises an error if the type cannot represent a number.
     with contextlib.suppress(pa.ArrowException):
-        kept = values.cast(field.type) if _keeps_meaning(values, field.type) else None
+        cast_values = values.cast(field.type) if _keeps_meaning(values, field.type) else None
     rule = f"hold {field.type} in every row for Parquet, as in the first rows"
     fix = "Write .jsonl, which needs no types."
-    checks.require(kept is not None, f"column {field.name!r}", rule, str(values.type), fix)
-    return kept
+    checks.require(cast_values is not None, f"column {field.name!r}", rule, str(values.type), fix)
+    return cast_values
 
 
 def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
-    """Return True if a type keeps the meaning of values: wider numbers, JSON text or nulls.
+    """Return whether a cast keeps the meaning of values: to wider numbers or text, or only nulls.
 
-    Arrow itself also casts "007" to 7 and 2 to True.
+    Arrow would also cast "007" to 7 and 2 to True.
     """
     current = values.type
     if current == kind or values.null_count == len(values) or pa.types.is_string(kind):
@@ -191,13 +196,13 @@ def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
 
 
 def _write_header_once(write: Callable[[bytes], Any]) -> Write:
-    """Write text, with the header of the first block that holds rows."""
+    """Return a function that writes text, with a header before the first block that has rows."""
     is_begun = False
 
     def text(block: blocks.Block) -> None:
         nonlocal is_begun
         if block.rows:
-            rows = cast(bytes, block.rows)  # Other functions write the binary formats.
+            rows = cast(bytes, block.rows)  # Only text formats come here.
             write(rows if is_begun else block.header + rows)
             is_begun = True
 

@@ -1,4 +1,4 @@
-"""Lets only known clients send requests: a bearer token, and TLS.
+"""Restricts access to a server with a bearer token and TLS.
 
 guard = access.Guard("token.txt")
 guard.require("Bearer ...")                 # raises RequestError for another token
@@ -22,8 +22,11 @@ class Guard:
     def __init__(self, token_file: str | None):
         """Read the token.
 
+        Args:
+          token_file: the path of the file; None to admit all clients.
+
         Raises:
-          UserError: the file cannot be read, or holds no token.
+          UserError: the file cannot be read, or has no token.
         """
         self._path, self._token = token_file, b""
         self._stamp: object = None
@@ -31,23 +34,27 @@ class Guard:
             self._stamp, self._token = _stamp(token_file), _read_token(token_file)
 
     def require(self, header: str | None) -> None:
-        """Fail unless the header `authorization` holds the token.
+        """Fail unless a request has the token.
+
+        Args:
+          header: the value of the header `Authorization`; None if it is missing.
 
         Raises:
-          RequestError: it does not.
+          RequestError: the token is missing or wrong.
         """
         if not self._path:
             return
         self._refresh_token(self._path)
         scheme, _, token = (header or "").partition(" ")
-        given = token.strip().encode("utf-8", "surrogateescape")
-        # The time is the same wherever the first wrong byte is, so it tells nothing.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
-            told = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
-            raise failures.RequestError(failures.UNAUTHENTICATED, told)
+        client_token = token.strip().encode("utf-8", "surrogateescape")
+        # `compare_digest` takes equally long wherever the first wrong byte is, so that attackers
+        # cannot guess the token byte by byte.
+        if scheme.lower() != "bearer" or not hmac.compare_digest(client_token, self._token):
+            problem = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
+            raise failures.RequestError(failures.UNAUTHENTICATED, problem)
 
     def _refresh_token(self, path: str) -> None:
-        """Read the file again if it was replaced; an unreadable one leaves the earlier token."""
+        """Read the file again if it has changed; if that fails, keep the earlier token."""
         try:
             stamp = _stamp(path)
             if stamp != self._stamp:
@@ -61,7 +68,7 @@ def _stamp(path: str) -> object:
         status = os.stat(path)
     except OSError as error:
         _refuse_file("token_file", path, error)
-    # The inode too: a file that a rename puts in place may keep date and size of the earlier one.
+    # Compare inodes, too: a new file may have the date and the size of the earlier file.
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
@@ -84,7 +91,7 @@ def check_files(made: settings.Settings) -> None:
     """Fail if the files of a token or of TLS cannot be used, before a model is loaded.
 
     Raises:
-      UserError: names the flag and the file; never shows the token.
+      UserError: a file cannot be used; the message never shows the token.
     """
     Guard(made.token_file)
     if made.tls_cert and made.tls_key:
@@ -96,20 +103,20 @@ def read_tls(certificate: str, key: str) -> Tls:
 
     Args:
       certificate: the path of a PEM file.
-      key: the path of its key, without a password.
+      key: the path of the key, which has no password.
 
     Raises:
-      UserError: a file cannot be read, or the two do not belong together.
+      UserError: a file cannot be read, or certificate and key do not match.
     """
-    read = Tls(_read_file("tls_cert", certificate), _read_file("tls_key", key), _make_context())
+    tls = Tls(_read_file("tls_cert", certificate), _read_file("tls_key", key), _make_context())
     try:
-        # No password: a question on the terminal would wait for ever.
-        read.context.load_cert_chain(certificate, key, password="")
+        # Without `password`, a key with a password would wait for input on the terminal.
+        tls.context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError, OSError) as error:
         reason = getattr(error, "reason", None) or str(error)
         rule = "be a PEM certificate that fits --tls_key, a key without password"
         checks.fail("--tls_cert", rule, certificate, f"{reason}.")
-    return read
+    return tls
 
 
 def _make_context() -> ssl.SSLContext:

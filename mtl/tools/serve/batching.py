@@ -1,14 +1,14 @@
-"""Joins requests that come at about the same time into one call of the model.
+"""Joins requests that arrive at about the same time into one call of the model.
 
 batcher = batching.Batcher(
-    max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096, hold=held.hold
+    max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096, hold=versions.hold
 )
 outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
 
-All of it runs in the event loop, except for the calls of the model. A request of a lone client runs
-at once. Others wait for each other: up to the timeout, or longer while all threads are busy. A
-joined batch may change the last bits of a prediction, as the kernels of a product depend on the
-number of rows.
+Only the calls of the model run in threads; everything else runs in the event loop. If requests
+arrive one at a time, each runs at once. Otherwise, requests wait for others: up to the timeout, or
+longer while all threads are busy. Joining may change the last bits of a prediction, because
+TensorFlow multiplies matrices in another order if the number of rows differs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import numpy as np
 from mtl.data import source
 from mtl.tools.serve import failures, models, requests
 
-# A client counts as lone if so many timeouts have passed since requests met.
+# If no two requests were in progress together for this many timeouts, a request runs at once.
 _CALM = 10
 
 
-# By identity: items are keys of a queue, and the arrays in them have no hash.
+# Items are keys of a queue, so they are hashed by identity: arrays have no hash.
 @dataclasses.dataclass(eq=False)
 class _Waiting:
-    """A request in a queue, and the future of its outputs."""
+    """A request in a queue, with the future for its outputs."""
 
     model: models.Model
     request: requests.Request
@@ -41,7 +41,7 @@ class _Waiting:
 
 
 class _Queue:
-    """Requests that can be joined, the first one first."""
+    """Requests that can be joined, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.items: collections.OrderedDict[_Waiting, None] = collections.OrderedDict()
@@ -59,26 +59,26 @@ class _Queue:
         self.rows -= item.request.rows
 
     def take(self, most_rows: int) -> list[_Waiting]:
-        """Remove and return requests of at most so many rows, or a single larger one."""
-        taken: list[_Waiting] = []
-        left = most_rows
+        """Remove and return requests that together have at most `most_rows`, but at least one."""
+        items: list[_Waiting] = []
+        room = most_rows
         while self.items:
             item = next(iter(self.items))
-            left -= item.request.rows
-            if taken and left < 0:
+            room -= item.request.rows
+            if items and room < 0:
                 break
             self.remove(item)
-            taken.append(item)
-        return taken
+            items.append(item)
+        return items
 
     def stop_timer(self) -> None:
-        """Wait for no more requests."""
+        """Cancel the timer."""
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Batcher:
-    """Runs requests, joined or one by one, in a few threads."""
+    """Runs requests in a few threads, several in one call or each alone."""
 
     def __init__(
         self,
@@ -91,16 +91,17 @@ class Batcher:
         hold: Callable[[models.Model], contextlib.AbstractContextManager[Any]],
         on_batch: Callable[[int], None] = lambda rows: None,
     ):
-        """Start no thread yet.
+        """Store the settings; threads start with the first requests.
 
         Args:
-          max_batch_size: the most rows of joined requests.
-          timeout_secs: how long a request waits for others.
-          threads: how many calls run at a time.
-          max_queue_rows: the most rows that wait.
+          max_batch_size: the largest number of rows of joined requests.
+          timeout_secs: how long a request waits for other requests.
+          threads: the number of calls that run at the same time.
+          max_queue_rows: the largest number of rows in progress.
           is_joining: False to run each request alone.
-          hold: keeps a model open during a call, which outlives a client that is gone.
-          on_batch: gets the number of rows of each call.
+          hold: returns a context that keeps a model open during a call, even if all clients of the
+            call hang up.
+          on_batch: called with the number of rows of each call.
         """
         self._most_rows, self._timeout = max_batch_size, timeout_secs
         self._free, self._most_waiting = threads, max_queue_rows
@@ -118,27 +119,28 @@ class Batcher:
         """Return the outputs of a request.
 
         Args:
-          model: a leased model; requests are joined only for the same one.
+          model: a leased model; only requests to the same model are joined.
           request: inputs of B rows.
 
         Returns:
-          {output: [B, ...]} of this request alone.
+          {output: [B, ...]} for the rows of this request.
 
         Raises:
-          RequestError: too many rows wait.
+          RequestError: too many rows are in progress.
           InvalidArgumentError: TensorFlow refuses the values of this request.
         """
-        # A request that alone is larger than the bound runs if nothing else is in work.
-        # An empty request takes a place too.
+        # An empty request counts as one row. A request with more rows than the limit runs if no
+        # other request is in progress.
         places = max(1, request.rows)
         if self._waiting_rows and self._waiting_rows + places > self._most_waiting:
-            told = f"{self._waiting_rows} rows are in work, of at most {self._most_waiting}"
-            raise failures.RequestError(failures.BUSY, told)
+            problem = f"{self._waiting_rows} rows are in progress, of at most {self._most_waiting}"
+            raise failures.RequestError(failures.BUSY, problem)
         loop = asyncio.get_running_loop()
         item = _Waiting(model, request, loop.create_future())
-        # Without rows, the parts of a joined output could not be told apart.
+        # A request without rows runs alone: its outputs may still have values, which could not be
+        # separated from those of other requests.
         is_joined = self._is_joining and request.signature.is_by_row and bool(request.rows)
-        # A request is its own key if it runs alone: no other request can have it.
+        # A request that runs alone is the key of a separate queue.
         key = _find_key(model, request) if is_joined else item
         self._waiting_rows += places
         self._in_work += 1
@@ -158,15 +160,15 @@ class Batcher:
             self._crowded_until = loop.time() + _CALM * self._timeout
         is_lone = loop.time() >= self._crowded_until
         if key is item or is_full or is_lone or not self._timeout:
-            # It is full, or nobody would come to join it.
+            # Run at once: the batch is full, or no other request is expected.
             self._make_ready(key)
         elif queue.timer is None and key not in self._ready:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
 
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
-        """Remove a request that still waits: its client is gone, or its time is over.
+        """Remove a request that still waits, because its client hung up or its time is over.
 
-        While a call of the model hangs, such requests would pile up.
+        Without this, requests would pile up while a call of the model hangs.
         """
         queue = self._queues.get(key)
         if queue is not None and item in queue.items:
@@ -187,7 +189,7 @@ class Batcher:
             key, _ = self._ready.popitem(last=False)
             queue = self._queues[key]
             batch = queue.take(self._most_rows)
-            # The rest has waited already: it is ready at once, behind the other queues.
+            # The remaining requests have already waited, so they are ready after other queues.
             if queue.items:
                 self._ready[key] = None
             else:
@@ -196,25 +198,25 @@ class Batcher:
 
     def _call(self, batch: Sequence[_Waiting]) -> None:
         self._free -= 1
-        # Clients may hang up, and their leases end, while the call still runs in its thread.
-        held = contextlib.ExitStack()
-        held.enter_context(self._hold(batch[0].model))
+        # If a client hangs up, its lease ends, but the call still runs: hold the model until then.
+        model_context = contextlib.ExitStack()
+        model_context.enter_context(self._hold(batch[0].model))
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._pool, _run_batch, batch)
-        running.add_done_callback(lambda done: self._finish(batch, held, done))
+        running.add_done_callback(lambda done: self._finish(batch, model_context, done))
         self._on_batch(sum(item.request.rows for item in batch))
 
     def _finish(
-        self, batch: Sequence[_Waiting], held: contextlib.ExitStack, done: asyncio.Future
+        self, batch: Sequence[_Waiting], model_context: contextlib.ExitStack, call: asyncio.Future
     ) -> None:
         self._free += 1
-        held.close()
-        if done.cancelled():  # The server has stopped.
+        model_context.close()
+        if call.cancelled():  # The server has stopped.
             return
-        # `_run_batch` returns exceptions, so the result itself raises nothing.
-        for item, result in zip(batch, done.result(), strict=True):
+        # `_run_batch` returns exceptions instead of raising them, so `result()` does not raise.
+        for item, result in zip(batch, call.result(), strict=True):
             if item.future.done():
-                continue  # Its client is gone.
+                continue  # The client hung up.
             if isinstance(result, BaseException):
                 item.future.set_exception(result)
             else:
@@ -222,7 +224,7 @@ class Batcher:
         self._start_calls()
 
     def close(self) -> None:
-        """Let the threads end after their calls."""
+        """End the threads after their calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -230,19 +232,19 @@ def _find_key(model: models.Model, request: requests.Request) -> Hashable:
     """Return a value that two requests share if they can be joined."""
     shapes = []
     for name, array in sorted(request.inputs.items()):
-        # Lists are padded to the longest one.
+        # Lists may differ in length, because they are padded to the longest.
         start = 2 if name in request.signature.lengths else 1
         shapes.append((name, array.ndim, array.shape[start:]))
     return model, request.signature.name, tuple(request.outputs), tuple(shapes)
 
 
 def _run_batch(batch: Sequence[_Waiting]) -> list[Any]:
-    """Return the outputs of each request, or the exception that it gets."""
+    """Return the outputs or the exception for each request."""
     if len(batch) > 1:
         try:
             return _run_joined(batch)
         except source.list_refusals():
-            pass  # A single request is at fault; the others must not suffer.
+            pass  # One request has wrong values: run each alone, so that only this one fails.
         except Exception as error:
             return [error] * len(batch)
     return [_run_alone(item) for item in batch]
@@ -257,16 +259,16 @@ def _run_alone(item: _Waiting) -> Any:
 
 
 def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
-    first = batch[0].request
-    joined = {
+    request = batch[0].request
+    inputs = {
         name: _join_arrays(
-            [item.request.inputs[name] for item in batch], name in first.signature.lengths
+            [item.request.inputs[name] for item in batch], name in request.signature.lengths
         )
-        for name in first.inputs
+        for name in request.inputs
     }
-    outputs = batch[0].model.run(first.signature.name, joined, first.outputs)
+    outputs = batch[0].model.run(request.signature.name, inputs, request.outputs)
     ends = np.cumsum([item.request.rows for item in batch])
-    # The shapes of a signature promise rows, but only the outputs show whether a graph keeps to it.
+    # An output may have another number of rows, against the shape in its signature.
     if any(len(value) != ends[-1] for value in outputs.values()):
         return [_run_alone(item) for item in batch]
     return [
@@ -276,7 +278,7 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
 
 
 def _join_arrays(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
-    """Concatenate arrays [b, ...]; the rows of lists [b, L] are padded to the longest one."""
+    """Concatenate arrays [b, ...]; lists [b, L] are padded to the same length first."""
     if is_list and len({array.shape[1] for array in arrays}) > 1:
         width = max(array.shape[1] for array in arrays)
         arrays = [_pad_rows(array, width) for array in arrays]
@@ -284,7 +286,7 @@ def _join_arrays(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
 
 
 def _pad_rows(array: np.ndarray, width: int) -> np.ndarray:
-    # [b, L, ...] -> [b, width, ...]: the input with the lengths tells padding from values.
+    # [b, L, ...] -> [b, width, ...]. The graph ignores the padding, because it gets the lengths.
     padding = b"" if array.dtype == object else 0
     widths = [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
     return np.pad(array, widths, constant_values=padding)

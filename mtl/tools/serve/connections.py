@@ -1,4 +1,4 @@
-"""Bounds the time for the headers of an HTTP request, which aiohttp lets a client send for ever.
+"""Limits the time for the headers of an HTTP request, which aiohttp does not limit.
 
 runner = web.AppRunner(app)
 listener = await loop.create_server(lambda: connections.Connection(runner.server(), secs=30.0))
@@ -17,10 +17,10 @@ from aiohttp import web
 
 
 class Connection(asyncio.Protocol):
-    """Passes a connection on to aiohttp, and ends it if headers do not come in time.
+    """Passes a connection on to aiohttp, and ends it if headers do not arrive in time.
 
-    The time of a request starts with its first byte, and for the first request with the connection.
-    aiohttp ends idle connections itself.
+    The time of the first request starts with the connection, and the time of a later request with
+    its first byte. aiohttp itself ends idle connections.
     """
 
     def __init__(self, handler: asyncio.Protocol, secs: float):
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
-        """Stop the time in this context: the headers are there."""
+        """Stop the timer, because the headers have arrived; answer the request in this context."""
         self._stop_timer()
         self._request, self._is_answering = request, True
         try:
@@ -42,42 +42,43 @@ class Connection(asyncio.Protocol):
             self._is_answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the time."""
+        """Start the timer."""
         self._transport = cast(asyncio.Transport, transport)
-        # An answer counts as sent once its last byte is: a client that does not read is noticed.
+        # Without a buffer, sending ends with the last byte, so a client that does not read is
+        # noticed.
         self._transport.set_write_buffer_limits(0)
         self._start_timer()
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Start the time if a request begins."""
+        """Start the timer if a request begins."""
         self._has_bytes = True
         if self._timer is None and self._is_between_requests():
             self._start_timer()
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time."""
+        """Stop the timer."""
         self._stop_timer()
         self._handler.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
-        """Tell aiohttp."""
+        """Pass the event on to aiohttp."""
         return self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Tell aiohttp."""
+        """Pass the event on to aiohttp."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell aiohttp."""
+        """Pass the event on to aiohttp."""
         self._handler.resume_writing()
 
     def _is_between_requests(self) -> bool:
         """Return False while bytes may belong to the body of a request."""
         if self._request is None:
             return True
-        # The body of a request that was refused may still arrive behind the answer.
+        # After an error, the body of the request may still arrive behind the answer.
         return not self._is_answering and self._request.content.is_eof()
 
     def _start_timer(self) -> None:
@@ -89,12 +90,12 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _end(self) -> None:
-        """Tell the client, unless it has said nothing, and end the connection."""
+        """End the connection, with an error for a client that has sent anything."""
         if self._transport is None:
             return
         if self._has_bytes:
-            told = f"the headers did not come within {self._secs:g} seconds"
-            body = json.dumps({"error": told}).encode()
+            problem = f"the headers did not come within {self._secs:g} seconds"
+            body = json.dumps({"error": problem}).encode()
             head = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             self._transport.write(head.encode() + body)
@@ -102,8 +103,8 @@ class Connection(asyncio.Protocol):
 
 
 def answering(request: web.BaseRequest) -> contextlib.AbstractContextManager[None]:
-    """Return the context in which a request is answered."""
+    """Return a context for the answer to a request: it stops the timer for the headers."""
     protocol = request.transport and request.transport.get_protocol()
     if isinstance(protocol, Connection):
         return protocol.answer(request)
-    return contextlib.nullcontext()  # The client is gone.
+    return contextlib.nullcontext()  # The client hung up.

@@ -1,7 +1,7 @@
-"""Answers checked requests of all protocols: limits, versions, batches and the log.
+"""Answers requests of all protocols: applies limits, versions, batches and the log.
 
-made = engine.Engine("adult", held, settings, metrics.Metrics("adult"))
-written = await made.predict("adult", None, parse, write, size=len(body))
+core = engine.Engine("adult", versions, settings, metrics.Metrics("adult"))
+response = await core.predict("adult", None, parse, write, size=len(body))
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     """The outputs of a request.
 
     Attributes:
-      model: the version that computed them.
+      model: the version that computed the outputs.
       request: the request.
       outputs: {output: [B, ...]}.
     """
@@ -46,14 +46,14 @@ class Answer(NamedTuple):
 
 
 class Log(Protocol):
-    """Keeps rows and predictions."""
+    """Stores rows and predictions."""
 
     def add(self, answer: Answer) -> None:
-        """Take an answer, or leave it out."""
+        """Store an answer, or skip it."""
 
 
 class Engine:
-    """One model, and what its servers share."""
+    """Answers requests to one model; the servers of all protocols share it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Engine:
         self.guard = access.Guard(made.token_file)
         self.is_stopping = False
         self._log = log
-        # Apart from the threads of the model, so that a large body does not wait behind calls.
+        # Large bodies get separate threads, so that they do not wait for calls of the model.
         self._parsers = futures.ThreadPoolExecutor(2, thread_name_prefix="mtl_parse")
         self._batcher = batching.Batcher(
             max_batch_size=made.max_batch_size,
@@ -81,19 +81,19 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """True if requests are answered."""
+        """True if the server answers requests."""
         return not self.is_stopping and self.versions.newest is not None
 
     def require_model(self, name: str) -> None:
-        """Fail unless the model of this name is served.
+        """Fail unless the model with this name is served.
 
         Raises:
-          RequestError: it is another one.
+          RequestError: the served model has another name.
         """
         if name != self.name:
             near = checks.nearest(name, [self.name])
-            told = f"no model {name!r} is served, only {self.name!r}. {near}".rstrip()
-            raise failures.RequestError(failures.NOT_FOUND, told)
+            problem = f"no model {name!r} is served, only {self.name!r}. {near}".rstrip()
+            raise failures.RequestError(failures.NOT_FOUND, problem)
 
     async def predict(
         self,
@@ -104,32 +104,35 @@ class Engine:
         size: int,
         timeout_secs: float | None = None,
     ) -> Result:
-        """Return the written predictions for a request.
+        """Parse a request, compute the predictions, and write the result.
 
         Args:
-          name: the model that the client names.
+          name: the name of the model in the request.
           version: the version; None for the newest.
-          parse: makes the request for a model.
-          write: makes the result of the answer.
-          size: the bytes of the request.
-          timeout_secs: the time that the client leaves, if it says so.
+          parse: a function that returns the request for a model.
+          write: a function that returns the result for an answer.
+          size: the size of the request in bytes.
+          timeout_secs: the seconds until the deadline of the client; None without a deadline.
+
+        Returns:
+          The result of `write`.
 
         Raises:
-          RequestError: see `failures`.
+          RequestError: the model or version is not served, too many rows wait, or the time is over.
           UserError: the request is wrong.
         """
         self.require_model(name)
         most = self.settings.timeout_secs
-        # gRPC clients send their deadline; work beyond it would reach nobody.
+        # gRPC clients send their deadline; after it, nobody would read the answer.
         secs = most if timeout_secs is None else min(most, timeout_secs)
         with self.versions.lease(version) as model:
             try:
                 work = self._predict_batch(model, parse, write, size)
                 return await asyncio.wait_for(work, secs)
-            # Before Python 3.11 it is not the built-in TimeoutError.
+            # Before Python 3.11, this class differs from the built-in TimeoutError.
             except asyncio.TimeoutError as error:
-                told = f"the request takes longer than {secs:g} seconds"
-                raise failures.RequestError(failures.LATE, told) from error
+                problem = f"the request takes longer than {secs:g} seconds"
+                raise failures.RequestError(failures.LATE, problem) from error
 
     async def _predict_batch(
         self,
@@ -143,17 +146,17 @@ class Engine:
         answer = Answer(model, request, outputs)
         if self._log is not None:
             self._log.add(answer)
-        # A short request may have a long answer.
+        # The answer to a short request may be long.
         size = max(size, sum(value.nbytes for value in outputs.values()))
         return await self._run_aside(size, lambda: write(answer))
 
     async def _run_aside(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`; for many bytes it runs in another thread."""
+        """Return the result of `work`, which runs in another thread if it handles many bytes."""
         if size <= _MOST_AT_ONCE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads after their work."""
         self._batcher.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)

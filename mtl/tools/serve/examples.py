@@ -1,4 +1,4 @@
-"""An example request of a served model, from a real row that its export holds.
+"""Makes an example request of a served model from a row in its export.
 
 examples.make_rest(model)          # {"signature_name": "raw", "instances": [{"age": 39.0, ...}]}
 """
@@ -18,17 +18,17 @@ from mtl.tools.serve import models, tensors
 def make_rest(model: models.Model) -> dict[str, Any]:
     """Return a request of TensorFlow Serving's REST with one row.
 
-    The row is the first warm-up request of `raw`, or of `serving_default` without it. An export
-    without warm-up requests gets zeros and empty texts.
+    The row comes from the first warm-up request of the signature `raw`, or of `serving_default` if
+    there is no `raw`. Without warm-up requests, the row has zeros and empty texts.
     """
     name = models.RAW if models.RAW in model.signatures else models.DEFAULT
     signature = model.find_signature(name)
-    (first, *_) = model.read_warm_up().get(name) or [_make_zeros(signature)]
+    (inputs, *_) = model.read_warm_up().get(name) or [_make_zeros(signature)]
     if signature.takes_examples:
-        (example, *_) = next(iter(first.values())).tolist()
+        (example, *_) = next(iter(inputs.values())).tolist()
         return {"instances": [{tensors.B64: base64.b64encode(example).decode()}]}
-    row = {key: _read_row(value) for key, value in sorted(first.items())}
-    # The row format has values without a name if a signature has one input.
+    row = {key: _read_row(value) for key, value in sorted(inputs.items())}
+    # If a signature has one input, a row is its value, without the name of the input.
     if len(signature.inputs) == 1:
         (row,) = row.values()
     return {"signature_name": name, "instances": [row]}
@@ -42,7 +42,7 @@ def _read_row(value: np.ndarray) -> Any:
 def _make_zeros(signature: models.Signature) -> dict[str, np.ndarray]:
     arrays = {}
     for name, tensor in signature.inputs.items():
-        # One row: the first axis counts rows, and an axis of any length gets one value.
+        # The first axis counts rows, so its length is 1. Other axes of any length get 1, too.
         shape = [1, *(axis or 1 for axis in (tensor.shape or (1,))[1:])]
         empty = np.full(shape, b"", object)
         is_text = tensor.dtype == tf.string

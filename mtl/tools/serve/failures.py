@@ -1,4 +1,4 @@
-"""The ways in which a request can fail, with the codes of HTTP and gRPC.
+"""Lists how a request can fail, with the codes of HTTP and gRPC.
 
 raise failures.RequestError(failures.NOT_FOUND, "no model 'x' is served")
 """
@@ -15,8 +15,8 @@ class Kind(NamedTuple):
     """A kind of failure.
 
     Attributes:
-      name: its name in gRPC.
-      status: its status in HTTP, as TensorFlow Serving maps them.
+      name: the name of the gRPC code.
+      status: the HTTP status that TensorFlow Serving uses for this code.
     """
 
     name: str
@@ -35,17 +35,17 @@ LATE = Kind("DEADLINE_EXCEEDED", 504)
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    The message may quote the request: line ends are escaped, secrets masked.
+    The message may quote the request: line ends are escaped, and secrets are masked.
     """
 
     def __init__(self, kind: Kind, message: str):
-        # It shortens a long line too.
+        # `UserError` escapes, masks, and shortens long messages.
         super().__init__(str(checks.UserError(message)))
         self.kind = kind
 
 
 def explain_failure(error: BaseException) -> RequestError | None:
-    """Return the answer to an exception of a request; None if it is our mistake."""
+    """Return the error to answer after an exception; None if the server is at fault."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, checks.UserError):
@@ -53,5 +53,5 @@ def explain_failure(error: BaseException) -> RequestError | None:
     if isinstance(error, source.list_refusals()):
         return RequestError(INVALID, source.explain_unreadable(error))
     if isinstance(error, TimeoutError):
-        return RequestError(LATE, str(error) or "the time of the request is over")
+        return RequestError(LATE, str(error) or "the request has timed out")
     return None

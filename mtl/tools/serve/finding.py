@@ -1,6 +1,6 @@
 """Finds the exported versions that a server may serve.
 
-exports = finding.Exports.of_run("runs/adult")           # the newest of latest, best and manual
+exports = finding.Exports.of_run("runs/adult")           # all exports of a run
 exports = finding.Exports.of_run("runs/adult", "best")
 exports = finding.Exports(["models/adult"])
 exports.list_versions()                                  # {1795231775: "models/adult/1795231775"}
@@ -32,10 +32,11 @@ class Exports:
 
         Args:
           model_dir: the folder of the run; may be None if `export` is a folder.
-          export: "latest", "best", "manual", or another folder of versions; None for all three.
+          export: "latest", "best" or "manual" for the exports of this kind, None for all kinds; or
+            a folder of versions.
 
         Raises:
-          UserError: the two contradict each other, or name no folder.
+          UserError: a folder does not exist, or there are two folders.
         """
         if export and export not in KINDS:
             storage.require_plain("--export", export)
@@ -55,43 +56,46 @@ class Exports:
     def list_versions(self) -> dict[int, str]:
         """Return {version: folder} of the complete versions, the newest last.
 
-        A number that several folders hold stands for the last of them.
+        If several folders have a version with the same number, the last of these folders counts.
         """
-        found = {}
+        folders = {}
         for folder in self.folders:
             for number in versions.list_versions(folder):
                 path = os.path.join(folder, str(number))
-                # A folder without this file is still being copied, or holds something else.
+                # A folder without this file is still being copied, or is no SavedModel.
                 if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
-                    found[number] = path
-        return dict(sorted(found.items()))
+                    folders[number] = path
+        return dict(sorted(folders.items()))
 
     def choose_version(self, number: int | None) -> int:
-        """Return `number`, or the newest version.
+        """Return the version to serve.
+
+        Args:
+          number: the version; None for the newest.
 
         Raises:
-          UserError: the version does not exist.
+          UserError: the version does not exist, or there are no versions at all.
         """
-        found = self.list_versions()
+        folders = self.list_versions()
         where = " or ".join(self.folders)
-        if not found:
+        if not folders:
             fix = self._explain_absence()
-            raise checks.UserError(f"no export lies in {where}. {fix}")
+            raise checks.UserError(f"there is no export in {where}. {fix}")
         if number is not None:
-            near = checks.nearest(number, found)
-            listed = ", ".join(map(str, found))
-            fix = f"{near} There are {listed}." if near else f"There are {listed}."
+            near = checks.nearest(number, folders)
+            numbers = ", ".join(map(str, folders))
+            fix = f"{near} There are {numbers}." if near else f"There are {numbers}."
             rule = f"be a version in {where}"
-            checks.require(number in found, "--version", rule, number, fix)
-        return max(found) if number is None else number
+            checks.require(number in folders, "--version", rule, number, fix)
+        return max(folders) if number is None else number
 
     def _explain_absence(self) -> str:
         """Return a hint, such as the right flags for a folder that is itself a version."""
-        (folder, *others) = self.folders
+        (folder, *more) = self.folders
         is_version = tf.io.gfile.exists(os.path.join(folder, "saved_model.pb"))
         above, number = os.path.split(folder.rstrip("/"))
-        if not others and is_version and number.isdigit():
-            return f"It is one version: set --export {above} --version {number}."
-        if not others and tf.io.gfile.exists(os.path.join(folder, "config.gin")):
-            return f"It is the folder of a run: set --model_dir {folder}."
+        if not more and is_version and number.isdigit():
+            return f"This folder is a single version: set --export {above} --version {number}."
+        if not more and tf.io.gfile.exists(os.path.join(folder, "config.gin")):
+            return f"This is the folder of a run: set --model_dir {folder}."
         return _FIX

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC services: predictions, and the status of the model."""
+"""Serves TensorFlow Serving's gRPC services: predictions, and the status of the model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from mtl.tools.serve import access, engine, failures, models, requests, rest, te
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# The field that holds the values of a type. Clients read these fields, as of TensorFlow Serving, so
-# the shorter `tensor_content` would look like an empty tensor to them.
+# The field of a TensorProto for each type. TensorFlow Serving uses these fields, and clients read
+# only them: the shorter `tensor_content` would look like an empty tensor.
 _FIELDS: dict[Any, str] = {
     np.dtype("float32"): "float_val",
     np.dtype("float64"): "double_val",
@@ -38,8 +38,8 @@ _FIELDS: dict[Any, str] = {
 }
 
 
-# A connection without a call ends after so many times the limit of a request. Clients connect again
-# by themselves; a shorter time would cost them more connections.
+# An idle connection ends after this multiple of the time limit for a request. Clients reconnect by
+# themselves, but a shorter time would make them do so more often.
 _IDLE = 10
 
 
@@ -51,7 +51,13 @@ class GrpcServer:
         self._server: Any = None
 
     async def start(self, tls: access.Tls | None) -> int:
-        """Listen; return the port.
+        """Start to listen.
+
+        Args:
+          tls: the certificate and its key; None for no TLS.
+
+        Returns:
+          The port.
 
         Raises:
           RuntimeError: the address cannot be used.
@@ -59,9 +65,9 @@ class GrpcServer:
         made = self._engine.settings
         options = [
             ("grpc.max_receive_message_length", made.max_body_bytes),
-            # No limit: the rows of a request are bounded already.
+            # Answers need no limit, because the number of rows is limited.
             ("grpc.max_send_message_length", -1),
-            # Otherwise two servers share a port, and clients reach either of them.
+            # By default, two servers could share a port, and clients would reach either of them.
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", _count_millis(made.timeout_secs)),
             ("grpc.max_connection_idle_ms", _count_millis(_IDLE * made.timeout_secs)),
@@ -73,7 +79,7 @@ class GrpcServer:
             predictions, self._server
         )
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(status, self._server)
-        # An address of IPv6 holds colons itself.
+        # An IPv6 address contains colons, so it needs brackets before the port.
         host = f"[{made.host}]" if ":" in made.host else made.host
         address = f"{host}:{made.grpc_port}"
         if tls is None:
@@ -85,21 +91,21 @@ class GrpcServer:
         return int(port)
 
     async def stop(self) -> None:
-        """Take no more requests, and wait for the running ones."""
+        """Accept no more requests, and wait for the running requests."""
         if self._server is not None:
             await self._server.stop(self._engine.settings.drain_secs)
 
 
 def _count_millis(secs: float) -> int:
-    """Return whole milliseconds, of which gRPC takes an int32."""
+    """Return milliseconds, as an integer that fits into the int32 of gRPC."""
     return min(math.ceil(1000 * secs), 2**31 - 1)
 
 
 class _SlowMessages(grpc.aio.ServerInterceptor):
     """Ends the calls of clients that do not send their whole message in time.
 
-    gRPC hands a message over once it is whole, and would wait for ever. A handler of streams, which
-    looks the same to clients, gets the call at its start.
+    A normal gRPC handler starts when the message is complete, and would wait forever. A handler of
+    streams starts at the beginning of the call, and looks the same to clients.
     """
 
     def __init__(self, secs: float):
@@ -108,15 +114,15 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Return the handler of a call, with a limit on the time for its message."""
         handler = await continuation(handler_call_details)
-        if handler is None:  # No such method.
+        if handler is None:  # The method does not exist.
             return None
 
         async def answer(messages: Any, context: Any) -> Any:
             try:
                 message = await asyncio.wait_for(anext(messages), self._secs)
             except asyncio.TimeoutError:
-                told = f"the message did not come within {self._secs:g} seconds"
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, told)
+                problem = f"the message did not come within {self._secs:g} seconds"
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem)
             except StopAsyncIteration:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
             return await handler.unary_unary(message, context)
@@ -126,7 +132,7 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
 
 
 class _Answering:
-    """Turns exceptions into codes, and counts."""
+    """Turns exceptions of calls into codes, and counts calls."""
 
     def __init__(self, made: engine.Engine):
         self._engine = made
@@ -141,8 +147,8 @@ class _Answering:
                 failure = failures.explain_failure(error)
                 if failure is None:
                     _log.error("A call of %s failed.", method, exc_info=error)
-                    told = f"the server failed: {type(error).__name__}"
-                    failure = failures.RequestError(failures.INTERNAL, told)
+                    problem = f"the server failed: {type(error).__name__}"
+                    failure = failures.RequestError(failures.INTERNAL, problem)
                 outcome.code = failure.kind.name
                 await context.abort(grpc.StatusCode[failure.kind.name], str(failure))
             outcome.code = "OK"
@@ -150,8 +156,8 @@ class _Answering:
 
     def _find_version(self, spec: Any) -> int | None:
         if spec.HasField("version_label"):
-            told = f"the label {spec.version_label!r} needs TensorFlow Serving; name a version"
-            raise failures.RequestError(failures.NOT_FOUND, told)
+            problem = f"the label {spec.version_label!r} needs TensorFlow Serving; name a version"
+            raise failures.RequestError(failures.NOT_FOUND, problem)
         return spec.version.value if spec.HasField("version") else None
 
     async def _run(
@@ -163,8 +169,8 @@ class _Answering:
     ) -> Any:
         spec = request.model_spec
         version, size = self._find_version(spec), request.ByteSize()
-        left = context.time_remaining()
-        return await self._engine.predict(spec.name, version, parse, write, size, left)
+        secs = context.time_remaining()
+        return await self._engine.predict(spec.name, version, parse, write, size, secs)
 
     def _describe(self, answer: engine.Answer) -> Any:
         spec = model_pb2.ModelSpec(name=answer.model.name)
@@ -174,7 +180,7 @@ class _Answering:
 
 
 class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
-    """PredictionService. Its other methods answer UNIMPLEMENTED."""
+    """Implements PredictionService. Methods that are not defined here answer UNIMPLEMENTED."""
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the outputs of a signature."""
@@ -247,7 +253,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
-    """ModelService. Its other methods answer UNIMPLEMENTED."""
+    """Implements ModelService. Methods that are not defined here answer UNIMPLEMENTED."""
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the state of one version or of all."""
@@ -257,24 +263,24 @@ class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
             number = self._find_version(request.model_spec)
             states = self._engine.versions.list_states()
             if number is not None and number not in states:
-                with self._engine.versions.lease(number):  # It fails with the right message.
+                with self._engine.versions.lease(number):  # `lease` raises the right error.
                     pass
-            chosen = states if number is None else {number: states[number]}
-            return rest.describe_status(chosen)
+            selection = states if number is None else {number: states[number]}
+            return rest.describe_status(selection)
 
         return await self._answer("status", context, work)
 
 
 def read_request(signature: models.Signature, request: Any, made: Any) -> requests.Request:
-    """Return the request of a PredictRequest.
+    """Turn a PredictRequest into a request.
 
     Args:
-      signature: the signature that it calls.
+      signature: the signature that the message calls.
       request: the message.
-      made: the settings, with the most rows and values.
+      made: the settings with `max_rows` and `max_body_bytes`.
 
     Raises:
-      UserError: it does not fit the signature.
+      UserError: the message does not fit the signature.
     """
     inputs = {}
     for name, proto in request.inputs.items():
@@ -284,9 +290,10 @@ def read_request(signature: models.Signature, request: Any, made: Any) -> reques
 
 
 def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
-    """Return the array of a message.
+    """Return the array of a TensorProto with at most `most` values.
 
-    A single value can stand for a whole shape, so a short message could ask for any memory.
+    A TensorProto may give a single value for a whole shape, so without a limit a short message
+    could require any amount of memory.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     fits = not proto.tensor_shape.unknown_rank and all(size >= 0 for size in sizes)
@@ -301,7 +308,7 @@ def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
 
 
 def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
-    # If the shape has more values, `make_ndarray` repeats the last one.
+    # This is faster than `make_ndarray`, which is needed if it has to repeat the last value.
     if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
         array = np.empty(count, object)
         array[:] = list(proto.string_val)
@@ -310,11 +317,11 @@ def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
 
 
 def read_examples(given: Any) -> Sequence[bytes]:
-    """Return the serialized tf.Examples of a request, each with the features of the context."""
+    """Return the serialized tf.Examples of an Input message, each with the context's features."""
     if not given.HasField("example_list_with_context"):
         return [example.SerializeToString() for example in given.example_list.examples]
     context = given.example_list_with_context.context.SerializeToString()
-    # A message that follows another one is merged into it.
+    # Concatenated protocol buffers are parsed as one message that has the fields of both.
     examples = given.example_list_with_context.examples
     return [context + example.SerializeToString() for example in examples]
 
@@ -323,8 +330,8 @@ def write_tensor(array: np.ndarray, proto: Any) -> None:
     """Fill a TensorProto with the values of an array.
 
     Args:
-      array: an array of any shape; texts are objects.
-      proto: an empty message, which is filled in place.
+      array: an array of any shape, in which texts are objects.
+      proto: an empty TensorProto, which is filled in place.
     """
     proto.dtype = tensors.find_enum(array.dtype)
     add = proto.tensor_shape.dim.add

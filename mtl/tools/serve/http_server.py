@@ -1,9 +1,9 @@
-"""The HTTP server: routes, bodies, access, and errors as JSON.
+"""Serves HTTP: routes, bodies, access, and errors as JSON.
 
-aiohttp does HTTP. It is one package with a parser in C. It bounds bodies, cancels the work for a
-client that hangs up, and runs in the event loop that gRPC uses too. Starlette needs Uvicorn beside
-it, which handles signals itself and does not bound bodies. Tornado parses in Python, and goes on
-working for a client that is gone.
+This module uses aiohttp, because aiohttp is one package with a parser in C, limits the size of
+bodies, cancels the work for a client that hangs up, and runs in the event loop of gRPC. Starlette
+would need Uvicorn, which handles signals itself and does not limit bodies. Tornado parses in
+Python, and continues the work for a client that hangs up.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ METRICS = "/monitoring/prometheus/metrics"
 EXAMPLE = "/example"
 _V1, _V2 = "/v1/models/{model:[^/:]+}", "/v2/models/{model:[^/]+}"
 _VERSION = "/versions/{version:[^/:]+}"
-# Probes have no token.
+# Probes of Kubernetes send no token, so these paths need none.
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = "application/json"
-# Connections that wait for the event loop; more are refused by the system.
+# The number of connections that may wait for the event loop; the system refuses more.
 _BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Outputs = Mapping[str, np.ndarray]
@@ -84,7 +84,13 @@ class HttpServer:
         return routes
 
     async def start(self, context: ssl.SSLContext | None) -> int:
-        """Listen; return the port.
+        """Start to listen.
+
+        Args:
+          context: the TLS context; None for plain HTTP.
+
+        Returns:
+          The port.
 
         Raises:
           OSError: the address cannot be used.
@@ -93,7 +99,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             self._app,
             access_log=None,
-            # By default aiohttp works on for a client that has hung up.
+            # By default, aiohttp continues the work for a client that hangs up.
             handler_cancellation=True,
             shutdown_timeout=made.drain_secs,
             keepalive_timeout=75.0,
@@ -111,7 +117,7 @@ class HttpServer:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Take no more connections, and wait for the running requests."""
+        """Accept no more connections, and wait for the running requests."""
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:
@@ -119,7 +125,10 @@ class HttpServer:
 
     @web.middleware
     async def _answer_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Check the token; turn exceptions into answers; count; send within the time limit."""
+        """Answer a request: check the token, call the handler, turn exceptions into answers.
+
+        The request is counted, and the answer has to be sent within the time limit.
+        """
         protocol = "open_inference" if request.path.startswith("/v2") else "rest"
         counted = self._engine.metrics.measure(protocol, _name_method(request))
         with connections.answering(request), counted as outcome:
@@ -127,9 +136,9 @@ class HttpServer:
                 if request.path not in _OPEN:
                     self._engine.guard.require(request.headers.get("Authorization"))
                 response = await handler(request)
-                # Only the probes of readiness answer 503 without an exception.
+                # Only the readiness probes return an error status without an exception: 503.
                 code = "OK" if response.status < 400 else "UNAVAILABLE"
-            # CancelledError passes: the client is gone, and the request counts as CANCELLED.
+            # If the client hangs up, CancelledError is not caught: the request counts as CANCELLED.
             except Exception as error:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
@@ -144,8 +153,8 @@ class HttpServer:
         if isinstance(error, web.HTTPRequestEntityTooLarge):
             return _too_large(self._settings.max_body_bytes)
         if isinstance(error, web.HTTPMethodNotAllowed):
-            allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
-            problem = f"{request.path} takes {allowed}, got {request.method}"
+            methods = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
+            problem = f"{request.path} takes {methods}, got {request.method}"
             return failures.RequestError(_NO_METHOD, problem)
         if isinstance(error, web.HTTPNotFound):
             return failures.RequestError(failures.NOT_FOUND, self._explain_path(request.path))
@@ -159,37 +168,38 @@ class HttpServer:
 
     def _explain_path(self, path: str) -> str:
         name = self._engine.name
-        known = [METRICS, EXAMPLE, "/v2", *_OPEN, f"/v1/models/{name}", f"/v2/models/{name}"]
-        known += [f"/v1/models/{name}{end}" for end in (":predict", ":classify", ":regress")]
-        known += [f"/v1/models/{name}/metadata", f"/v2/models/{name}/infer"]
+        paths = [METRICS, EXAMPLE, "/v2", *_OPEN, f"/v1/models/{name}", f"/v2/models/{name}"]
+        paths += [f"/v1/models/{name}{end}" for end in (":predict", ":classify", ":regress")]
+        paths += [f"/v1/models/{name}/metadata", f"/v2/models/{name}/infer"]
         if "/labels/" in path:
             return "labels such as 'stable' need TensorFlow Serving; name a version"
-        return f"nothing is at {path!r}. {checks.nearest(path, known)}".rstrip()
+        return f"nothing is at {path!r}. {checks.nearest(path, paths)}".rstrip()
 
     async def _send_response(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send the answer; cut the connection of a client that does not read it in time."""
+        """Send the answer; abort the connection if the client does not read it in time."""
         await response.prepare(request)
         try:
             await asyncio.wait_for(response.write_eof(), self._settings.timeout_secs)
         except asyncio.TimeoutError as error:
             if request.transport is not None:
-                # `close` would wait until the rest is sent.
+                # `close` would wait until all data is sent.
                 request.transport.abort()
             raise ConnectionResetError("the client does not read") from error
 
     async def _read(self, request: web.Request) -> bytes:
         most, secs = self._settings.max_body_bytes, self._settings.timeout_secs
-        # Refused by its header, before a byte is read; aiohttp counts a body without one.
+        # If the header says that the body is too large, refuse it unread. Without this header,
+        # aiohttp counts the bytes.
         if (request.content_length or 0) > most:
             raise _too_large(most)
         try:
             return await asyncio.wait_for(request.read(), secs)
         except asyncio.TimeoutError as error:
-            told = f"the body did not come within {secs:g} seconds"
-            raise failures.RequestError(_SLOW_BODY, told) from error
+            problem = f"the body did not come within {secs:g} seconds"
+            raise failures.RequestError(_SLOW_BODY, problem) from error
 
     def _find_version(self, request: web.Request) -> int | None:
-        """Return the version of a path; fail for another model."""
+        """Return the version in the path, None without one; fail if the model is not served."""
         self._engine.require_model(request.match_info["model"])
         version = request.match_info.get("version")
         if version is None:
@@ -203,7 +213,7 @@ class HttpServer:
         states = self._engine.versions.list_states()
         if number is not None:
             if number not in states:
-                with self._engine.versions.lease(number):  # It fails with the right message.
+                with self._engine.versions.lease(number):  # `lease` raises the right error.
                     pass
             states = {number: states[number]}
         return _write_json(rest.write_message(rest.describe_status(states)))
@@ -243,7 +253,7 @@ class HttpServer:
         parse: Callable[[models.Model, dict[str, Any]], requests.Request],
         write: Callable[[_Outputs], str],
     ) -> web.Response:
-        """Return the answer to a request of JSON."""
+        """Answer a request that sends JSON and gets JSON."""
         version = self._find_version(request)
         body = await self._read(request)
         return await self._engine.predict(
@@ -267,12 +277,12 @@ class HttpServer:
             return open_inference.read_infer(model, document, rest_of_body, most)
 
         def write(answer: engine.Answer) -> web.Response:
-            written, json_bytes = open_inference.write_infer(answer, document)
+            content, json_bytes = open_inference.write_infer(answer, document)
             if json_bytes is None:
-                return web.Response(body=written, content_type=_JSON)
+                return web.Response(body=content, content_type=_JSON)
             headers = {open_inference.SIZE_HEADER: str(json_bytes)}
             kind = "application/octet-stream"
-            return web.Response(body=written, content_type=kind, headers=headers)
+            return web.Response(body=content, content_type=kind, headers=headers)
 
         name = request.match_info["model"]
         return await self._engine.predict(name, version, parse, write, len(body))
@@ -292,14 +302,14 @@ class HttpServer:
     async def _model(self, request: web.Request) -> web.Response:
         with self._engine.versions.lease(self._find_version(request)) as model:
             states = self._engine.versions.list_states()
-            numbers = [number for number, own in states.items() if own.name == "AVAILABLE"]
+            numbers = [number for number, state in states.items() if state.name == "AVAILABLE"]
             return web.json_response(open_inference.describe_model(model, sorted(numbers)))
 
     async def _model_ready(self, request: web.Request) -> web.Response:
         with self._engine.versions.lease(self._find_version(request)) as model:
             is_ready = self._engine.is_ready
-            told = {"name": model.name, "ready": is_ready}
-            return web.json_response(told, status=200 if is_ready else 503)
+            facts = {"name": model.name, "ready": is_ready}
+            return web.json_response(facts, status=200 if is_ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = self._engine.metrics.write(self._engine.versions.newest)
@@ -311,16 +321,16 @@ class HttpServer:
 
 
 def _name_method(request: web.Request) -> str:
-    """Return the method of a request; paths of strangers all count as "other"."""
+    """Return the name of a request's method for metrics; "other" for all unknown paths."""
     if request.match_info.route.resource is None:
         return "other"
-    # Handlers bear the names of methods, and the metrics show these names.
+    # The name of the handler is the name of the method with an underscore in front.
     return request.match_info.handler.__name__.strip("_")
 
 
 def _too_large(most: int) -> failures.RequestError:
-    told = f"a request must have at most {most} bytes (--max_body_bytes)"
-    return failures.RequestError(failures.TOO_LARGE, told)
+    problem = f"a request must have at most {most} bytes (--max_body_bytes)"
+    return failures.RequestError(failures.TOO_LARGE, problem)
 
 
 def _write_json(text: str) -> web.Response:

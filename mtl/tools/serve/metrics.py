@@ -22,7 +22,7 @@ _SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 @dataclasses.dataclass
 class Outcome:
-    """The code of a request's answer, by the names of gRPC; CANCELLED if its client hangs up."""
+    """The code of an answer, by its name in gRPC; it stays CANCELLED if the client hangs up."""
 
     code: str = "CANCELLED"
 
@@ -31,7 +31,7 @@ class Metrics:
     """The metrics of a server."""
 
     def __init__(self, model: str):
-        # A separate registry: the global one also counts the collector of Python.
+        # The global registry would also report metrics of the Python process.
         self._registry = prometheus.CollectorRegistry()
         labels = ("model", "protocol", "method")
         self._model = model
@@ -46,7 +46,7 @@ class Metrics:
             registry=self._registry,
         )
         self._open = prometheus.Gauge(
-            "mtl_open_requests", "Requests in work.", ("model",), registry=self._registry
+            "mtl_open_requests", "Requests in progress.", ("model",), registry=self._registry
         ).labels(model)
         self._batches = prometheus.Histogram(
             "mtl_batch_rows",
@@ -60,18 +60,19 @@ class Metrics:
         ).labels(model)
         self._unlogged = prometheus.Counter(
             "mtl_unlogged_requests",
-            "Requests that the request log should hold and lacks.",
+            "Requests that could not be written to the request log.",
             ("model",),
             registry=self._registry,
         ).labels(model)
 
     @contextlib.contextmanager
     def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
-        """Count a request and its time; its code is set within the context.
+        """Count a request and measure its time; set the code of the outcome in this context.
 
         Args:
           protocol: "rest", "open_inference" or "grpc".
-          method: one of a few names, such as "predict": Prometheus keeps a series for each.
+          method: a name such as "predict". Prometheus keeps a series for each name, so there must
+            be few names.
         """
         outcome, start = Outcome(), time.perf_counter()
         self._open.inc()
@@ -84,15 +85,19 @@ class Metrics:
             self._secs.labels(*labels).observe(time.perf_counter() - start)
 
     def note_batch(self, rows: int) -> None:
-        """Count a call of the model."""
+        """Count a call of the model with this number of rows."""
         self._batches.observe(rows)
 
     def note_unlogged(self) -> None:
-        """Count a request that the log lacks."""
+        """Count a request that could not be logged."""
         self._unlogged.inc()
 
     def write(self, newest: int | None) -> bytes:
-        """Return all metrics as text."""
-        # Prometheus holds gauges as float64, which is exact for versions: seconds since 1970.
+        """Return all metrics in the text format of Prometheus.
+
+        Args:
+          newest: the newest loaded version; None without one.
+        """
+        # Versions are seconds since 1970, which fit into the float64 of a gauge.
         self._version.set(newest or 0)
         return prometheus.generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""A loaded export: its signatures, and calls from several threads at a time.
+"""Loads an export, describes its signatures, and calls them from several threads at a time.
 
 model = models.Model.load("adult", 1795231775, "models/adult/1795231775")
 model.run("raw/income", {"age": ages}, ["probability"])      # {"probability": [B]}
@@ -23,9 +23,9 @@ from mtl.tools.serve import tensors
 
 DEFAULT, RAW = settings.DEFAULT, settings.RAW
 PREDICT, CLASSIFY, REGRESS = "predict", "classify", "regress"
-# Prepared calls that a version keeps; a client may ask for any subset of the outputs.
+# The number of prepared calls that a version keeps. Clients may request any subset of the outputs.
 _MOST_CALLS = 256
-# The signatures that warm-up requests are run for; others share most of their graph.
+# The signatures whose warm-up requests run. Other signatures share most of their graph with them.
 _WARMED = (DEFAULT, settings.LEAN, RAW, f"{RAW}/{settings.LEAN}")
 
 
@@ -34,10 +34,10 @@ class Signature:
     """A signature of an export.
 
     Attributes:
-      name: its name.
+      name: the name of the signature.
       method: "predict", "classify" or "regress".
       inputs, outputs: the tensors by name.
-      defaults: {input: the value that it has if a request leaves it out}.
+      defaults: {input: its value in requests that leave it out}.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Signature:
     def lengths(self) -> dict[str, str]:
         """{list input: the input with the number of values in each list}."""
         names = {name: inputs_lib.length_name(name) for name in self.inputs}
-        # An export names the lengths of a list after it: `tags` and `tags/length`.
+        # In an export, the lengths of the lists `tags` are the input `tags/length`.
         return {name: length for name, length in names.items() if length in self.inputs}
 
     @functools.cached_property
@@ -74,10 +74,13 @@ class Model:
     def __init__(self, name: str, number: int, directory: str, opened: loaded.Loaded):
         self.name, self.number, self.directory = name, number, directory
         self.signature_defs = {
-            key: own for key, own in opened.signatures.items() if not key.startswith("__")
+            key: definition
+            for key, definition in opened.signatures.items()
+            if not key.startswith("__")
         }
         self.signatures = {
-            key: _describe_signature(key, own) for key, own in self.signature_defs.items()
+            key: _describe_signature(key, definition)
+            for key, definition in self.signature_defs.items()
         }
         self.spec = serving.spec_of(directory)
         self._opened = opened
@@ -86,7 +89,7 @@ class Model:
 
     @classmethod
     def load(cls, name: str, number: int, directory: str) -> Model:
-        """Load a SavedModel, after a check of its files, and run its warm-up requests.
+        """Check the files of a SavedModel, load it, and run its warm-up requests.
 
         Args:
           name: the name of the model for clients.
@@ -109,37 +112,41 @@ class Model:
         return model
 
     def read_warm_up(self) -> dict[str, list[dict[str, np.ndarray]]]:
-        """Return {signature: its warm-up requests} of the signatures that exist."""
-        found = warm_up.predict_inputs(self.directory)
-        return {name: requests for name, requests in found.items() if name in self.signatures}
+        """Return {signature: its warm-up requests, {input: [B, ...]}} for existing signatures."""
+        requests_of = warm_up.predict_inputs(self.directory)
+        return {name: requests for name, requests in requests_of.items() if name in self.signatures}
 
     def find_signature(self, name: str, method: str = PREDICT) -> Signature:
-        """Return a signature, by default `serving_default`, that a method can call.
+        """Return a signature that a method can call.
 
         Args:
           name: the name; "" for `serving_default`.
           method: "predict", which can call any signature, "classify" or "regress".
 
         Raises:
-          UserError: there is none.
+          UserError: the method can call no signature with this name.
         """
-        # Predict calls any signature, as in TensorFlow Serving.
-        fitting = [key for key, own in self.signatures.items() if method in (PREDICT, own.method)]
+        # As in TensorFlow Serving, "predict" can call signatures of all methods.
+        fitting = [
+            key
+            for key, signature in self.signatures.items()
+            if method in (PREDICT, signature.method)
+        ]
         name = name or DEFAULT
         if name not in fitting:
             near = checks.nearest(name, fitting)
-            listed = ", ".join(sorted(fitting)[:20]) or "(nothing)"
-            checks.fail(f"the signature of {method}", f"be one of {listed}", name, near)
+            names = ", ".join(sorted(fitting)[:20]) or "(nothing)"
+            checks.fail(f"the signature of {method}", f"be one of {names}", name, near)
         return self.signatures[name]
 
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """Compute the named outputs; inputs that are left out have their defaults.
+        """Compute outputs of a signature.
 
         Args:
-          signature: its name.
-          inputs: {input: [B, ...]}.
+          signature: the name of the signature.
+          inputs: {input: [B, ...]}; missing inputs have their defaults.
           outputs: the names of the outputs.
 
         Returns:
@@ -148,38 +155,38 @@ class Model:
         Raises:
           InvalidArgumentError: TensorFlow refuses the values.
         """
-        own = self.signatures[signature]
-        values = {**own.defaults, **inputs}
+        description = self.signatures[signature]
+        values = {**description.defaults, **inputs}
         names = sorted(values)
         call = self._find_call(signature, names, outputs)
         return dict(zip(outputs, call(*[values[name] for name in names]), strict=True))
 
     def _find_call(self, signature: str, names: Sequence[str], outputs: Sequence[str]) -> Any:
-        """Return a call of the session that was prepared for these inputs and outputs."""
+        """Return a prepared call of the session for these inputs and outputs."""
         key = signature, tuple(names), tuple(outputs)
         with self._lock:
             if key not in self._calls:
                 if len(self._calls) >= _MOST_CALLS:
                     self._calls.clear()
-                own = self.signature_defs[signature]
-                fetches = [own.outputs[name].name for name in outputs]
-                feeds = [own.inputs[name].name for name in names]
+                definition = self.signature_defs[signature]
+                fetches = [definition.outputs[name].name for name in outputs]
+                feeds = [definition.inputs[name].name for name in names]
                 self._calls[key] = self._opened.session.make_callable(fetches, feeds)
             return self._calls[key]
 
     def close(self) -> None:
-        """Give the memory back. No call may run."""
+        """Free the memory. No call may be running."""
         self._calls.clear()
         self._opened.session.close()
 
 
-def _describe_signature(name: str, own: Any) -> Signature:
+def _describe_signature(name: str, definition: Any) -> Signature:
     return Signature(
         name=name,
-        method=own.method_name.rpartition("/")[2],
-        inputs={key: _describe_tensor(info) for key, info in sorted(own.inputs.items())},
-        outputs={key: _describe_tensor(info) for key, info in sorted(own.outputs.items())},
-        defaults={key: tf.make_ndarray(value) for key, value in own.defaults.items()},
+        method=definition.method_name.rpartition("/")[2],
+        inputs={key: _describe_tensor(info) for key, info in sorted(definition.inputs.items())},
+        outputs={key: _describe_tensor(info) for key, info in sorted(definition.outputs.items())},
+        defaults={key: tf.make_ndarray(value) for key, value in definition.defaults.items()},
     )
 
 

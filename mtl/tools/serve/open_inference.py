@@ -1,11 +1,12 @@
-"""The JSON of the Open Inference Protocol (KServe v2), with its binary tensors.
+"""Reads and writes the Open Inference Protocol (KServe v2): JSON, and binary tensors after it.
 
 document, tensors_after = open_inference.split_body(body, header)
 request = open_inference.read_infer(model, document, tensors_after, most_rows=8192)
 body, json_bytes = open_inference.write_infer(answer, document)
 
-The protocol has no signatures. A request calls `raw`, the features by name, unless its parameter
-`signature_name` names another one; an export without `raw` takes tf.Examples.
+The protocol has no signatures. A request calls the signature `raw`, whose inputs are the features,
+unless its parameter `signature_name` names another signature. An export without `raw` takes
+tf.Examples.
 """
 
 from __future__ import annotations
@@ -24,26 +25,37 @@ from mtl.tools.serve import engine, models, requests, tensors
 
 SIZE_HEADER = open_inference.SIZE_HEADER
 _MOST_RANK = 32
+# A body has at most 2^31 - 1 bytes, and each value takes at least a byte.
+_MOST_VALUES = 2**31 - 1
 
 
 def choose_signature(model: models.Model, name: str = "") -> models.Signature:
-    """Return the signature `name`, by default `raw`, or `serving_default` without it.
+    """Return the signature that a request calls.
+
+    Args:
+      model: the model.
+      name: the name of the signature; "" for `raw`, or `serving_default` if there is no `raw`.
 
     Raises:
-      UserError: there is none of this name.
+      UserError: the model has no signature with this name.
     """
     return model.find_signature(name or (models.RAW if models.RAW in model.signatures else ""))
 
 
 def describe_model(model: models.Model, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the metadata of a model, whose versions have these numbers."""
+    """Return the metadata of a model in the words of the protocol.
+
+    Args:
+      model: the model.
+      numbers: the numbers of the loaded versions.
+    """
     signature = choose_signature(model)
     return {
         "name": model.name,
         "versions": list(map(str, numbers)),
         "platform": "tensorflow_savedmodel",
-        "inputs": [_describe_tensor(name, own) for name, own in signature.inputs.items()],
-        "outputs": [_describe_tensor(name, own) for name, own in signature.outputs.items()],
+        "inputs": [_describe_tensor(name, tensor) for name, tensor in signature.inputs.items()],
+        "outputs": [_describe_tensor(name, tensor) for name, tensor in signature.outputs.items()],
     }
 
 
@@ -60,31 +72,31 @@ def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryv
     """Return the JSON object of a request, and the bytes after it.
 
     Args:
-      body: the whole request.
-      header: the value of the header with the size of the JSON; None if all of it is JSON.
+      body: the body of the request.
+      header: the value of `SIZE_HEADER`, the size of the JSON; None if the whole body is JSON.
 
     Raises:
-      UserError: the header is wrong, or the JSON.
+      UserError: the header or the JSON is wrong.
     """
     if header is None:
         return tensors.parse_json(body), memoryview(b"")
     is_size = header.isdecimal() and len(header) < 20 and int(header) <= len(body)
     checks.require(is_size, SIZE_HEADER, f"be at most the {len(body)} bytes of the body", header)
     size = int(header)
-    # A view, since a body of images should not be copied.
+    # A memoryview avoids a copy, since a body of images is large.
     return tensors.parse_json(body[:size]), memoryview(body)[size:]
 
 
 def read_infer(
     model: models.Model, document: Mapping[str, Any], rest: memoryview, most_rows: int
 ) -> requests.Request:
-    """Return the request of a call of `/infer`.
+    """Turn the body of a call of `/infer` into a request.
 
     Args:
-      model: the version that it calls.
+      model: the version of the model.
       document: the JSON object.
       rest: the bytes of binary tensors, in the order of the inputs.
-      most_rows: the most rows of a request.
+      most_rows: the largest allowed number of rows.
 
     Raises:
       UserError: the request does not fit the model.
@@ -94,27 +106,27 @@ def read_infer(
     signature = choose_signature(model, name)
     inputs: dict[str, np.ndarray] = {}
     offset = 0
-    for index, given in enumerate(_take_value(document, "inputs", list, None, "the request")):
+    for index, entry in enumerate(_take_value(document, "inputs", list, None, "the request")):
         where = f"input {index}"
-        checks.is_a(where, given, dict, "be an object")
-        name = _take_value(given, "name", str, None, where)
+        checks.is_a(where, entry, dict, "be an object")
+        name = _take_value(entry, "name", str, None, where)
         requests.require_input(signature, name)
         checks.require(name not in inputs, "the inputs", "hold each name once", name)
-        inputs[name], offset = _read_input(signature.inputs[name], given, rest, offset)
-    # A client that gives wrong sizes has shifted tensors, which would still be numbers.
-    left = len(rest) - offset
-    checks.require(not left, "the binary tensors", "fill the body", f"{left} more bytes")
-    asked = _take_value(document, "outputs", list, [], "the request")
-    names = [_take_value(each, "name", str, None, "an output") for each in asked]
-    for described in (document, *asked):
+        inputs[name], offset = _read_input(signature.inputs[name], entry, rest, offset)
+    # Surplus bytes mean wrong sizes, so the tensors before them have shifted, wrong values.
+    surplus = len(rest) - offset
+    checks.require(not surplus, "the binary tensors", "fill the body", f"{surplus} more bytes")
+    output_entries = _take_value(document, "outputs", list, [], "the request")
+    names = [_take_value(output, "name", str, None, "an output") for output in output_entries]
+    for described in (document, *output_entries):
         _take_value(described, "parameters", dict, {}, "the request or an output")
     return requests.make_request(signature, inputs, names, most_rows)
 
 
-def _take_value(given: Any, key: str, kind: type, default: Any, where: str) -> Any:
-    """Return the value of a key, or `default`; fail if it is of another kind, or required."""
-    checks.is_a(where, given, dict, "be an object")
-    value = given.get(key, default)
+def _take_value(container: Any, key: str, kind: type, default: Any, where: str) -> Any:
+    """Return the value of a key, or `default`; fail unless the value is of a kind."""
+    checks.is_a(where, container, dict, "be an object")
+    value = container.get(key, default)
     names = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
     is_fitting = isinstance(value, kind) and not isinstance(value, bool)
     checks.require(is_fitting, f"{key!r} of {where}", f"be {names[kind]}", value)
@@ -122,19 +134,23 @@ def _take_value(given: Any, key: str, kind: type, default: Any, where: str) -> A
 
 
 def _read_input(
-    tensor: tensors.Tensor, given: Mapping[str, Any], rest: memoryview, offset: int
+    tensor: tensors.Tensor, entry: Mapping[str, Any], rest: memoryview, offset: int
 ) -> tuple[np.ndarray, int]:
-    """Return the array of an input, and where the binary tensor of the next one starts."""
-    name = given["name"]
+    """Return the array of an input, and the offset of the binary tensor of the next input."""
+    name = entry["name"]
     where = f"input {name!r}"
-    wanted = _name_type(tensor.dtype)
-    datatype = _take_value(given, "datatype", str, None, where)
-    checks.require(datatype == wanted, f"'datatype' of {where}", f"be {wanted}", datatype)
-    shape = _take_value(given, "shape", list, None, where)
-    are_sizes = all(type(n) is int and 0 <= n < 2**31 for n in shape) and len(shape) <= _MOST_RANK
+    type_name = _name_type(tensor.dtype)
+    datatype = _take_value(entry, "datatype", str, None, where)
+    checks.require(datatype == type_name, f"'datatype' of {where}", f"be {type_name}", datatype)
+    shape = _take_value(entry, "shape", list, None, where)
+    are_sizes = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= _MOST_RANK
     checks.require(are_sizes, f"'shape' of {where}", "hold sizes from 0 on", shape)
+    # NumPy refuses a huge shape even if one of its sizes is 0, so 0 counts as 1 here.
+    is_small = math.prod(n or 1 for n in shape) <= _MOST_VALUES
+    rule = f"hold sizes whose product is at most {_MOST_VALUES}"
+    checks.require(is_small, f"'shape' of {where}", rule, shape)
     count = math.prod(shape)
-    parameters = _take_value(given, "parameters", dict, {}, where)
+    parameters = _take_value(entry, "parameters", dict, {}, where)
     if "binary_data_size" in parameters:
         size = _take_value(parameters, "binary_data_size", int, None, where)
         fits = 0 <= size <= len(rest) - offset
@@ -142,24 +158,27 @@ def _read_input(
         checks.require(fits, f"'binary_data_size' of {where}", rule, size)
         piece = rest[offset : offset + size]
         return open_inference.read_binary(where, piece, tensor.dtype, shape), offset + size
-    flat, _ = tensors.flatten(where, _take_value(given, "data", list, None, where))
+    flat, _ = tensors.flatten(where, _take_value(entry, "data", list, None, where))
     rule = f"hold {count} values, as its shape {shape} says"
     checks.require(len(flat) == count, where, rule, len(flat))
     return tensors.make_array(where, flat, tensor.dtype, shape).reshape(shape), offset
 
 
 def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[bytes, int | None]:
-    """Return the body of the answer, and the size of its JSON if binary tensors follow.
+    """Return the body of the answer, and the size of its JSON if binary tensors follow it.
 
     Args:
       answer: the outputs.
-      document: the JSON object of the request, which says which outputs are binary.
+      document: the JSON object of the request, which chooses the binary outputs.
+
+    Raises:
+      UserError: an output that is not binary has bytes that are not UTF-8.
     """
     parameters = document.get("parameters", {})
     is_binary = parameters.get("binary_data_output") is True
-    chosen = {
-        each["name"]: bool(each.get("parameters", {}).get("binary_data", is_binary))
-        for each in document.get("outputs", [])
+    are_binary = {
+        output["name"]: bool(output.get("parameters", {}).get("binary_data", is_binary))
+        for output in document.get("outputs", [])
     }
     outputs, pieces = [], []
     for name, value in answer.outputs.items():
@@ -168,7 +187,7 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
             f'"datatype": "{_name_type(_type_of(value))}"',
             f'"shape": {json.dumps(list(value.shape))}',
         ]
-        if chosen.get(name, is_binary):
+        if are_binary.get(name, is_binary):
             pieces.append(open_inference.write_binary(value))
             described.append(f'"parameters": {{"binary_data_size": {len(pieces[-1])}}}')
         else:
@@ -177,7 +196,7 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
     head = {"model_name": answer.model.name, "model_version": str(answer.model.number)}
     if "id" in document:
         head["id"] = document["id"]
-    # The outputs are JSON already: `[:-1]` opens the object again to append them.
+    # Cut the last bracket with `[:-1]` to append the outputs, which are already JSON.
     text = f'{json.dumps(head)[:-1]}, "outputs": [{", ".join(outputs)}]}}'.encode()
     return b"".join([text, *pieces]), len(text) if pieces else None
 

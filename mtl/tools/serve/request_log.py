@@ -1,11 +1,11 @@
-"""Keeps rows and their predictions as Parquet files: a sample, within a bound of bytes.
+"""Logs a sample of rows and their predictions as Parquet files of limited size.
 
 log = request_log.RequestLog("logs", share=0.1, without=["age"], most_bytes=2**30, on_loss=print)
 log.add(answer)
-log.close()                                      # writes the rest
+log.close()                                      # writes the remaining rows
 
 A thread writes a file for each version, signature and set of inputs, at the latest after a minute.
-Files appear whole. The oldest ones go when all of them take too many bytes.
+Readers see only complete files. The oldest files are deleted if the files take too many bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mtl.tools.serve import engine, models, settings
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# Requests that wait for the thread; more are lost, and counted.
+# The number of requests that may wait for the thread; further requests are lost, and counted.
 _MOST_WAITING = 1000
 _MOST_ROWS, _MOST_SECS = 20_000, 60.0
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6,}\.parquet")
@@ -42,14 +42,14 @@ _ALL_TASKS = ("serving_default", "lean", "raw")
 
 
 class _Entry(NamedTuple):
-    """A logged request: seconds since 1970, and its answer."""
+    """A logged request: its time in seconds since 1970, and its answer."""
 
     secs: float
     answer: engine.Answer
 
 
 class RequestLog:
-    """An `engine.Log` in a folder."""
+    """A log in a folder; implements `engine.Log`."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class RequestLog:
         """Start the thread that writes.
 
         Args:
-          folder: the folder, which is made.
-          share: the share of requests that is kept, from 0 to 1.
+          folder: the folder for the files.
+          share: the share of requests that is logged, from 0 to 1.
           without: features, predictions and tasks that are left out.
-          most_bytes: the most bytes of all files.
-          on_loss: called for each request that cannot be kept.
+          most_bytes: the largest size of all files in bytes.
+          on_loss: called for each request that cannot be logged.
         """
         self._folder, self._share, self._without = folder, share, frozenset(without)
         self._most_bytes, self._on_loss = most_bytes, on_loss
@@ -80,8 +80,8 @@ class RequestLog:
         self._thread.start()
 
     def add(self, answer: engine.Answer) -> None:
-        """Take an answer, if it is drawn; never wait."""
-        # Whole requests are drawn, so the rows of one stay together.
+        """Add an answer to the log if it is in the sample; never wait."""
+        # The sample consists of whole requests, so the rows of a request stay together.
         if not answer.request.rows or self._random.random() >= self._share:
             return
         try:
@@ -90,7 +90,7 @@ class RequestLog:
             self._on_loss()
 
     def close(self) -> None:
-        """Write all that was taken."""
+        """Write the remaining answers, and end the thread."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -114,13 +114,13 @@ class RequestLog:
         groups: dict[Any, list[_Entry]] = {}
         for entry in entries:
             groups.setdefault(_find_group(entry.answer), []).append(entry)
-        for some in groups.values():
-            lost = some
+        for group in groups.values():
+            lost = group
             try:
-                self._write_file(some)
-                lost = []  # A file that cannot be removed loses no request.
+                self._write_file(group)
+                lost = []  # The rows are written, so a later error loses no request.
                 self._remove_oldest()
-            except Exception as error:  # The server goes on without its log.
+            except Exception as error:  # The server must continue without its log.
                 self._tell(f"{getattr(error, 'strerror', None) or error}")
                 for _ in lost:
                     self._on_loss()
@@ -136,16 +136,16 @@ class RequestLog:
         signature = re.sub(r"[^\w.-]", "_", answer.request.signature.name)
         start = datetime.datetime.fromtimestamp(entries[0].secs, datetime.timezone.utc)
         self._count += 1
-        # Sorted names are in the order of time, by which `_remove_oldest` goes.
+        # Names begin with the time, so that `_remove_oldest` can sort files by name.
         name = f"{start:%Y%m%dT%H%M%S}-{answer.model.number}-{signature}-{self._count:06}.parquet"
         table = make_table(entries, self._without)
-        # Readers of the folder, and `_remove_oldest`, meet only whole files.
+        # Write atomically, so that readers and `_remove_oldest` see only complete files.
         with io.BytesIO() as buffer:
             parquet.write_table(table, buffer)
             atomic.write(os.path.join(self._folder, name), buffer.getvalue())
 
     def _remove_oldest(self) -> None:
-        """Remove files of this log, the oldest first, until the others fit into the bound."""
+        """Remove the oldest files of this log until the others together have `_most_bytes`."""
         paths = [p for p in storage.listed(self._folder) if _NAME.fullmatch(os.path.basename(p))]
         total = sum(os.path.getsize(path) for path in paths)
         for path in paths:
@@ -158,10 +158,15 @@ class RequestLog:
 def open_log(
     made: settings.Settings, model: models.Model, on_loss: Callable[[], None]
 ) -> RequestLog | None:
-    """Return the log that the settings ask for.
+    """Return the log that the settings describe; None for no log.
+
+    Args:
+      made: the settings.
+      model: the model, which knows all names of features, predictions and tasks.
+      on_loss: called for each request that cannot be logged.
 
     Raises:
-      UserError: the folder cannot be written, or the model lacks a name that is to be left out.
+      UserError: the folder cannot be written, or the model has no such name to leave out.
     """
     if not made.request_log:
         return None
@@ -175,7 +180,7 @@ def open_log(
     for name in made.request_log_without:
         checks.one_of("--request_log_without", name, names)
     with storage.writing(where, "a folder", folder):
-        # The rows of clients are nobody else's business.
+        # Only the user of the server may read the rows of clients.
         os.makedirs(folder, mode=0o700, exist_ok=True)
     return RequestLog(
         folder,
@@ -210,40 +215,40 @@ def _find_group(answer: engine.Answer) -> Any:
 
 
 def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
-    """Return the rows of requests of one group, with `input/<name>` and `prediction/<name>`.
+    """Return a table with the rows of requests.
 
     Args:
       entries: requests of the same version and signature, with the same inputs and outputs.
       without: features, predictions and tasks that are left out.
 
     Returns:
-      A row for each row of the requests, with the columns time (UTC), version and signature before
-      the others. Padding of lists is cut off.
+      A row for each row of the requests, with the columns `time` (UTC), `version`, `signature`,
+      `input/<name>` and `prediction/<name>`. Lists have no padding.
     """
     answers = [entry.answer for entry in entries]
-    first = answers[0]
-    signature = first.request.signature
+    first_answer = answers[0]
+    signature = first_answer.request.signature
     secs = np.repeat([entry.secs for entry in entries], [a.request.rows for a in answers])
-    # Milliseconds in UTC.
+    # Convert seconds to milliseconds in UTC.
     times = pa.array((secs * 1000).astype(np.int64), pa.timestamp("ms", "UTC"))
     count = len(secs)
     columns: dict[str, Any] = {
         "time": times,
-        "version": pa.array(np.full(count, first.model.number)),
+        "version": pa.array(np.full(count, first_answer.model.number)),
         "signature": pa.array([signature.name] * count, pa.string()),
     }
     for name, values in _read_inputs(answers):
         if name not in without and _base_name(name) not in without:
             columns[f"input/{name}"] = _make_column(values)
-    for name in first.outputs:
+    for name in first_answer.outputs:
         if not _is_left_out(signature, name, without):
-            joined = np.concatenate([answer.outputs[name] for answer in answers])
-            columns[f"prediction/{name}"] = _make_column(joined)
+            values = np.concatenate([answer.outputs[name] for answer in answers])
+            columns[f"prediction/{name}"] = _make_column(values)
     return pa.table(columns)
 
 
 def _base_name(name: str) -> str:
-    """Return `tags` of `tags/values_per_item`, which tells about the same lists."""
+    """Return the feature of an input, such as `tags` for its counts `tags/values_per_item`."""
     return name.rpartition("/")[0] or name
 
 
@@ -254,17 +259,17 @@ def _make_column(values: Any) -> pa.Array:
 
 def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
     """Yield the name of each feature, and its values in all rows."""
-    first = answers[0]
-    signature = first.request.signature
+    first_answer = answers[0]
+    signature = first_answer.request.signature
     if signature.takes_examples:
         (name,) = signature.inputs
         arrays = [answer.request.inputs[name] for answer in answers]
-        yield from _read_examples(np.concatenate(arrays).tolist(), first.model)
+        yield from _read_examples(np.concatenate(arrays).tolist(), first_answer.model)
         return
     lengths = signature.lengths
-    for name in first.request.inputs:
+    for name in first_answer.request.inputs:
         arrays = [answer.request.inputs[name] for answer in answers]
-        if name in lengths and lengths[name] in first.request.inputs:
+        if name in lengths and lengths[name] in first_answer.request.inputs:
             rows = [answer.request.inputs[lengths[name]] for answer in answers]
             yield name, _cut_lists(arrays, rows)
         elif name not in lengths.values():
@@ -272,21 +277,21 @@ def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
 
 
 def _cut_lists(arrays: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the lists of padded rows, as arrays of different length."""
-    # Requests are padded to different widths, so their arrays cannot be concatenated.
+    """Return the lists of all rows as arrays of different lengths, without padding."""
+    # The arrays cannot be concatenated, because each request is padded to another width.
     return [
         row[:length]
-        for array, some in zip(arrays, lengths, strict=True)
-        for row, length in zip(array, some, strict=True)
+        for array, row_lengths in zip(arrays, lengths, strict=True)
+        for row, length in zip(array, row_lengths, strict=True)
     ]
 
 
 def _read_examples(
     serialized: Sequence[bytes], model: models.Model
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the features of tf.Examples that the model knows; an absent one is None."""
+    """Yield the features of tf.Examples that the model knows; a missing feature is None."""
     rows: list[Mapping[str, Any]] = [
-        tf.train.Example.FromString(each).features.feature for each in serialized
+        tf.train.Example.FromString(example).features.feature for example in serialized
     ]
     names = sorted({name for row in rows for name in row})
     for name in names:
@@ -300,11 +305,11 @@ def _read_feature(feature: Any) -> list[Any]:
 
 
 def _is_left_out(signature: models.Signature, name: str, without: frozenset[str]) -> bool:
-    """Return whether a prediction is left out, under its name with or without its task."""
+    """Return whether a prediction is left out, by its task or by its name with or without task."""
     kind, _, rest = signature.name.rpartition("/")
     if signature.method != models.PREDICT:
-        # Classes and scores tell all predictions of their task.
-        return any(left.partition("/")[0] == kind for left in without)
+        # Classes and scores reveal all predictions of their task.
+        return any(entry.partition("/")[0] == kind for entry in without)
     is_of_all = rest in _ALL_TASKS
-    whole = name if is_of_all else f"{rest}/{name}"
-    return bool({name, whole, whole.partition("/")[0]} & without)
+    full_name = name if is_of_all else f"{rest}/{name}"
+    return bool({name, full_name, full_name.partition("/")[0]} & without)

@@ -1,4 +1,4 @@
-"""A request for predictions, checked against a signature before it waits or runs.
+"""Checks a request for predictions against a signature, before the request waits or runs.
 
 request = requests.make_request(signature, {"age": ages}, outputs=[], most_rows=8192)
 """
@@ -20,9 +20,9 @@ class Request:
 
     Attributes:
       signature: the signature.
-      inputs: {input: [B, ...]} without inputs that have their default.
+      inputs: {input: [B, ...]}, without inputs that get their default.
       outputs: the names of the outputs to compute.
-      rows: B.
+      rows: the number of rows B.
     """
 
     signature: models.Signature
@@ -37,16 +37,16 @@ def make_request(
     outputs: Sequence[str],
     most_rows: int,
 ) -> Request:
-    """Check names, types, shapes and the number of rows.
+    """Make a request, after a check of names, types, shapes and the number of rows.
 
     Args:
       signature: the signature that the request calls.
-      inputs: its arrays by name.
-      outputs: the outputs to compute; all if empty.
-      most_rows: the most rows.
+      inputs: {input: array}.
+      outputs: the names of the outputs to compute; all if empty.
+      most_rows: the largest allowed number of rows.
 
     Raises:
-      UserError: something does not fit; the line names the input.
+      UserError: an input or output does not fit the signature, or there are too many rows.
     """
     for name, array in inputs.items():
         require_input(signature, name)
@@ -56,8 +56,8 @@ def make_request(
     checks.unique("the outputs", outputs)
     rows = _count_rows(signature, inputs)
     checks.require(rows <= most_rows, "a request", f"have at most {most_rows} rows", rows)
-    # The graph has the default for all rows; an empty array would not fit beside the others.
-    # An input without rows stands for its default.
+    # An input without rows stands for its default. Leave it out: the graph has the default for all
+    # rows, but an empty array would not fit the other inputs.
     filled = {
         name: array
         for name, array in inputs.items()
@@ -71,12 +71,12 @@ def require_input(signature: models.Signature, name: str) -> None:
     """Fail unless a signature has an input of this name.
 
     Raises:
-      UserError: names the nearest input.
+      UserError: no input has this name.
     """
     if name not in signature.inputs:
-        listed = ", ".join(signature.inputs)
+        names = ", ".join(signature.inputs)
         near = checks.nearest(name, signature.inputs)
-        checks.fail(f"an input of {signature.name!r}", f"be one of {listed}", name, near)
+        checks.fail(f"an input of {signature.name!r}", f"be one of {names}", name, near)
 
 
 def _has_rows(array: np.ndarray, rows: int) -> bool:
@@ -84,27 +84,27 @@ def _has_rows(array: np.ndarray, rows: int) -> bool:
 
 
 def _count_rows(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> int:
-    """Return the number of rows, which all inputs have that do not stand for their default."""
+    """Return the number of rows; fail unless all inputs have it, except those with a default."""
     counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
     rows = max(counts.values(), default=0)
     if signature.is_by_row:
         for name, count in counts.items():
             fits = count == rows or (not count and name in signature.defaults)
-            checks.require(fits, f"input {name!r}", f"have {rows} rows, as others have", count)
+            checks.require(fits, f"input {name!r}", f"have {rows} rows, like other inputs", count)
     return rows
 
 
 def _require_all(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> None:
-    """Fail if an input without default is missing, or the lengths of lists are."""
+    """Fail if an input without default is missing, or if lists come without their lengths."""
     missing = [n for n in signature.inputs if n not in inputs and n not in signature.defaults]
     if missing:
-        listed = ", ".join(map(repr, missing))
-        given = ", ".join(inputs) or "none"
+        names = ", ".join(map(repr, missing))
+        received = ", ".join(inputs) or "none"
         raise checks.UserError(
-            f"the signature {signature.name!r} needs the inputs {listed}, got {given}."
+            f"the signature {signature.name!r} needs the inputs {names}, got {received}."
         )
     for name, length in signature.lengths.items():
-        # The graph would take every list for empty, and predict.
+        # Without lengths, the graph would silently treat every list as empty.
         fits = name not in inputs or length in inputs or not inputs[name].size
         rule = f"come with {length!r}, the number of values of each row"
         checks.require(fits, f"input {name!r}", rule, f"no {length!r}")
@@ -113,9 +113,9 @@ def _require_all(signature: models.Signature, inputs: Mapping[str, np.ndarray]) 
 
 
 def _check_lengths(name: str, lists: np.ndarray, length: str, lengths: np.ndarray) -> None:
-    """Fail for a length beyond the columns.
+    """Fail if a length exceeds the number of columns.
 
-    The graph checks it too, but sees more columns if the request is joined with others.
+    The graph checks this, too. But if requests are joined, it sees the columns of the widest one.
     """
     width = lists.shape[1]
     wrong = (lengths < 0) | (lengths > width)

@@ -1,4 +1,4 @@
-"""The JSON of TensorFlow Serving's REST interface.
+"""Reads and writes the JSON of TensorFlow Serving's REST interface.
 
 request = rest.read_predict(model, {"instances": [{"age": 39}]}, most_rows=8192)
 rest.write_predict(outputs, is_by_row=True)              # '{"predictions": [...]}'
@@ -21,7 +21,7 @@ from mtl.deferred import tf
 from mtl.tools.serve import models, requests, tensors, versions
 
 ROWS, COLUMNS = "instances", "inputs"
-# A text with this ending in its output's name is always written as base64.
+# If the name of an output ends in this text, its values are always written as base64.
 _BYTES = "_bytes"
 _KEYS = ("signature_name", ROWS, COLUMNS)
 
@@ -30,7 +30,7 @@ def is_by_row(document: Mapping[str, Any]) -> bool:
     """Return whether a request is in the row format.
 
     Raises:
-      UserError: it is in neither format, or in both.
+      UserError: the request has the key of neither format, or of both.
     """
     if (ROWS in document) == (COLUMNS in document):
         rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
@@ -42,15 +42,15 @@ def is_by_row(document: Mapping[str, Any]) -> bool:
 def read_predict(
     model: models.Model, document: Mapping[str, Any], most_rows: int
 ) -> requests.Request:
-    """Return the request of a call of `:predict`.
+    """Turn the JSON of a call of `:predict` into a request.
 
     Args:
-      model: the version that it calls.
+      model: the version of the model.
       document: the JSON object, with the key `instances` or `inputs`.
-      most_rows: the most rows of a request.
+      most_rows: the largest allowed number of rows.
 
     Raises:
-      UserError: it does not fit the model.
+      UserError: the JSON does not fit the model.
     """
     signature = model.find_signature(_read_name(document))
     has_rows = is_by_row(document)
@@ -58,11 +58,11 @@ def read_predict(
         inputs = _read_rows(signature, document[ROWS])
     else:
         inputs = _read_columns(signature, document[COLUMNS])
-    made = requests.make_request(signature, inputs, [], most_rows)
-    is_empty = has_rows and not made.rows
+    request = requests.make_request(signature, inputs, [], most_rows)
+    is_empty = has_rows and not request.rows
     rule = f"name an input of {signature.name!r}"
     checks.require(not is_empty, "each row", rule, list(inputs))
-    return made
+    return request
 
 
 def _read_name(document: Mapping[str, Any]) -> str:
@@ -76,9 +76,9 @@ def _read_rows(signature: models.Signature, rows: Any) -> dict[str, np.ndarray]:
     checks.require(is_filled, f"{ROWS!r}", "be a list of at least one row", rows)
     if _is_value(rows[0]):
         only = _require_single(signature, ROWS, "objects")
-        named = [index for index, row in enumerate(rows) if not _is_value(row)]
+        objects = [index for index, row in enumerate(rows) if not _is_value(row)]
         checks.require(
-            not named, "each row", "be a value, as the first one", rows[(named or [0])[0]]
+            not objects, "each row", "be a value, like the first row", rows[(objects or [0])[0]]
         )
         return {only: _read_input(signature, only, rows)}
     names = list(rows[0])
@@ -102,14 +102,15 @@ def _lacks_lengths(signature: models.Signature, name: str, columns: Mapping[str,
 def _read_lists(
     signature: models.Signature, columns: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
-    """Return lists that come without their lengths, padded, and the lengths."""
+    """Return padded arrays and lengths for inputs of lists that come without lengths."""
     inputs = {}
     for name in filter(lambda name: _lacks_lengths(signature, name, columns), columns):
         rows = columns[name]
         for index, row in enumerate(rows):
             checks.is_a(f"input {name!r} of row {index}", row, list, "be a list")
         lengths = np.array(list(map(len, rows)), np.int64)
-        # JSON in rows has lists as people write them; the graph takes [B, L] and lengths [B].
+        # In the row format, lists have different lengths. The graph needs arrays [B, L] and lengths
+        # [B].
         padding = "" if signature.inputs[name].dtype == tf.string else 0
         width = int(lengths.max())
         padded = [[*row, *[padding] * (width - len(row))] for row in rows]
@@ -126,7 +127,7 @@ def _read_columns(signature: models.Signature, value: Any) -> dict[str, np.ndarr
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether JSON holds a value or list, and not an object of named inputs."""
+    """Return whether JSON is a value or a list, instead of an object with named inputs."""
     return not isinstance(value, dict) or (list(value) == [tensors.B64])
 
 
@@ -143,7 +144,9 @@ def _read_input(signature: models.Signature, name: str, value: Any) -> np.ndarra
 
 
 def write_predict(outputs: Mapping[str, np.ndarray], is_by_row: bool) -> str:
-    """Return the answer to a call of `:predict`; a single output stands without its name.
+    """Return the JSON that answers a call of `:predict`.
+
+    A single output comes without its name.
 
     Args:
       outputs: {output: [B, ...]}.
@@ -171,16 +174,16 @@ def _write_object(keys: Sequence[str], texts: Sequence[str]) -> str:
 def read_examples(
     model: models.Model, document: Mapping[str, Any], method: str, most_rows: int
 ) -> requests.Request:
-    """Return the request of a call of `:classify` or `:regress`.
+    """Turn the JSON of a call of `:classify` or `:regress` into a request.
 
     Args:
-      model: the version that it calls.
-      document: the JSON object: `examples`, and a `context` whose features each of them gets.
+      model: the version of the model.
+      document: the JSON object with `examples`, and with a `context` of features for all examples.
       method: "classify" or "regress".
-      most_rows: the most rows of a request.
+      most_rows: the largest allowed number of rows.
 
     Raises:
-      UserError: it does not fit the model.
+      UserError: the JSON does not fit the model.
     """
     signature = model.find_signature(_read_name(document), method)
     context, rows = document.get("context", {}), document.get("examples")
@@ -200,10 +203,15 @@ def read_examples(
 def make_examples_request(
     signature: models.Signature, examples: Sequence[bytes], most_rows: int
 ) -> requests.Request:
-    """Return a request of serialized tf.Examples [B].
+    """Return a request with serialized tf.Examples.
+
+    Args:
+      signature: a signature whose only input takes tf.Examples.
+      examples: B serialized tf.Examples.
+      most_rows: the largest allowed number of rows.
 
     Raises:
-      UserError: there are none, or too many.
+      UserError: there are no examples, or too many.
     """
     checks.require(bool(examples), "the request", "hold an example", list(examples))
     array = np.empty(len(examples), object)
@@ -219,13 +227,15 @@ def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any
         where = f"feature {name!r} of example {index}"
         flat, _ = tensors.flatten(where, value)
         if spec is None:
+            # A name that is not text would fail in `tf.train.Features`.
+            tensors.make_array(f"a name in example {index}", [name], tf.string)
             features[name] = _guess_feature(where, flat)
             continue
         checks.one_of(f"a feature of example {index}", name, sorted(spec.feature_fields))
         field = spec.feature_fields[name]
         if not field.is_ragged:
             checks.require(len(flat) == field.size, where, f"hold {field.size} values", len(flat))
-        # TensorFlow Serving takes 0 and 1 as well as false and true.
+        # TensorFlow Serving accepts 0 and 1 for false and true.
         is_number = field.dtype == "bool" and set(map(type, flat)) == {int}
         dtype = tf.int64 if is_number else tf.as_dtype(field.dtype)
         features[name] = field.proto(tensors.make_array(where, flat, dtype))
@@ -233,7 +243,7 @@ def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any
 
 
 def _guess_feature(where: str, flat: Sequence[Any]) -> Any:
-    """Return a feature of the type that the values of JSON have."""
+    """Return a feature with the type of the JSON values: integers, floats or texts."""
     kinds = set(map(type, flat))
     if kinds <= {int, bool}:
         array = tensors.make_array(where, list(map(int, flat)), tf.int64)
@@ -246,7 +256,7 @@ def _guess_feature(where: str, flat: Sequence[Any]) -> Any:
 
 
 def write_classes(outputs: Mapping[str, np.ndarray]) -> str:
-    """Return the answer to a call of `:classify`: pairs of class and score for each row."""
+    """Return the JSON that answers a call of `:classify`: pairs of class and score for each row."""
     labels, scores = split_classes(outputs)
     texts = zip(map(tensors.write_values, labels), map(tensors.write_values, scores), strict=True)
     rows = [", ".join(f"[{a}, {b}]" for a, b in zip(*row, strict=True)) for row in texts]
@@ -254,7 +264,18 @@ def write_classes(outputs: Mapping[str, np.ndarray]) -> str:
 
 
 def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return classes [B, C] as bytes, and scores [B, C]; a missing one is empty or 0."""
+    """Return the classes and scores of B rows.
+
+    Args:
+      outputs: {"classes": [B, C], "scores": [B, C]}, of which one may be missing.
+
+    Returns:
+      The classes as bytes, [B, C], and the scores, [B, C]. Missing classes are empty, and missing
+      scores are 0.
+
+    Raises:
+      UserError: both are missing.
+    """
     classes, scores = outputs.get("classes"), outputs.get("scores")
     if classes is not None:
         return classes, np.zeros(classes.shape, np.float32) if scores is None else scores
@@ -264,24 +285,24 @@ def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nda
 
 
 def write_values(outputs: Mapping[str, np.ndarray]) -> str:
-    """Return the answer to a call of `:regress`: a number for each row."""
+    """Return the JSON that answers a call of `:regress`: a number for each row."""
     values = next(iter(outputs.values())).ravel()
     return f'{{"results": [{", ".join(tensors.write_values(values))}]}}'
 
 
 def describe_status(states: Mapping[int, versions.State]) -> Any:
-    """Return the message with the states of versions."""
+    """Return a GetModelStatusResponse with the states of versions."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for number, state in states.items():
-        added = response.model_version_status.add(version=number)
-        added.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.name)
-        added.status.error_code = 2 if state.reason else 0  # UNKNOWN, OK
-        added.status.error_message = state.reason
+        status = response.model_version_status.add(version=number)
+        status.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.name)
+        status.status.error_code = 2 if state.reason else 0  # UNKNOWN, OK
+        status.status.error_message = state.reason
     return response
 
 
 def describe_model(model: models.Model) -> Any:
-    """Return the message with the signatures of a version."""
+    """Return a GetModelMetadataResponse with the signatures of a version."""
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name = model.name
     response.model_spec.version.value = model.number
@@ -292,18 +313,18 @@ def describe_model(model: models.Model) -> Any:
 
 def write_message(message: Any) -> str:
     """Return a message as the JSON that TensorFlow Serving writes, with all its fields."""
-    known = inspect.signature(json_format.MessageToDict).parameters
-    # protobuf 5 has renamed the argument.
+    parameters = inspect.signature(json_format.MessageToDict).parameters
+    # The argument has another name since protobuf 5.
     names = ("always_print_fields_with_no_presence", "including_default_value_fields")
-    every = next(name for name in names if name in known)
-    options = {"preserving_proto_field_name": True, every: True}
+    option = next(name for name in names if name in parameters)
+    options = {"preserving_proto_field_name": True, option: True}
     return json.dumps(json_format.MessageToDict(message, **options), indent=1)
 
 
 def write_metadata(model: models.Model) -> str:
-    """Return the answer to a call of `/metadata`."""
+    """Return the JSON that answers a call of `/metadata`."""
     signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=model.signature_defs)
-    told = {
+    document = {
         "model_spec": {
             "name": model.name,
             "signature_name": "",
@@ -311,4 +332,4 @@ def write_metadata(model: models.Model) -> str:
         },
         "metadata": {"signature_def": json.loads(write_message(signatures))},
     }
-    return json.dumps(told, indent=1)
+    return json.dumps(document, indent=1)

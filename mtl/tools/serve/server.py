@@ -1,7 +1,7 @@
 """Runs the servers of a model until a signal stops them.
 
-name, held = server.open_versions("adult", exports, settings.Settings())
-asyncio.run(server.serve(name, held, settings.Settings(), print))
+name, models = server.open_versions("adult", exports, settings.Settings())
+asyncio.run(server.serve(name, models, settings.Settings(), print))
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Running(NamedTuple):
     """A server that listens.
 
     Attributes:
-      engine: its model.
+      engine: the engine that answers requests.
       model: the version at the start.
-      rest_port, grpc_port: the ports that it listens on.
+      rest_port, grpc_port: the ports of the server.
     """
 
     engine: engine.Engine
@@ -53,36 +53,39 @@ class Running(NamedTuple):
 def open_versions(
     name: str | None, exports: finding.Exports, made: settings.Settings
 ) -> tuple[str, versions.Versions]:
-    """Return the name of the model, and its versions, of which one is loaded.
+    """Load a version of a model.
 
     Args:
-      name: the name for clients; None for the name in the export.
+      name: the name of the model for clients; None for the name in the export.
       exports: the folders of versions.
       made: the settings.
 
+    Returns:
+      The name of the model, and its versions.
+
     Raises:
-      UserError: there is no version, or it cannot be loaded.
+      UserError: there is no version, or the version cannot be loaded.
     """
     number = exports.choose_version(made.version)
     described = metadata.read_metadata(exports.list_versions()[number])
     name = name or described.get("model", "mtl")
     checks.scope_name("--model_name", name)
-    held = versions.Versions(
+    model_versions = versions.Versions(
         exports.list_versions, versions.make_loader(name), made.keep_versions, made.version
     )
-    held.load_first()
-    return name, held
+    model_versions.load_first()
+    return name, model_versions
 
 
 @contextlib.asynccontextmanager
 async def start(
     name: str, held: versions.Versions, made: settings.Settings
 ) -> AsyncIterator[Running]:
-    """Listen in this context; at its end, finish the running requests.
+    """Listen in this context, and finish the running requests at its end.
 
     Args:
       name: the name of the model for clients.
-      held: its versions, of which one is loaded.
+      held: the versions of the model; at least one is loaded.
       made: the settings.
 
     Raises:
@@ -91,7 +94,8 @@ async def start(
     tls = access.read_tls(made.tls_cert, made.tls_key) if made.tls_cert and made.tls_key else None
     counts = metrics.Metrics(name)
     async with contextlib.AsyncExitStack() as opened:
-        # The stack unwinds from its end: servers drain, the log is written, models close.
+        # At the end, callbacks run in reverse order: servers drain, then the log is written, and
+        # then models close.
         opened.callback(held.close)
         with held.lease(None) as model:
             log = request_log.open_log(made, model, counts.note_unlogged)
@@ -100,7 +104,7 @@ async def start(
         core = engine.Engine(name, held, made, counts, log)
         opened.callback(core.close)
         web, calls = http_server.HttpServer(core), grpc_server.GrpcServer(core)
-        # Both drain at the same time.
+        # Both servers finish their requests at the same time.
         opened.push_async_callback(lambda: _stop_servers(core, web, calls))
         rest_port = await _start_listening(
             "rest_port", made, web.start(tls.context if tls else None)
@@ -116,7 +120,7 @@ async def start(
 async def _start_listening(flag: str, made: settings.Settings, starting: Awaitable[int]) -> int:
     try:
         return await starting
-    except (OSError, RuntimeError) as error:  # gRPC does not say why.
+    except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError without a reason.
         number = getattr(error, "errno", None) or errno.EADDRINUSE
         settings.refuse_port(flag, made.host, getattr(made, flag), os.strerror(number))
 
@@ -133,9 +137,10 @@ async def _watch_versions(held: versions.Versions, secs: float) -> None:
     while True:
         await asyncio.sleep(secs)
         try:
-            # Loading a model takes seconds, in which the event loop answers requests.
+            # Load models in a thread: this takes seconds, and the event loop has to answer
+            # requests.
             await asyncio.to_thread(held.poll)
-        except Exception as error:  # A folder on a network may be away for a while.
+        except Exception as error:  # A network folder may be unavailable for a while.
             _log.warning("Cannot look for new versions: %s.", " ".join(str(error).split()))
 
 
@@ -145,13 +150,13 @@ async def serve(
     made: settings.Settings,
     on_start: Callable[[Running], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM, and then finish the running requests.
+    """Serve until SIGINT or SIGTERM arrives, and then finish the running requests.
 
     A second signal ends the process at once.
 
     Args:
       name: the name of the model for clients.
-      held: its versions, of which one is loaded.
+      held: the versions of the model; at least one is loaded.
       made: the settings.
       on_start: called once the server listens.
 
@@ -169,7 +174,7 @@ async def serve(
             _log.info("Stopping: finishing the running requests.")
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-                # The loop is busy with the last requests: a second signal must not depend on it.
+                # A second signal must end the process even while the event loop is busy.
                 signal.signal(number, signal.SIG_DFL)
     finally:
         for number in _SIGNALS:

@@ -1,4 +1,4 @@
-"""Settings of a server: `launch.serve` reads them from its flags; errors name the flags.
+"""Settings of a server. `launch.serve` reads them from its flags, so errors name flags.
 
 settings.Settings(rest_port=0, max_batch_size=64)
 """
@@ -21,7 +21,7 @@ _PACKAGES = {
 }
 _MOST_PORT = 2**16 - 1
 _MOST_SECS = 10**6
-# gRPC holds the limit of a message in an int32.
+# The size limit of a gRPC message is an int32.
 _MOST_BYTES = 2**31 - 1
 
 
@@ -33,25 +33,25 @@ class Settings:
       host: the address to listen on.
       rest_port: the port of REST and of the Open Inference Protocol; 0 takes a free port.
       grpc_port: the port of gRPC; 0 takes a free port.
-      version: the only version that is served; None for the newest.
-      poll_secs: seconds between two looks for new versions.
-      keep_versions: how many versions stay loaded.
-      batching: whether requests are joined.
-      max_batch_size: the most rows of joined requests. A larger request runs alone, unsplit.
-      batch_timeout_micros: how long a request waits for others, in microseconds.
-      threads: batches that run at the same time; 0 for one on each two processors.
-      max_queue_rows: the most rows that wait; further requests are refused.
-      max_body_bytes: the largest request.
-      max_rows: the most rows of a request.
+      version: the only version to serve; None for the newest.
+      poll_secs: seconds between two searches for new versions.
+      keep_versions: the number of versions that stay loaded.
+      batching: whether requests are joined into batches.
+      max_batch_size: the largest number of rows in a batch. A larger request runs alone, unsplit.
+      batch_timeout_micros: how long a request waits for other requests, in microseconds.
+      threads: the number of batches that run at the same time; 0 for half the number of processors.
+      max_queue_rows: the largest number of rows in progress; further requests are refused.
+      max_body_bytes: the largest size of a request in bytes.
+      max_rows: the largest number of rows in a request.
       timeout_secs: how long a request may take, and how long its client may send or read.
-      drain_secs: how long a server that stops waits for running requests.
-      token_file: a file with the bearer token of clients; None lets everyone in.
+      drain_secs: how long a server waits for running requests before it stops.
+      token_file: a file with the bearer token of clients; None admits all clients.
       tls_cert, tls_key: PEM files of the certificate and its key; None for no TLS.
-      allow_anyone: whether other machines are served without a token.
-      request_log: a folder for rows and predictions; None writes none.
+      allow_anyone: whether clients on other machines need no token.
+      request_log: a folder for rows and predictions; None writes no log.
       request_log_share: the share of requests that is logged, from 0 to 1.
       request_log_without: features, predictions and tasks that are left out of the log.
-      request_log_bytes: the most bytes of all files of the log; the oldest ones are deleted.
+      request_log_bytes: the largest size of all log files in bytes; the oldest files are deleted.
     """
 
     host: Annotated[str, checks.Is(str, "name an address"), checks.Filled("name an address")] = (
@@ -84,7 +84,7 @@ class Settings:
         for flag in ("rest_port", "grpc_port"):
             port = getattr(self, flag)
             checks.require(port <= _MOST_PORT, f"--{flag}", f"be at most {_MOST_PORT}", port)
-        # 0 may stand for both, as each gets a free port.
+        # Both may be 0, because each then gets a free port.
         is_free = not self.rest_port or self.rest_port != self.grpc_port
         checks.require(is_free, "--grpc_port", "differ from --rest_port", self.grpc_port)
         for flag in ("poll_secs", "timeout_secs", "drain_secs"):
@@ -103,7 +103,7 @@ class Settings:
         checks.require(not self.tls_key or bool(self.tls_cert), "--tls_key", rule, self.tls_key)
         is_safe = self.is_loopback or self.token_file or self.allow_anyone
         fix = "Set --token_file, or --allow_anyone if a firewall or a proxy protects the server."
-        rule = "be an address of this machine alone, such as 127.0.0.1, unless clients need a token"
+        rule = "be an address that only this machine can reach, such as 127.0.0.1, without a token"
         checks.require(bool(is_safe), "--host", rule, self.host, fix)
 
     def _check_log(self) -> None:
@@ -119,13 +119,13 @@ class Settings:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # A name; the server may turn out to listen on any network.
+        except ValueError:  # The host is a name, which may stand for any network.
             return False
 
     @property
     def num_threads(self) -> int:
         """The number of batches that run at the same time."""
-        # TensorFlow itself runs the operations of one call on several processors.
+        # TensorFlow runs the operations of a single call on several processors.
         return self.threads or max(1, (os.cpu_count() or 1) // 2)
 
     def _where(self, setting: str) -> str:
@@ -133,10 +133,10 @@ class Settings:
 
 
 def require_packages() -> None:
-    """Fail if a package of the extra is missing.
+    """Fail if a package that a server needs is missing.
 
     Raises:
-      UserError: names the command that installs it.
+      UserError: a package is missing; the message has the command that installs it.
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -145,7 +145,15 @@ def require_packages() -> None:
 
 
 def require_free(host: str, ports: Mapping[str, int]) -> None:
-    """Fail if an address cannot be used; `ports` are {flag: port}."""
+    """Fail if the server cannot listen on an address.
+
+    Args:
+      host: the address.
+      ports: {flag: port}.
+
+    Raises:
+      UserError: the address or a port cannot be used.
+    """
     try:
         places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -154,7 +162,8 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
     family, kind, _, _, address = places[0]
     for flag, port in ports.items():
         with socket.socket(family, kind) as opened:
-            # As asyncio does: else a port stays taken for a while after a server has stopped.
+            # Without this option, a port stays in use for a while after a server stops. asyncio
+            # sets it, too.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 opened.bind((address[0], port, *address[2:]))
@@ -166,10 +175,16 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
 
 
 def refuse_port(flag: str, host: str, port: int, reason: str) -> NoReturn:
-    """Fail because an address cannot be used.
+    """Fail because a port cannot be used.
+
+    Args:
+      flag: the flag of the port, without dashes.
+      host: the address.
+      port: the port.
+      reason: the reason of the system.
 
     Raises:
       UserError: always.
     """
     fix = f"{reason}. 0 takes a free port."
-    checks.fail(f"--{flag} on {host}", "be a port that is free", port, fix)
+    checks.fail(f"--{flag} on {host}", "be a free port", port, fix)

@@ -1,4 +1,4 @@
-"""The lines that a server prints when it listens: addresses, a request to try, how to stop.
+"""Writes the lines that a server prints when it listens: addresses, and a request to try.
 
 print(startup.describe(running))
 """
@@ -15,10 +15,10 @@ _LONGEST = 1000
 
 
 def describe(running: server.Running) -> str:
-    """Return the lines that tell what is served and how to ask for a prediction."""
-    made, name = running.engine.settings, running.engine.name
-    host = _name_host(made.host)
-    scheme = "https" if made.tls_cert else "http"
+    """Return lines with the model, the addresses, and a command that gets a prediction."""
+    config, name = running.engine.settings, running.engine.name
+    host = _name_host(config.host)
+    scheme = "https" if config.tls_cert else "http"
     root = f"{scheme}://{host}:{running.rest_port}"
     lines = [
         f"Serving {name!r}, version {running.model.number}: {running.model.directory}",
@@ -30,28 +30,33 @@ def describe(running: server.Running) -> str:
         f"  {write_curl(running, root)}",
         "Stop it with Ctrl-C.",
     ]
-    if made.request_log:
-        lines.insert(5, f"  log       rows and predictions go to {made.request_log}")
-    if not made.is_loopback and not made.token_file:
+    if config.request_log:
+        lines.insert(5, f"  log       rows and predictions go to {config.request_log}")
+    if not config.is_loopback and not config.token_file:
         lines.insert(
-            1, "  Warning   anyone who reaches this machine can ask: --allow_anyone is set."
+            1, "  Warning   anyone on the network can send requests: --allow_anyone is set."
         )
-    if made.token_file and not made.tls_cert and not made.is_loopback:
+    if config.token_file and not config.tls_cert and not config.is_loopback:
         lines.insert(1, "  Warning   the token crosses the network in clear text: set --tls_cert.")
     return "\n".join(lines)
 
 
 def _name_host(host: str) -> str:
-    """Return the host for an address that a client on this machine can use."""
-    named = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-    # A server listens on all addresses at 0.0.0.0, but a client has to name one.
-    return named.get(host, f"[{host}]" if ":" in host else host)
+    """Return the host for URLs that a client on this machine can use."""
+    hosts = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    # A server can listen on 0.0.0.0, which means all addresses, but a client needs an address.
+    return hosts.get(host, f"[{host}]" if ":" in host else host)
 
 
 def write_curl(running: server.Running, root: str) -> str:
-    """Return a command that asks for the prediction of a real row."""
-    made, name = running.engine.settings, running.engine.name
-    curl = f"curl -s{_write_access(made)}"
+    """Return a shell command that gets the prediction for an example row.
+
+    Args:
+      running: the server.
+      root: the URL of the server, such as "http://127.0.0.1:8501".
+    """
+    config, name = running.engine.settings, running.engine.name
+    curl = f"curl -s{_write_access(config)}"
     url = f"{root}/v1/models/{name}:predict"
     text = json.dumps(examples.make_rest(running.model), ensure_ascii=False)
     if len(text) <= _LONGEST:
@@ -59,10 +64,10 @@ def write_curl(running: server.Running, root: str) -> str:
     return f"{curl} {root}{http_server.EXAMPLE} | {curl} {url} -d @-"
 
 
-def _write_access(made: settings.Settings) -> str:
+def _write_access(config: settings.Settings) -> str:
     token = ""
-    if made.token_file:
-        path = shlex.quote(made.token_file)
+    if config.token_file:
+        path = shlex.quote(config.token_file)
         token = f' -H "Authorization: Bearer $(cat {path})"'
-    # The certificate may name another host, and be signed by itself.
-    return f"{token} --cacert {shlex.quote(made.tls_cert)}" if made.tls_cert else token
+    # The certificate may be self-signed, so the client has to trust this file.
+    return f"{token} --cacert {shlex.quote(config.tls_cert)}" if config.tls_cert else token

@@ -24,10 +24,10 @@ from mtl import checks
 from mtl.deferred import tf
 
 B64 = "b64"
-# Arrow writes more values faster, and NumPy fewer.
+# NumPy writes fewer values than this faster, and Arrow writes more values faster.
 _FEW = 64
 _TEXT = 'a text or {"b64": ...}'
-# A float32 holds every integer up to this one.
+# The largest n for which the type represents every integer from -n to n.
 _EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
 
 
@@ -35,8 +35,8 @@ class Tensor(NamedTuple):
     """An input or output of a signature.
 
     Attributes:
-      dtype: its type.
-      shape: its shape, None for an axis of any length; None if its rank is not known.
+      dtype: the type of the values.
+      shape: the length of each axis, None for any length; None if even the rank is unknown.
     """
 
     dtype: tf.DType
@@ -47,37 +47,47 @@ def describe_shape(shape: Sequence[int | None] | None) -> str:
     """Return a shape as text, such as `[rows, 3]`."""
     if shape is None:
         return "any shape"
-    first = ["rows" if axis is None else str(axis) for axis in shape[:1]]
-    return f"[{', '.join([*first, *('any' if n is None else str(n) for n in shape[1:])])}]"
+    axes = ["rows" if axis is None else str(axis) for axis in shape[:1]]
+    return f"[{', '.join([*axes, *('any' if n is None else str(n) for n in shape[1:])])}]"
 
 
 def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     """Fail unless an array has the type and shape of a tensor.
 
+    Args:
+      where: the name of the array, for errors.
+      array: the array.
+      tensor: the input that the array is for.
+
     Raises:
-      UserError: it does not.
+      UserError: the type or the shape differs.
     """
-    # Each request of one row comes here for each input: messages are made only for a mistake.
+    # This runs for each input of each request, so build messages only for errors.
     if find_enum(array.dtype) != find_enum(tensor.dtype):
         dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
         checks.fail(where, f"be {tensor.dtype.name}", dtype.name)
-    wanted = tensor.shape
-    if wanted is None or array.shape == wanted:
+    shape = tensor.shape
+    if shape is None or array.shape == shape:
         return
-    axes = zip(array.shape, wanted, strict=False)
-    if array.ndim != len(wanted) or any(want not in (None, size) for size, want in axes):
-        checks.fail(where, f"have the shape {describe_shape(wanted)}", list(array.shape))
+    axes = zip(array.shape, shape, strict=False)
+    if array.ndim != len(shape) or any(want not in (None, size) for size, want in axes):
+        checks.fail(where, f"have the shape {describe_shape(shape)}", list(array.shape))
 
 
 @functools.cache
 def find_enum(dtype: Any) -> int:
-    """Return the number of a type of NumPy or TensorFlow in TensorFlow's messages."""
+    """Return the number by which TensorFlow's messages name a type of NumPy or TensorFlow."""
     is_text = isinstance(dtype, np.dtype) and dtype.kind in "OSU"
     return int((tf.string if is_text else tf.as_dtype(dtype)).as_datatype_enum)
 
 
 def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
-    """Turn nested lists of JSON into an array of a tensor's type; its shape is not checked.
+    """Turn nested lists of JSON into an array with the type of a tensor, but any shape.
+
+    Args:
+      where: the name of the value, for errors.
+      value: a value, or nested lists of values.
+      tensor: the input that the array is for.
 
     Raises:
       UserError: lists differ in length, or a value does not fit the type.
@@ -87,26 +97,26 @@ def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
 
 
 def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
-    """Return the values in nested lists, and their shape.
+    """Return the values in nested lists, and the shape of the lists.
 
     Args:
       where: the name of the value, for errors.
-      value: a value, or lists of lists of values.
+      value: a value, or nested lists of values.
 
     Returns:
-      N values, and the lengths of the lists from the outermost one on; [] for a single value.
+      N values, and the lengths of the lists, the outermost first; [] for a single value.
 
     Raises:
-      UserError: lists at the same depth differ in length, or stand beside values.
+      UserError: lists at the same depth differ in length, or a list has both lists and values.
     """
     level: list[Any] = [value]
     shape: list[int] = []
     while any(isinstance(item, list) for item in level):
-        # -1 for a value beside lists.
+        # -1 stands for a value beside lists.
         lengths = {len(item) if isinstance(item, list) else -1 for item in level}
         if len(lengths) > 1:
-            got = [f"{n} values" if n >= 0 else "a value" for n in sorted(lengths)[:5]]
-            checks.fail(where, "hold lists of the same length at each depth", ", ".join(got))
+            sizes = [f"{n} values" if n >= 0 else "a value" for n in sorted(lengths)[:5]]
+            checks.fail(where, "hold lists of the same length at each depth", ", ".join(sizes))
         shape.append(lengths.pop())
         level = list(itertools.chain.from_iterable(level))
     return level, shape
@@ -115,16 +125,19 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
 def make_array(
     where: str, flat: Sequence[Any], dtype: tf.DType, shape: Sequence[int] = ()
 ) -> np.ndarray:
-    """Turn values of JSON [N] into an array [N] of a type; errors name places in `shape`.
+    """Turn values of JSON into an array of a type.
 
     Args:
       where: the name of the value, for errors.
       flat: N values, as `flatten` returns them.
       dtype: the type of the signature.
-      shape: their shape before they were flattened.
+      shape: the shape of the nested lists, so that errors can name the place of a wrong value.
+
+    Returns:
+      The values, [N].
 
     Raises:
-      UserError: a value is of another kind, or the type cannot hold it.
+      UserError: a value is of another kind, or the type cannot represent it.
     """
     if dtype == tf.string:
         _require_kinds(where, flat, {str, dict}, _TEXT, shape)
@@ -142,18 +155,18 @@ def _list_kinds(dtype: tf.DType) -> set[type]:
 
 
 def _require_kinds(
-    where: str, flat: Sequence[Any], allowed: set[type], name: str, shape: Sequence[int]
+    where: str, flat: Sequence[Any], kinds: set[type], name: str, shape: Sequence[int]
 ) -> None:
-    if set(map(type, flat)) <= allowed:
+    if set(map(type, flat)) <= kinds:
         return
-    index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
+    index = next(i for i, value in enumerate(flat) if type(value) not in kinds)
     place = list(map(int, np.unravel_index(index, shape))) if shape else [index]
     checks.fail(f"{where} at {place}", f"be {name}", flat[index])
 
 
 def _make_texts(where: str, flat: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(flat), object)
-    # By itself, NumPy chooses a type for bytes that drops zeros at their end.
+    # Use objects: the type that NumPy chooses for bytes drops zeros at the end.
     array[:] = [_read_text(where, value) for value in flat]
     return array
 
@@ -182,15 +195,17 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
         checks.fail(where, rule, largest)
     with np.errstate(over="ignore"):
         array = wide.astype(dtype.as_numpy_dtype)
-    # An infinity that the client wrote is a value; one that rounding made is a mistake.
-    lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
-    checks.require(not lost.any(), where, rule, wide[lost.argmax()] if lost.any() else None)
+    # Clients may send infinities, but a finite number must not become infinite by rounding.
+    is_lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
+    checks.require(
+        not is_lost.any(), where, rule, wide[is_lost.argmax()] if is_lost.any() else None
+    )
     exact = _EXACT[dtype.name]
     for value in flat:
-        # TensorFlow Serving refuses such integers too: an id would change silently.
+        # Refuse an integer that would change, such as an id. TensorFlow Serving refuses it, too.
         if type(value) is int and abs(value) > exact:
-            kept = int(float(np.array(value, np.float64).astype(dtype.as_numpy_dtype)))
-            checks.require(kept == value, where, f"{rule} without loss", value)
+            stored = int(float(np.array(value, np.float64).astype(dtype.as_numpy_dtype)))
+            checks.require(stored == value, where, f"{rule} without loss", value)
     return array
 
 
@@ -207,17 +222,22 @@ def _find_limits(dtype: tf.DType) -> tuple[int, int]:
 
 
 def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
-    """Return the JSON of each row of an array [B, ...].
+    """Return the JSON of each row of an array.
 
-    Numbers have the fewest digits that read back the same, as in TensorFlow Serving, and floats
-    that are whole end in `.0`. NaN, Infinity and -Infinity stand as they are, beyond the standard.
+    As in TensorFlow Serving, a number has the fewest digits that give the same number when read,
+    and whole floats end in `.0`. NaN, Infinity and -Infinity are written without quotes, although
+    the JSON standard does not know them.
 
     Args:
-      array: the values.
-      is_bytes: True to write all texts as {"b64": ...}; otherwise only those that are not UTF-8.
+      array: B rows, [B, ...].
+      is_bytes: True to write all texts as {"b64": ...}; False to do so only if they are not UTF-8.
+
+    Returns:
+      B texts.
     """
     texts = write_values(array.ravel(), is_bytes)
-    # From the innermost axis outwards: N texts become N / size lists, until B are left.
+    # Join texts to lists from the innermost axis outwards: each axis divides the number of texts by
+    # its size, until B texts remain.
     for axis in range(array.ndim - 1, 0, -1):
         size = array.shape[axis]
         count = math.prod(array.shape[:axis])
@@ -226,11 +246,11 @@ def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
 
 
 def write_values(flat: np.ndarray, is_bytes: bool = False) -> list[str]:
-    """Return the JSON of each value [N].
+    """Return the JSON of each of N values.
 
     Args:
-      flat: numbers, truth values or texts [N].
-      is_bytes: True to write all texts as {"b64": ...}; otherwise only those that are not UTF-8.
+      flat: numbers, booleans or texts, [N].
+      is_bytes: True to write all texts as {"b64": ...}; False to do so only if they are not UTF-8.
     """
     if flat.dtype.kind in "OSU":
         return [_write_text(value, is_bytes) for value in flat.tolist()]
@@ -264,22 +284,22 @@ def _write_text(value: bytes | str, is_bytes: bool) -> str:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Return the object of a request; NaN, Infinity and -Infinity are numbers.
+    """Parse the JSON object of a request, in which NaN, Infinity and -Infinity are numbers.
 
     Raises:
-      UserError: it is not UTF-8, not JSON, or another value.
+      UserError: the body is not UTF-8, not JSON, or not an object.
     """
     rule = "be a JSON object"
     try:
-        found = json.loads(body.decode("utf-8"))
+        document = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         place = f"Byte {error.start} is {body[error.start : error.start + 1]!r}."
         checks.fail("the request", "be UTF-8", body[max(0, error.start - 20) :][:40], place)
     except json.JSONDecodeError as error:
         text = error.doc[max(0, error.pos - 20) : error.pos + 20]
         checks.fail("the request", rule, text, f"{error.msg} at character {error.pos}.")
-    except (ValueError, RecursionError) as error:  # An integer of many digits; many brackets.
+    except (ValueError, RecursionError) as error:  # An integer with too many digits, or brackets.
         reason = "lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise checks.UserError(f"the request must {rule}: {reason}.") from error
-    checks.require(isinstance(found, dict), "the request", rule, found)
-    return found
+    checks.require(isinstance(document, dict), "the request", rule, document)
+    return document

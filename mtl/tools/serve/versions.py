@@ -1,8 +1,8 @@
-"""The versions that a server holds in memory: loads new ones, and closes old ones once unused.
+"""Loads new versions of a model into memory, and closes old versions that nobody uses.
 
-held = versions.Versions(exports.list_versions, load, keep=2)
-held.poll()                              # loads the newest; call it again and again
-with held.lease(None) as model: ...      # the newest; it stays open in this context
+models = versions.Versions(exports.list_versions, load, keep=2)
+models.poll()                            # loads the newest version; call it again and again
+with models.lease(None) as model: ...    # the newest version, which stays open in this context
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from mtl.tools.serve import failures, models
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# Seconds until a version that could not be loaded is tried again; they double up to the second.
+# Seconds after a failure until a version is loaded again. They double with each failure, from the
+# first number up to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 5.0, 300.0
 
 
 class _Failure(NamedTuple):
-    """A version that could not be loaded: why, when to try again, and the next wait."""
+    """Why a version could not be loaded, when to try again, and the last wait in seconds."""
 
     reason: str
     again: float
@@ -34,7 +35,7 @@ class _Failure(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a version, by the words of TensorFlow Serving, and the reason of a failure."""
+    """The state of a version in TensorFlow Serving's terms, and the reason of a failure."""
 
     name: str
     reason: str = ""
@@ -50,16 +51,16 @@ class Versions:
         keep: int = 1,
         only: int | None = None,
     ):
-        """Load nothing yet.
+        """Store the settings; `poll` loads versions.
 
         Args:
-          find: returns {version: folder} of the complete versions.
-          load: loads one.
-          keep: how many stay loaded.
+          find: a function that returns {version: folder} of the complete versions.
+          load: a function that loads a version.
+          keep: the number of versions that stay loaded.
           only: the only version to serve; None for the newest.
         """
         self._find, self._load, self._keep, self._only = find, load, keep, only
-        # The second one is held while a model loads, for seconds; requests need only the first one.
+        # A poll holds `_polling` for seconds while a model loads. Requests need only `_lock`.
         self._lock, self._polling = threading.Lock(), threading.Lock()
         self._loaded: dict[int, models.Model] = {}
         self._users: dict[models.Model, int] = {}
@@ -70,37 +71,37 @@ class Versions:
         self._is_gone = False
 
     def poll(self) -> None:
-        """Look for versions; load the newest one if it is not loaded, and retire old ones."""
+        """Look for versions, load the newest version, and retire old versions."""
         with self._polling:
             there = self._find()
             if self._only is not None:
                 there = {number: path for number, path in there.items() if number == self._only}
             self._tell_absence(bool(there))
             if not there:
-                return  # The loaded version goes on.
+                return  # The loaded versions stay in use.
             newest = max(there)
             if newest not in self._loaded and self._is_due(newest):
                 self._try_load(newest, there[newest])
             self._settle_versions(there)
 
     def load_first(self) -> models.Model:
-        """Load the first version.
+        """Load the first version, and return it.
 
         Raises:
-          UserError: it cannot be loaded.
+          UserError: the version cannot be loaded.
         """
         self.poll()
         if not self._loaded:
-            reasons = [f"version {n}: {own.reason}" for n, own in self._failures.items()]
-            fix = "Choose another one with --version."
+            reasons = [f"version {n}: {failure.reason}" for n, failure in self._failures.items()]
+            fix = "Choose another version with --version."
             raise checks.UserError(f"no version can be served: {'; '.join(reasons)}. {fix}")
         with self.lease(None) as model:
             return model
 
     def _tell_absence(self, is_there: bool) -> None:
         if self._newest is not None and not is_there and not self._is_gone:
-            told = "Version %d is gone from its folder; it is served from memory."
-            _log.warning(told, self._newest)
+            line = "The folder of version %d is gone; the server uses the version in memory."
+            _log.warning(line, self._newest)
         self._is_gone = not is_there
 
     def _is_due(self, number: int) -> bool:
@@ -111,7 +112,7 @@ class Versions:
         self._loading = number
         try:
             model = self._load(number, path)
-        # A version that cannot be loaded must not end the server, which still has an earlier one.
+        # A broken version must not end a server that has an earlier version.
         except (OSError, ValueError, RuntimeError, KeyError, tf.errors.OpError) as error:
             self._note_failure(number, error)
             return
@@ -126,17 +127,19 @@ class Versions:
         before = self._failures.get(number)
         reason = str(error) if isinstance(error, checks.UserError) else ""
         reason = (reason or source.explain_unreadable(error)).rstrip(".")
-        # Polls repeat: the same reason is logged once.
+        # Polls repeat, so log the same reason only once.
         if before is None or before.reason != reason:
-            served = f"; {self._newest} goes on" if self._newest is not None else ""
+            served = f"; version {self._newest} stays in use" if self._newest is not None else ""
             _log.warning("Version %d cannot be loaded: %s%s.", number, reason, served)
         wait = min(_LONGEST_WAIT, 2 * before.wait) if before else _FIRST_WAIT
-        self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
+        # `list_states` reads this in other threads.
+        with self._lock:
+            self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
 
     def _settle_versions(self, there: Mapping[int, str]) -> None:
-        """Choose the newest version, and retire those that are gone or too many."""
+        """Choose the newest version, and retire versions that are gone or too many."""
         with self._lock:
-            # Without any, the versions in memory go on.
+            # If the folders of all loaded versions are gone, these versions stay in use.
             good = [n for n in sorted(self._loaded) if n in there] or sorted(self._loaded)
             if not good:
                 return
@@ -146,7 +149,7 @@ class Versions:
             self._newest = newest[-1]
             for number in set(self._loaded) - set(newest):
                 self._retired.add(self._loaded.pop(number))
-            self._failures = {n: own for n, own in self._failures.items() if n in there}
+            self._failures = {n: failure for n, failure in self._failures.items() if n in there}
         self._close_unused()
 
     def _close_unused(self) -> None:
@@ -160,14 +163,17 @@ class Versions:
 
     @contextlib.contextmanager
     def lease(self, number: int | None) -> Iterator[models.Model]:
-        """Yield the newest version or another loaded one, which stays open in this context.
+        """Yield a loaded version, which stays open in this context.
+
+        Args:
+          number: the version; None for the newest.
 
         Raises:
-          RequestError: it is not loaded.
+          RequestError: the version is not loaded.
         """
         with self._lock:
-            chosen = self._newest if number is None else number
-            model = None if chosen is None else self._loaded.get(chosen)
+            choice = self._newest if number is None else number
+            model = None if choice is None else self._loaded.get(choice)
             if model is None:
                 raise failures.RequestError(failures.NOT_FOUND, self._explain_absence(number))
             self._users[model] += 1
@@ -176,7 +182,7 @@ class Versions:
 
     @contextlib.contextmanager
     def hold(self, model: models.Model) -> Iterator[None]:
-        """Keep a leased model open in this context, which may outlive the lease."""
+        """Keep a leased model open in this context, which may last longer than the lease."""
         with self._lock:
             self._users[model] += 1
         with self._release_model(model):
@@ -196,27 +202,27 @@ class Versions:
     def _explain_absence(self, number: int | None) -> str:
         if number is None:
             return "no version is loaded yet"
-        listed = ", ".join(map(str, sorted(self._loaded))) or "(nothing)"
+        numbers = ", ".join(map(str, sorted(self._loaded))) or "(nothing)"
         near = checks.nearest(number, self._loaded)
-        return f"version {number} is not loaded, only {listed}. {near}".rstrip()
+        return f"version {number} is not loaded, only {numbers}. {near}".rstrip()
 
     @property
     def newest(self) -> int | None:
-        """The version that requests without a version get; None before the first is loaded."""
+        """The version for requests that name no version; None before a version is loaded."""
         return self._newest
 
     def list_states(self) -> dict[int, State]:
         """Return {version: its state}, the newest first."""
         with self._lock:
             states = {model.number: State("UNLOADING") for model in self._retired}
-            states |= {n: State("END", own.reason) for n, own in self._failures.items()}
+            states |= {n: State("END", failure.reason) for n, failure in self._failures.items()}
             states |= {number: State("AVAILABLE") for number in self._loaded}
             if self._loading is not None:
                 states[self._loading] = State("LOADING")
             return dict(sorted(states.items(), reverse=True))
 
     def close(self) -> None:
-        """Close all versions that no request uses."""
+        """Close all versions; a version that a request uses closes after the request."""
         with self._polling:
             with self._lock:
                 self._retired.update(self._loaded.values())
@@ -225,5 +231,5 @@ class Versions:
 
 
 def make_loader(name: str) -> Callable[[int, str], Any]:
-    """Return a function that loads a version of the model `name`."""
+    """Return a function that loads a version of the model `name` from a folder."""
     return lambda number, path: models.Model.load(name, number, path)

@@ -281,7 +281,7 @@ def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path):
     made = make(part, num_knots, SLICES, held=900, check_rows=40)
     verbs.train(made, str(tmp_path))
     (told,) = doubts.read_doubts(str(tmp_path), "refit")
-    assert told.startswith("sign where word=pink has the calibration of all rows: split 'held' mu")
+    assert told.startswith("sign where word=pink uses the calibration of all rows: split 'held' mu")
     found = _predict(made, tmp_path)["probability"]
     rows = plain.data.source.splits["held"]
     logits, targets = special.logit(np.float64(before["probability"])), rows["sign"]
@@ -322,7 +322,7 @@ def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all():
     scale = calibration.find_scale(calibration.Scored(logits, targets, weights))
     np.testing.assert_allclose(new.behind["lines"], [[[scale], [0]]] * 2)
     (told,) = new.doubts
-    assert told.startswith("y where x=1 has the calibration of all rows: head 'y' must be right")
+    assert told.startswith("y where x=1 uses the calibration of all rows: head 'y' must be right")
 
 
 def test_a_class_that_a_slice_knows_nothing_of_has_the_line_of_all_rows():

@@ -24,6 +24,16 @@ def run(tmp_path_factory):
     return made, model_dir
 
 
+@pytest.mark.parametrize("value, of_graph", [(np.nan, 1.0), (1.0, np.nan), (1.0, np.inf)])
+def test_a_value_that_is_finite_on_one_side_alone_is_furthest(value, of_graph):
+    # `max` would lose a NaN that is not the first difference.
+    values = {"first": np.array([1.5]), "second": np.array([value])}
+    passed = eager_pass._compare_values(
+        values, {"first": np.array([1.0]), "second": np.array([of_graph])}
+    )
+    assert passed.deviation == np.inf and passed.furthest == "second"
+
+
 def test_predictions_and_losses_are_those_of_the_graph(run):
     batch = inspection.read_split(run[0], "test", 5)
     passed = eager_pass.run_eagerly(*run, batch)
@@ -65,5 +75,5 @@ def test_mixed_rows_of_training_are_refused(run):
     model = dataclasses.replace(made.model, mixing=mixing.Mixup())
     made = dataclasses.replace(made, model=model)
     batch = inspection.read_split(made, "train", 4)
-    with pytest.raises(checks.UserError, match=r"MultiTaskModel\.mixing must be None where"):
+    with pytest.raises(checks.UserError, match=r"MultiTaskModel\.mixing must be None to run"):
         eager_pass.run_eagerly(made, model_dir, batch, mode="train")

@@ -111,11 +111,11 @@ def test_what_cannot_be_explained_is_said_in_a_line(run):
     told = "\n".join(found.left_out)
     for line in (
         "Importance for kind: it has no label among these rows.",
-        "Importance for second: its head does not say of a metric which way is better.",
+        "Importance for second: its head does not say whether higher metrics are better.",
         "Predictions and partial dependence of second: Odd predicts no probability",
-        "Partial dependence on items: it has several values a row",
+        "Partial dependence on items: it has several values per row",
         "Partial dependence on noise: all rows hold the same value.",
-        "Gradients of kind: no batch has one other than 0.",
+        "Gradients of kind: in every batch, the gradient is 0 or not finite.",
     ):
         assert line in told
     text = page.render(describe.describe(found))

@@ -163,5 +163,5 @@ def test_inputs_are_ranked_by_the_share_of_the_largest_drop_of_a_task():
 
 def test_too_few_rows_are_refused():
     few = rows.Rows("test", {"a": np.zeros(39)}, {})
-    with pytest.raises(checks.UserError, match="split 'test' must give 40 rows or more, got 39"):
+    with pytest.raises(checks.UserError, match="split 'test' must have at least 40 rows, got 39"):
         importance.require_rows(few)

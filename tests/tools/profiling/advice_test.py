@@ -17,7 +17,10 @@ PLAIN = advice.Settings()
         (
             {"BALANCING": 1.0, "back": 4.0, "passes": 4},
             advice.Settings(combines=True),
-            ["takes 40%: 10% itself, and 30% for 4 passes", '"representation"'],
+            [
+                "takes 40%: 10% itself, and 30% because it needs 4 backward passes",
+                '"representation"',
+            ],
         ),
         (
             {"SESSION": 2.0, "BETWEEN": 2.0},

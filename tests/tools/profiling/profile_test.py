@@ -86,7 +86,7 @@ def test_weights_are_those_of_a_run_without_a_profile(tmp_path, steps_per_call):
 def test_two_profilers_at_once_are_refused_and_a_late_start_is_told(tmp_path, caplog):
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
-        with pytest.raises(checks.UserError, match=r"^Run\.profile must be None where another "):
+        with pytest.raises(checks.UserError, match=r"^Run\.profile must be None while another "):
             tiny.train(tiny.make(train_steps=10, profile=[4, 8]), tmp_path / "run")
     finally:
         tf.profiler.experimental.stop(save=False)

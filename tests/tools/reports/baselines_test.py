@@ -57,7 +57,7 @@ def test_a_model_that_is_undefined_or_worse_does_not_pass():
     verdicts = report._judge(run, None)
     lines = report._sum_up(run, verdicts)
     assert lines[0] == (
-        "No better than a trivial model, which knows the labels alone: sign.",
+        "No better than a trivial model, which knows only the labels: sign.",
         "warning",
     )
 
@@ -67,7 +67,7 @@ def test_what_is_undefined_is_told_apart_from_what_is_worse():
     run = runs.make(metrics=metrics)
     lines = report._sum_up(run, report._judge(run, None))
     (line, mood) = lines[0]
-    assert line.startswith("Undefined, and so not compared") and line.endswith(": sign (auc).")
+    assert line.startswith("Metric undefined, so not compared") and line.endswith(": sign (auc).")
     assert mood == "warning" and len(lines) == 1  # Nor do "all tasks" beat a trivial model.
     verdicts = blocks.Verdicts(report._judge(run, None))
     whole = blocks.Page("a", "", "", [], [blocks.Section("a", "A", [verdicts])], [])
@@ -126,9 +126,23 @@ def test_a_lead_that_may_be_chance_is_said_to_be():
     run = runs.make(metrics=metrics)
     assert report._sum_up(run, [clear])[0][1] == ""
     assert report._sum_up(run, [unclear])[0] == (
-        "Better than a trivial model by no more than chance may bring: sign.",
+        "Better than a trivial model, but the difference may be due to chance: sign.",
         "warning",
     )
+
+
+def test_tasks_without_a_trivial_model_are_not_counted_among_the_better_ones():
+    better = baselines.Verdict("a", "auc", True, 0.9, 0.5, "scores at random")
+    unknown = baselines.Verdict("b", "mae", False, 0.1, None, "")
+    run = runs.make(metrics={"a/auc": 0.9})
+    for verdicts, text in (
+        ([better], "The task beats"),
+        ([better, unknown], "1 of 2 tasks beats"),
+        ([better, better, unknown], "2 of 3 tasks beat"),
+        ([better, better, better], "All 3 tasks beat"),
+    ):
+        line, _ = report._sum_up(run, verdicts)[0]
+        assert line == f"{text} a trivial model, which knows only the labels."
 
 
 def test_accuracies_are_compared_row_by_row():

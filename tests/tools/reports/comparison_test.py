@@ -57,7 +57,7 @@ def test_a_second_run_of_a_seed_counts_once_and_is_named():
     first, _ = found.groups
     assert first.runs == ("a", "b", "c") and first.error == pytest.approx(0.1 / math.sqrt(3))
     assert found.pairs == _found(SEEDS).pairs
-    line = "again has the settings and the seed of c: only c counts here."
+    line = "again has the same settings and seed as c: means contain only c."
     assert line in comparison_text.describe(found, 80)
     assert line in page.render(comparison_page.describe(found))
 
@@ -141,7 +141,7 @@ def test_runs_that_were_evaluated_on_different_rows_are_not_ranked():
     found = compare(same, {**others, "age float32": "48 rows, 3"}, same)
     assert found.best_of("sign/auc") == []
     line = comparison.describe_rows(found)
-    assert line.startswith("The runs were evaluated on different rows, which differ in age: no ")
+    assert line.startswith("The runs were evaluated on different rows, which differ in age: values")
     for text in (comparison_text.describe(found, 100), comparison_text.rank(found, "sign/auc", 80)):
         assert line in text and "0.3000*" not in text
     assert line in str(comparison_page._tell_seeds(found))
@@ -154,7 +154,7 @@ def test_order_of_a_folder():
     assert comparison.sort_by(found, "sign/average_loss") == ["a", "c"]
     with pytest.raises(checks.UserError, match="Did you mean 'sign/auc'"):
         comparison.sort_by(_found(values), "sign/auk")
-    with pytest.raises(checks.UserError, match="a higher or a lower value is better"):
+    with pytest.raises(checks.UserError, match="higher or lower values are better"):
         comparison.sort_by(_found(values, "sign/label_mean"), "sign/label_mean")
 
 

@@ -40,13 +40,13 @@ def test_labels_and_classes_of_many_tasks():
     lines = _lines(row_sections.tell_data(run, [_facts(tasks)], []))
     assert "100 of 120 tasks are shown." in lines and "20 of 120 tasks are shown." in lines
     lines = _lines(row_sections.tell_data(run, [_facts(tasks[:1], classes=101)], []))
-    assert "Left out for more than 100 classes: task_0." in lines
+    assert "Left out, because they have more than 100 classes: task_0." in lines
 
 
 def test_all_other_fields_are_full_only_where_all_are_told():
     run = runs.make()
     *_, table = row_sections.tell_data(run, [_facts(missing=["a", "b"])], [])
-    assert table.caption.endswith("all others are full")
+    assert table.caption.endswith("all other fields are complete")
     *_, table, line = row_sections.tell_data(run, [_facts(missing=map(str, range(300)))], [])
     assert "all others" not in table.caption
     assert line.text == "200 of 300 fields with missing values are shown."

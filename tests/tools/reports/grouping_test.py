@@ -109,9 +109,9 @@ def test_the_error_of_a_difference_is_that_of_its_steps():
     measured = _measure(values)
     best, second = grouping.propose(measured, 2)
     assert grouping.compare(measured, best, second) == pytest.approx((0.5, 0.0))
-    assert "within two" not in grouping.describe(measured, [best, second])
+    assert "not clearly different" not in grouping.describe(measured, [best, second])
     once = _measure(values[:1])  # One measurement tells no error.
-    assert "within two" in grouping.describe(once, grouping.propose(once, 2))
+    assert "not clearly different" in grouping.describe(once, grouping.propose(once, 2))
 
 
 def test_what_cannot_be_grouped_is_refused():
@@ -128,5 +128,7 @@ def test_what_cannot_be_grouped_is_refused():
         grouping.Measured.from_pairs({("a", "a"): {1: 0.0}, ("b", "a"): {1: 0.0}}, ["a", "b"])
     many = [f"t{number}" for number in range(15)]
     pairs = {(one, other): {1: 0.0} for one in many for other in many}
-    with pytest.raises(checks.UserError, match="have at most 14 tasks, got 15. Name some of them"):
+    with pytest.raises(
+        checks.UserError, match="have at most 14 tasks, got 15. Choose some tasks with"
+    ):
         grouping.propose(grouping.Measured.from_pairs(pairs, many), 2)

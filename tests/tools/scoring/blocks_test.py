@@ -69,6 +69,13 @@ def test_csv():
     assert read["lists"] == ("1|2", "", "3", "3", "3")
 
 
+@pytest.mark.parametrize("format_name", blocks.MAKERS)
+def test_bfloat16_is_written_as_float32(format_name):
+    values = np.array([0.5, np.inf, -3], tf.bfloat16.as_numpy_dtype)
+    make = blocks.MAKERS[format_name]
+    assert list(make({"a": values}).rows) == list(make({"a": values.astype(np.float32)}).rows)
+
+
 def test_tables():
     table = blocks.MAKERS["parquet"]({**COLUMNS, **KEPT}).rows
     assert table.column_names == [*COLUMNS, *KEPT]

@@ -281,6 +281,7 @@ def test_no_server(server, says):
     "settings, says",
     [
         ({"version": "9" * 30}, "--model_version must be a label or below 2"),
+        ({"version": "9" * 5000}, "--model_version must be a label or below 2"),
         ({"version": "\udcff"}, "--model_version must be text"),
         ({"model": "\udcff"}, "--model_name must be text"),
         ({"model": ""}, "--model_name must name a model"),

@@ -201,9 +201,7 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_pa
     path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
     note = tmp_path / "out" / "scoring.json"
     run([path], out, Sums(digest="crc32:1"))
-    with pytest.raises(
-        checks.UserError, match="hold predictions with .*crc32:2.* was made with .*:1"
-    ):
+    with pytest.raises(checks.UserError, match="hold predictions with .*crc32:2.* It has .*:1"):
         run([path], out, Sums(digest="crc32:2"))
     known = json.loads(note.read_text())
     del known["digest"]  # As an earlier version left it.
@@ -217,7 +215,7 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_pa
 def test_what_cannot_be_planned(trained, tmp_path):
     (tmp_path / "x").mkdir()
     paths = [trained.write(tmp_path / "a.csv", 1), trained.write(tmp_path / "x" / "a.csv", 1)]
-    with pytest.raises(checks.UserError, match="--input must lead to different names"):
+    with pytest.raises(checks.UserError, match="--input must have different names"):
         run(paths, f"{tmp_path}/out/")
     with pytest.raises(checks.UserError, match="--output must be a file that can be written"):
         run(paths[:1], paths[0] + "/")
@@ -404,9 +402,11 @@ def test_a_folder_that_holds_no_predictions_yet_is_begun_anew(trained, tmp_path)
     assert run([path], f"{out}/", Sums("others"), keep=()) == (3, 0)
     with pytest.raises(checks.UserError, match="--output must hold predictions with .*sums"):
         run([path], f"{out}/")
-    (out / "scoring.json").write_text("{}")
-    with pytest.raises(checks.UserError, match="scoring.json must hold notes of launch.predict"):
-        run([path], f"{out}/")
+    # In the second, the inputs are not an object.
+    for note in ("{}", '{"model": "m", "keep": [], "inputs": ["notes.txt"]}'):
+        (out / "scoring.json").write_text(note)
+        with pytest.raises(checks.UserError, match="scoring.json must be a note of launch.predict"):
+            run([path], f"{out}/")
 
 
 @pytest.mark.medium
@@ -418,7 +418,7 @@ def test_a_folder_of_other_files_of_the_same_name_is_not_done(trained, tmp_path)
     os.utime(paths[1], ns=(old, old))
     out = f"{tmp_path}/out/"
     assert run(paths[:1], out) == (3, 0)
-    with pytest.raises(checks.UserError, match="out/a.csv.*made from .*x/a.csv"):
+    with pytest.raises(checks.UserError, match="out/a.csv.*comes from .*x/a.csv"):
         run(paths[1:], out)
     assert run(paths[:1], out) == (0, 1)
     os.remove(f"{out}a.csv")

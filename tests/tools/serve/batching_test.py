@@ -143,7 +143,9 @@ def test_a_full_queue_refuses(model, rows):
     found = joined(Counted(model), made, max_queue_rows=50)
     kinds = [type(one) for one in found]
     assert kinds == [dict, dict, failures.RequestError]
-    assert found[2].kind == failures.BUSY and "40 rows are in work, of at most 50" in str(found[2])
+    assert found[2].kind == failures.BUSY and "40 rows are in progress, of at most 50" in str(
+        found[2]
+    )
 
 
 @pytest.mark.medium

@@ -148,7 +148,7 @@ def test_wrong_names(changes, code, says, stub, rows):
     [
         ({"x": np.zeros([32, 3])}, "input 'x' must be float32, got 'float64'"),
         ({"x": np.zeros([32, 2], np.float32)}, "input 'x' must have the shape [rows, 3]"),
-        ({"x": np.zeros([31, 3], np.float32)}, "input 'x' must have 32 rows, as others have"),
+        ({"x": np.zeros([31, 3], np.float32)}, "input 'x' must have 32 rows, like other inputs"),
         ({"y": np.zeros([32, 3], np.float32)}, "an input of 'raw' must be one of"),
         ({"x": None}, "the signature 'raw' needs the inputs 'x'"),
         ({"tags/length": None}, "input 'tags' must come with 'tags/length'"),

@@ -286,7 +286,7 @@ def test_a_client_that_hangs_up_frees_its_place(base, body, gate):
         _wait_until(lambda: served.running.engine._batcher._waiting_rows == 3)
         reply = served.ask(PATH, body)
         assert reply.status == 503 and reply.headers["Retry-After"] == "1"
-        assert "3 rows are in work, of at most 3" in reply.error
+        assert "3 rows are in progress, of at most 3" in reply.error
         for one in opened:
             one.close()
         _wait_until(lambda: served.running.engine._batcher._waiting_rows == 0)
@@ -392,7 +392,7 @@ def test_metrics(base, body, rows):
 @pytest.mark.parametrize("flag", ["rest_port", "grpc_port"])
 def test_a_port_that_is_taken(flag, served, base):
     taken = {flag: getattr(served.running, flag)}
-    says = f"--{flag} on 127.0.0.1 must be a port that is free, .* Address already in use"
+    says = f"--{flag} on 127.0.0.1 must be a free port, .* Address already in use"
     with pytest.raises(checks.UserError, match=says), serving(base, **taken):
         pass
 

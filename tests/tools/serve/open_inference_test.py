@@ -139,6 +139,10 @@ def changed(rows, index=0, **changes):
         ({"shape": [-2]}, "'shape' of input 'flag' must hold sizes from 0 on"),
         ({"shape": [2.0]}, "'shape' of input 'flag' must hold sizes from 0 on"),
         ({"shape": [2**30] * 9}, "input 'flag' must hold"),
+        (
+            {"shape": [0, 2**31 - 1, 2**31 - 1], "data": []},
+            "sizes whose product is at most 2147483647",
+        ),
         ({"shape": 2}, "'shape' of input 'flag' must be a list"),
         ({"data": [1, 0]}, r"input 'flag' at \[0\] must be bool, got 1"),
         ({"data": [True, [False]]}, "must hold lists of the same length"),

@@ -3,11 +3,13 @@
 import base64
 import json
 import re
+import types
 
 import numpy as np
 import pytest
 
-from mtl.tools.serve import tensors
+from mtl import checks
+from mtl.tools.serve import rest, tensors
 from tests.tools.serve.conftest import NAME
 
 pytestmark = pytest.mark.medium
@@ -151,7 +153,7 @@ def columns_of(rows, count=2, **changes):
         ({"x": [[1, 2], [3, 4]]}, r"input 'x' must have the shape \[rows, 3\], got \[2, 2\]"),
         ({"x": [1, 2, 3]}, r"input 'x' must have the shape \[rows, 3\], got \[3\]"),
         ({"x": 3}, r"input 'x' must have the shape \[rows, 3\], got \[\]"),
-        ({"x": [[1, 2, 3]]}, "input 'x' must have 2 rows, as others have, got 1"),
+        ({"x": [[1, 2, 3]]}, "input 'x' must have 2 rows, like other inputs, got 1"),
         ({"x": [[1e39, 2, 3], [4, 5, 6]]}, "input 'x' must fit into float32, got"),
         ({"x": [[16777217, 2, 3]] * 2}, "input 'x' must fit into float32 without loss"),
         ({"x": [[10**400, 2, 3]] * 2}, "input 'x' must fit into float32, got 1"),
@@ -248,6 +250,13 @@ def test_lists_without_their_lengths_are_refused(served, rows):
 def test_wrong_examples_are_named(method, body, says, served):
     reply = served.ask(f"/v1/models/{NAME}:{method}", body)
     assert reply.status == 400 and says in reply.error, reply.error
+
+
+def test_a_name_that_is_not_text_is_refused_without_a_spec():
+    model = types.SimpleNamespace(spec=None, find_signature=lambda name, method: None)
+    document = {"examples": [{"\ud800": 1}]}
+    with pytest.raises(checks.UserError, match="a name in example 0 must be text, without half"):
+        rest.read_examples(model, document, "regress", 10)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ from mtl.tools.serve import settings
     "given, says",
     [
         ({"host": ""}, "--host must name an address"),
-        ({"host": "0.0.0.0"}, "--host must be an address of this machine alone, .*--allow_anyone"),
-        ({"host": "example.com"}, "--host must be an address of this machine alone"),
+        (
+            {"host": "0.0.0.0"},
+            "--host must be an address that only this machine can reach, .*--allow_anyone",
+        ),
+        ({"host": "example.com"}, "--host must be an address that only this machine can reach"),
         ({"rest_port": 70_000}, "--rest_port must be at most 65535, got 70000"),
         ({"rest_port": -1}, "--rest_port must be at least 0"),
         ({"rest_port": 9, "grpc_port": 9}, "--grpc_port must differ from --rest_port, got 9"),
@@ -60,7 +63,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 def test_addresses_are_tried():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        says = f"--rest_port on 127.0.0.1 must be a port that is free, got {port}. Address already"
+        says = f"--rest_port on 127.0.0.1 must be a free port, got {port}. Address already"
         with pytest.raises(checks.UserError, match=says):
             settings.require_free("127.0.0.1", {"rest_port": port})
     settings.require_free("127.0.0.1", {"rest_port": 0})

@@ -95,7 +95,7 @@ def test_a_broken_version_is_left_and_tried_again(caplog, monkeypatch):
         held.poll()
     assert held.newest == 1 and folder.tries == [1, 2]  # Not at every look.
     assert [r.getMessage() for r in caplog.records] == [
-        "Version 2 cannot be loaded: no graph in 2; 1 goes on."
+        "Version 2 cannot be loaded: no graph in 2; version 1 stays in use."
     ]
     assert held.list_states()[2] == versions.State("END", "no graph in 2")
     folder.broken.clear()
@@ -108,7 +108,9 @@ def test_a_broken_version_is_left_and_tried_again(caplog, monkeypatch):
 def test_the_first_version_must_load():
     folder = Folder(1, 2)
     folder.broken |= {2}
-    with pytest.raises(checks.UserError, match="version 2: no graph in 2. Choose another one with"):
+    with pytest.raises(
+        checks.UserError, match="version 2: no graph in 2. Choose another version with"
+    ):
         hold(folder).load_first()
 
 
@@ -125,7 +127,7 @@ def test_a_deleted_version_rolls_back_to_the_one_before(caplog):
         held.poll()
     assert held.newest == 1 and not folder.made[1].is_closed
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["Version 1 is gone from its folder; it is served from memory."]
+    assert told == ["The folder of version 1 is gone; the server uses the version in memory."]
 
 
 def test_a_pinned_version_stays():

@@ -47,7 +47,7 @@ class Split:
     Attributes:
       rows: the number of rows.
       batches: the number of batches.
-      secs: the time in seconds, without the first batch.
+      secs: the time in seconds, without the first of several batches.
       is_whole: True if the split has no further rows.
     """
 
@@ -314,6 +314,7 @@ def _read_split(
             is_whole = True
             break
         batches += 1
-        # TensorFlow optimizes the graph during the very first batch.
         first_end = time.perf_counter() if batches == 1 else first_end
-    return Split(rows, batches, time.perf_counter() - first_end, is_whole)
+    # The first batch counts only if there is no other, as TensorFlow optimizes the graph during it.
+    start = first_end if batches > 1 else start
+    return Split(rows, batches, time.perf_counter() - start, is_whole)

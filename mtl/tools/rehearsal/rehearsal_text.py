@@ -98,7 +98,7 @@ def _estimate_times(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
     # The split of evaluations comes last, or is the only split.
     *_, held_out = found.splits.values()
     more = "" if held_out.is_whole else "at least "
-    # The seconds leave out the first batch: add the mean time of a batch.
+    # The seconds leave out the first of several batches: add the mean time of a batch.
     evaluation = held_out.secs * held_out.batches / max(1, held_out.batches - 1)
     yield "one evaluation", _tell_secs(evaluation), f"{more}{held_out.rows:,} rows"
     steps = found.last_step - found.first_step

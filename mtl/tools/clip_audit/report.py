@@ -185,9 +185,12 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
 
 def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
     """Return the share of visits above the threshold for each label, without undefined shares."""
-    shares = {int(k): float(v[2]) for k, v in statistics.by_class(samples, task).items()}
-    found = sorted((label, share) for label, share in shares.items() if not math.isnan(share))
-    return [bar_charts.Bar(str(label), share) for label, share in found]
+    shares = {label: share for label, (_, _, share) in statistics.by_class(samples, task).items()}
+    return [
+        bar_charts.Bar(_write_number(label), share)
+        for label, share in sorted(shares.items())
+        if not math.isnan(share)
+    ]
 
 
 def _list_points(values: np.ndarray) -> line_charts.Points:

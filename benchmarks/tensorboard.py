@@ -26,7 +26,7 @@ from mtl.data import pipeline, tfds
 from mtl.distribution import interruption
 from mtl.optimization import update
 from mtl.runs import evaluation, observers
-from mtl.tools import tensorboard
+from mtl.tools import attached, tensorboard
 from mtl.tools.tensorboard import settings
 
 tf1 = tf.compat.v1
@@ -131,7 +131,8 @@ def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
     place = made.distribution.find_place()
     run = types.ObservedRun(experiment=made, model_dir=directory, place=place)
     stopping = interruption.Interruption()
-    evaluator = evaluation.Evaluator(made, directory, stopping, observers.open_all(run))
+    opened = observers.open_all(run, attached.list_observers(made))
+    evaluator = evaluation.Evaluator(made, directory, stopping, opened)
     with mock.patch.object(evaluation.Evaluator, "_export"):
         started = time.perf_counter()
         evaluator(os.path.join(directory, "model.ckpt-10"))

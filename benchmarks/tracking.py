@@ -6,7 +6,7 @@ over by then must cost nothing. What counts is the fastest stretch of 50 steps, 
 the machine disturbs least; beside it stands what the thread that trains takes of the processor.
 
     python -m benchmarks.tracking
-    python -m benchmarks.tracking --repeats 9 --summary_steps 1
+    python -m benchmarks.tracking --timed_runs 9 --summary_steps 1
 """
 
 import dataclasses
@@ -25,8 +25,9 @@ from benchmarks import rows
 from mtl import types
 from mtl.configs import config
 from mtl.runs import training
+from mtl.tools import attached
 
-_REPEATS = flags.DEFINE_integer("repeats", 5, "How often each kind of run is timed.")
+_REPEATS = flags.DEFINE_integer("timed_runs", 5, "The number of runs of each kind.")
 _STEPS = flags.DEFINE_integer("timed_steps", 1000, "How many steps are timed.")
 _EVERY = flags.DEFINE_integer("summary_steps", 10, "Between two reports.")
 _FIRST, _STRETCH = 100, 50
@@ -112,7 +113,8 @@ def _measure(
     )
     with tempfile.TemporaryDirectory() as folder:
         made = dataclasses.replace(made, run=run, trackers=trackers)
-        timed = _Timed(made, folder, lambda: None)
+        # As in `verbs.train`: without observers neither trackers nor the profile would run.
+        timed = _Timed(made, folder, lambda: None, observers=attached.list_observers(made))
         timed.run()
         return timed.clock.measure()
 

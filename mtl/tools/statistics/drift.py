@@ -27,8 +27,9 @@ import pyarrow as pa
 from mtl.tools.statistics import facts
 
 KS, L_INFINITY = "KS", "L-infinity"
-# All fields together exceed their noise by chance with at most this probability.
+# With at most this probability, any measure of any field exceeds its noise by chance.
 CHANCE = 0.01
+_MEASURES = 4  # Those of `Difference.shifts`.
 _ROUNDING = 1e-9
 
 
@@ -133,8 +134,8 @@ def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
       after: the new data.
     """
     shared = [name for name in before.columns if name in after.columns]
-    # Bonferroni's correction: the chances of all fields add up to at most CHANCE.
-    chance = CHANCE / max(len(shared), 1)
+    # Bonferroni's correction: the chances of all measures of all fields add up to at most CHANCE.
+    chance = CHANCE / (_MEASURES * max(len(shared), 1))
     differences = [
         _compare_columns(before.columns[name], after.columns[name], chance) for name in shared
     ]

@@ -129,7 +129,7 @@ def time_steps(
 
 
 def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:
-    """Return {item: median seconds of an evaluation with it}; OFF is an evaluation without items."""
+    """Return {item: median seconds of an evaluation with it}; OFF means no items."""
     times: dict[str, list[float]] = {name: [] for name in (OFF, *names)}
     with tempfile.TemporaryDirectory() as directory:
         verbs.train(make(None, 10, 10, 10), directory)

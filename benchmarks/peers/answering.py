@@ -31,6 +31,6 @@ def answer_cases(train: Callable[[dict], tuple[float, np.ndarray]]) -> None:
 
 
 def load_arrays(case: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids [N, F] and labels [N, T] of training, and ids [M, F] and labels [M, T] of the test."""
+    """Return training ids [N, F] and labels [N, T], and test ids [M, F] and labels [M, T]."""
     with np.load(case["arrays"]) as arrays:
         return tuple(arrays[name] for name in ("train_x", "train_y", "test_x", "test_y"))

@@ -95,9 +95,10 @@ def measure(
 
     measured = norms.measure(losses_of, (features, labels), weigh_measured)
     examples = _of_gradients(measured)
-    for head in heads:
-        columns = {"loss": measured.losses[head.name], **_of_head(head, logits[head.name], labels)}
-        examples |= {f"{name}/{head.name}": tf.cast(x, tf.float32) for name, x in columns.items()}
+    for audited in heads:
+        task = audited.name
+        columns = {"loss": measured.losses[task], **_of_head(audited, logits[task], labels)}
+        examples |= {f"{name}/{task}": tf.cast(x, tf.float32) for name, x in columns.items()}
     for name in measured.losses.keys() - logits.keys():
         examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
     return Measured(examples, _of_batch(measured), measured.unknown, auxiliary.left_out)

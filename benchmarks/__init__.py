@@ -1,4 +1,4 @@
-"""One command per claim about speed or quality, side by side in one run."""
+"""A command for each claim about speed or quality, which measures all sides in one run."""
 
 import logging
 

@@ -1,8 +1,8 @@
-"""Test AUC on UCI Adult, of three models on the same columns, side by side.
+"""Compares the test AUC of three models with the same columns on UCI Adult.
 
-Logistic regression and gradient-boosted trees of scikit-learn, one model a task, against
-`gin_configs/experiments/adult_shared_bottom.gin`, one network for both tasks; the last checkpoint
-counts, on the official test file.
+The models are logistic regression and gradient-boosted trees of scikit-learn, with a model for each
+task, and the network of `gin_configs/experiments/adult_shared_bottom.gin` for two tasks. The last
+checkpoint of the network is tested on the official test file.
 
     python -m benchmarks.adult --adult_dir data/adult --seeds 3
 """
@@ -17,14 +17,14 @@ from sklearn import compose, ensemble, linear_model, metrics, pipeline, preproce
 from mtl import verbs
 from mtl.configs import config
 
-_DIR = flags.DEFINE_string("adult_dir", "data/adult", "Holds adult.data.gz and adult.test.gz.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the network; the table shows mean and spread.")
+_DIR = flags.DEFINE_string("adult_dir", "data/adult", "The folder of the files of UCI Adult.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the network; the table shows mean and range.")
 
 GIN_FILE = "gin_configs/experiments/adult_shared_bottom.gin"
 
 
 def load(seed: int):
-    """Return the experiment of the gin file, at a seed."""
+    """Return the experiment of the gin file with a seed."""
     return config.load([GIN_FILE], [f'adult_dir = "{_DIR.value}"', f"experiment.Run.seed = {seed}"])
 
 
@@ -45,7 +45,7 @@ def table(experiment, split: str) -> tuple[dict, dict]:
 
 
 def peers(train: tuple[dict, dict], test: tuple[dict, dict]) -> dict[str, dict[str, float]]:
-    """{model: {task: test AUC}} of scikit-learn's models."""
+    """Return {model: {task: test AUC}} for scikit-learn's models."""
     is_text = [values.dtype == object for values in train[0].values()]
     text, numbers = np.flatnonzero(is_text), np.flatnonzero(np.logical_not(is_text))
     x_train, x_test = (
@@ -80,7 +80,7 @@ def peers(train: tuple[dict, dict], test: tuple[dict, dict]) -> dict[str, dict[s
 
 
 def main(_) -> None:
-    """Print the table."""
+    """Train all models, and print the table."""
     experiment = load(seed=1)
     data = experiment.data
     scores = peers(table(experiment, data.train_split), table(experiment, data.eval_split))

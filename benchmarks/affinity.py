@@ -1,19 +1,19 @@
-"""Groups of tasks that affinities propose, and the best ones by training every set of tasks.
+"""Compares groups of tasks from affinities with the best groups among all possible ones.
 
-    python -m benchmarks.affinity --seeds 4               # 64 runs a seed, kept in runs/affinity
+    python -m benchmarks.affinity --seeds 4               # 64 runs a seed, stored in runs/affinity
     python -m benchmarks.affinity --design functions
-    python -m benchmarks.affinity --cost                  # what a step costs that measures
+    python -m benchmarks.affinity --cost                  # the time of a step with measurements
 
-Six made-up regressions are three pairs. The tasks of a pair rest on the same four hidden functions
-of x, and those of different pairs have none in common. In the design `outcomes` both tasks of a
-pair are the same sum of these functions, with other noise; in the design `functions` each is a sum
-of its own. The trunk has four units: tasks that want other functions take units away. Each seed has
-other functions, rows and initial weights.
+Six simulated regression tasks form three pairs. The tasks of a pair depend on the same four hidden
+functions of x, and different pairs have no function in common. In the design `outcomes`, the tasks
+of a pair are the same sum of these functions with different noise. In the design `functions`, each
+task is a different sum. The trunk has only four units, for which tasks with different functions
+compete. Each seed has other functions, rows and initial weights.
 
-One run of all tasks measures affinities. Then a network is trained for each of the 63 sets of
-tasks, so that the loss of any grouping is known: the sum over the tasks of the test loss in their
-group. `best` is the grouping with the lowest, by the mean over the seeds; differences from it are
-paired by the seed, with their standard error.
+One run with all tasks measures affinities. Then a network is trained for each of the 63 sets of
+tasks, which gives the loss of any grouping: the sum over the tasks of the test loss in their group.
+`best` is the grouping with the lowest mean loss over the seeds. Differences from it are paired by
+seed, with standard errors.
 """
 
 import argparse
@@ -54,7 +54,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Three pairs of regressions, as `DESIGNS` says."""
+    """A source of three pairs of regression tasks, in one of `DESIGNS`."""
 
     seed: int
     design: str
@@ -62,9 +62,9 @@ class Pairs:
     def make(self, split: str) -> dict[str, np.ndarray]:
         """Return the rows of a split."""
         functions = np.random.default_rng([self.seed, 0])
-        drawn = np.random.default_rng([self.seed, 1 + list(_ROWS).index(split)])
-        x = drawn.normal(size=(_ROWS[split], _INPUTS))
-        found = {"x": x.astype(np.float32)}
+        random = np.random.default_rng([self.seed, 1 + list(_ROWS).index(split)])
+        x = random.normal(size=(_ROWS[split], _INPUTS))
+        fields = {"x": x.astype(np.float32)}
         for first in range(0, len(TASKS), 2):
             kernel = functions.normal(size=(_INPUTS, _FUNCTIONS))
             hidden = np.tanh(x @ kernel * 2 / _INPUTS**0.5)
@@ -72,8 +72,8 @@ class Pairs:
             for task in TASKS[first : first + 2]:
                 weights = common if self.design == "outcomes" else _draw_direction(functions)
                 clean = hidden @ weights
-                found[task] = (clean + _NOISE * drawn.normal(size=len(x))).astype(np.float32)
-        return found
+                fields[task] = (clean + _NOISE * random.normal(size=len(x))).astype(np.float32)
+        return fields
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split one by one."""
@@ -93,8 +93,8 @@ class Pairs:
 
 
 def _draw_direction(random: np.random.Generator) -> np.ndarray:
-    drawn = random.normal(size=_FUNCTIONS)
-    return drawn / np.linalg.norm(drawn)
+    direction = random.normal(size=_FUNCTIONS)
+    return direction / np.linalg.norm(direction)
 
 
 def make(
@@ -129,12 +129,12 @@ def train(
     tasks: Sequence[str], seed: int, design: str, is_measured: bool = False
 ) -> dict[str, Any]:
     """Train some of the tasks; return their test losses, and the affinities {step: value}."""
-    made = make(tasks, seed, design, is_measured)
+    settings = make(tasks, seed, design, is_measured)
     with tempfile.TemporaryDirectory() as folder:
-        # Of dozens of runs nobody needs exports, which take longer than the training.
+        # Skip exports, which take longer than the training.
         with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
-            verbs.train(made, folder)
-        metrics = verbs.evaluate(made, folder, "test")
+            verbs.train(settings, folder)
+        metrics = verbs.evaluate(settings, folder, "test")
         pairs = affinity_picture.group(event_files.read_record(folder).curves)
     return {
         "losses": {task: float(metrics[f"{task}/average_loss"]) for task in tasks},
@@ -143,7 +143,7 @@ def train(
 
 
 def list_groupings(tasks: Sequence[str], models: int) -> Iterator[Groups]:
-    """Yield all partitions of the tasks into at most so many groups."""
+    """Yield all partitions of the tasks into at most `models` groups."""
     if not tasks:
         yield ()
         return
@@ -158,13 +158,13 @@ def list_groupings(tasks: Sequence[str], models: int) -> Iterator[Groups]:
 
 
 def add_losses(groups: Groups, losses: Mapping[tuple[str, ...], Mapping[str, float]]) -> float:
-    """Return the sum over the tasks of the loss in their group."""
+    """Return the sum of the losses of all tasks, each in its group."""
     return sum(losses[group][task] for group in groups for task in group)
 
 
-def propose(found: Mapping[str, Any], models: int) -> Groups:
+def propose(results: Mapping[str, Any], models: int) -> Groups:
     """Return the groups that affinities propose."""
-    pairs = {(one, other): dict(map(tuple, of)) for one, other, of in found["affinities"]}
+    pairs = {(one, other): dict(map(tuple, points)) for one, other, points in results["affinities"]}
     measured = grouping.Measured.from_pairs(pairs, TASKS)
     best = grouping.propose(measured, models)[0]
     return tuple(tuple(grouping.name_tasks(measured, group.trained)) for group in best.groups)
@@ -173,7 +173,7 @@ def propose(found: Mapping[str, Any], models: int) -> Groups:
 def compare(seeds: int, design: str) -> str:
     """Train all sets of tasks, and return the table of the groupings."""
     subsets = [
-        own for size in range(1, len(TASKS) + 1) for own in itertools.combinations(TASKS, size)
+        tasks for size in range(1, len(TASKS) + 1) for tasks in itertools.combinations(TASKS, size)
     ]
     folder = os.path.join("runs", "affinity", design)
     measured, losses = [], []
@@ -181,10 +181,10 @@ def compare(seeds: int, design: str) -> str:
         path = os.path.join(folder, f"all_{seed}.json")
         measured.append(rows.kept(path, lambda seed=seed: train(TASKS, seed, design, True)))
         of_sets = {}
-        for own in subsets:
-            path = os.path.join(folder, f"{'_'.join(own)}_{seed}.json")
-            kept = rows.kept(path, lambda own=own, seed=seed: train(own, seed, design))
-            of_sets[own] = kept["losses"]
+        for tasks in subsets:
+            path = os.path.join(folder, f"{'_'.join(tasks)}_{seed}.json")
+            result = rows.kept(path, lambda tasks=tasks, seed=seed: train(tasks, seed, design))
+            of_sets[tasks] = result["losses"]
         losses.append(of_sets)
     header = ["models", "grouping", "groups", "sum of losses", "less that of the best"]
     lines = [line for models in (2, 3) for line in _compare_groupings(models, measured, losses)]
@@ -194,32 +194,34 @@ def compare(seeds: int, design: str) -> str:
 def _compare_groupings(
     models: int, measured: Sequence[Mapping[str, Any]], losses: Sequence[Mapping[Any, Any]]
 ) -> Iterator[list[str]]:
-    """Yield the lines of the groupings into at most so many models."""
+    """Yield the lines of the groupings into at most `models` models."""
     groupings = list(list_groupings(TASKS, models))
     best = min(groupings, key=lambda groups: sum(add_losses(groups, of) for of in losses))
-    proposed = [propose(found, models) for found in measured]
-    own = [min(groupings, key=lambda groups, of=of: add_losses(groups, of)) for of in losses]
+    proposed = [propose(result, models) for result in measured]
+    best_of_seeds = [
+        min(groupings, key=lambda groups, of=of: add_losses(groups, of)) for of in losses
+    ]
     shown = {
         "best": [best] * len(losses),
         "proposed": proposed,
-        "best of each seed": own,
+        "best of each seed": best_of_seeds,
         "all in one": [(TASKS,)] * len(losses),
     }
     sums = {
-        name: [add_losses(each, of) for each, of in zip(groups, losses, strict=True)]
+        name: [add_losses(group, of) for group, of in zip(groups, losses, strict=True)]
         for name, groups in shown.items()
     }
     sums["mean of all"] = [statistics.mean(add_losses(g, of) for g in groupings) for of in losses]
     for name, values in sums.items():
         groups = shown.get(name, [])
-        told = "; ".join(" ".join(group) for group in groups[0]) if len(set(groups)) == 1 else ""
-        apart = rows.describe_difference(values, sums["best"], 3)
+        members = "; ".join(" ".join(group) for group in groups[0]) if len(set(groups)) == 1 else ""
+        difference = rows.describe_difference(values, sums["best"], 3)
         equal = f"{groups.count(best)} of {len(losses)}" if groups else ""
-        yield [str(models), name, told, f"{statistics.mean(values):.3f}", apart, equal]
+        yield [str(models), name, members, f"{statistics.mean(values):.3f}", difference, equal]
 
 
 def measure_cost() -> str:
-    """Return how long a step takes, in steps of runs that write as often and do not measure."""
+    """Return the time of a step that measures, relative to a step that only writes as often."""
     lines = []
     for count in (2, 6):
         ratios = []
@@ -233,16 +235,18 @@ def measure_cost() -> str:
 
 
 def _time_steps(count: int, every: int, is_measured: bool) -> list[float]:
-    """Return steps per second of a trunk of 512 units, again and again in a run."""
+    """Return steps per second of a trunk with 512 units, measured several times in a run."""
     steps = 200 if every == 1 else 1000
     run = {"train_steps": steps, "checkpoint_steps": steps, "summary_steps": every}
-    made = make(TASKS[:count], 0, DESIGNS[0], units=512, **run)
+    settings = make(TASKS[:count], 0, DESIGNS[0], units=512, **run)
     if is_measured:
         part = affinity.TaskAffinity(every_steps=every)
-        made = dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=part))
+        settings = dataclasses.replace(
+            settings, model=dataclasses.replace(settings.model, surgery=part)
+        )
     with tempfile.TemporaryDirectory() as folder:
         with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
-            verbs.train(made, folder)
+            verbs.train(settings, folder)
         curve = event_files.read_record(folder).curves["steps_per_sec"]
     return list(curve.values())[1:]
 
@@ -250,9 +254,10 @@ def _time_steps(count: int, every: int, is_measured: bool) -> list[float]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4, help="how many data sets")
-    parser.add_argument("--design", choices=DESIGNS, default="outcomes", help="what pairs share")
-    parser.add_argument("--cost", action="store_true", help="time steps, and train no sets")
+    parser.add_argument("--seeds", type=int, default=4, help="the number of data sets")
+    shared = "tasks of a pair share their outcome, or only the functions behind it"
+    parser.add_argument("--design", choices=DESIGNS, default="outcomes", help=shared)
+    parser.add_argument("--cost", action="store_true", help="only time steps")
     flags = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     print(measure_cost() if flags.cost else compare(flags.seeds, flags.design))

@@ -1,11 +1,12 @@
-"""Test accuracy of few labelled MNIST digits, with and without each augmentation.
+"""Compares the test accuracy on MNIST with few labels, with and without each augmentation.
 
     python -m benchmarks.augmentation --seeds 3
 
-It trains `gin_configs/experiments/mnist_few.gin` on about 500 digits that each seed draws anew, and
-tests the last checkpoint on 5,000 others. Differences are to plain training of the same network on
-the same digits from the same first weights, in points, with their standard errors. Results lie in
---output; those that are there are not measured again. MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
+Each seed trains `gin_configs/experiments/mnist_few.gin` on about 500 random digits, and tests the
+last checkpoint on 5,000 other digits. The baseline of a difference is plain training of the same
+network on the same digits from the same first weights. Differences are in percentage points, with
+standard errors. Results are stored in --output, and stored results are not measured again.
+MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
 """
 
 import functools
@@ -67,50 +68,62 @@ ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def measure(name: str, seed: int) -> dict[str, float]:
-    """Train one row, and return its accuracy on the test split in percent, and its seconds."""
+    """Train the experiment of a row of the table.
+
+    Args:
+      name: the row.
+      seed: the seed of the digits and of the run.
+
+    Returns:
+      The accuracy on the test split in percent, and the seconds of the training.
+    """
     files, params = ROWS[name]
     paths = [str(_FILE), *(str(_FOLDER / "augmentation" / f"{file}.gin") for file in files)]
     folder = rows.data_dir("mnist")
     common = [f'mnist_dir = "{folder}"', f"Run.seed = {seed}", f"subset.Subset.seed = {seed}"]
-    made, started = config.load(paths, [*common, *params]), time.perf_counter()
+    settings, started = config.load(paths, [*common, *params]), time.perf_counter()
     with tempfile.TemporaryDirectory() as model_dir:
-        metrics, _ = verbs.train(made, model_dir)
+        metrics, _ = verbs.train(settings, model_dir)
     accuracy = 100 * float(metrics["digit/accuracy"])
     return {"accuracy": accuracy, "seconds": time.perf_counter() - started}
 
 
 def find_baseline(name: str) -> str:
-    """Return the row of plain training of the same network."""
+    """Return the row of plain training with the same network."""
     return _BASELINE + name.partition(",")[1] + name.partition(",")[2]
 
 
 def build_table(results: dict[str, list[float]]) -> str:
-    """{row: accuracies by seed} -> a Markdown table."""
+    """Return a Markdown table of {row: accuracies by seed}."""
     lines = []
-    for name, found in results.items():
+    for name, accuracies in results.items():
         plain = results[find_baseline(name)]
-        apart = [own - base for own, base in zip(found, plain, strict=True)]
-        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-        points = "" if found is plain else f"{statistics.mean(apart):+.1f} ± {error:.1f}"
-        lines.append([name, f"{statistics.mean(found):.1f}", points])
+        differences = [value - base for value, base in zip(accuracies, plain, strict=True)]
+        error = (
+            statistics.stdev(differences) / len(differences) ** 0.5
+            if len(differences) > 1
+            else float("nan")
+        )
+        points = "" if accuracies is plain else f"{statistics.mean(differences):+.1f} ± {error:.1f}"
+        lines.append([name, f"{statistics.mean(accuracies):.1f}", points])
     return rows.markdown(["augmentation", "accuracy", "points"], lines)
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
-    known = {name.replace(",", ""): name for name in ROWS}
+    """Measure results that are not stored yet, and print the table."""
+    row_names = {name.replace(",", ""): name for name in ROWS}
     for name in _ROWS.value:
-        checks.one_of("--augmentations", name, known)
+        checks.one_of("--augmentations", name, row_names)
     checks.at_least("--seeds", _SEEDS.value, 1)
-    chosen = {known[name] for name in _ROWS.value or known}
-    names = [name for name in ROWS if name in chosen | set(map(find_baseline, chosen))]
+    selected = {row_names[name] for name in _ROWS.value or row_names}
+    names = [name for name in ROWS if name in selected | set(map(find_baseline, selected))]
     results: dict[str, list[float]] = {name: [] for name in names}
     for seed, name in itertools.product(range(1, _SEEDS.value + 1), names):
         path = os.path.join(rows.output("augmentation"), f"{name}, seed {seed}.json")
-        found = rows.kept(path, functools.partial(measure, name, seed))
-        results[name].append(found["accuracy"])
-        told = f"{found['accuracy']:.1f}% ({found['seconds']:.0f} s)"
-        print(f"seed {seed}, {name}: {told}", flush=True)
+        result = rows.kept(path, functools.partial(measure, name, seed))
+        results[name].append(result["accuracy"])
+        summary = f"{result['accuracy']:.1f}% ({result['seconds']:.0f} s)"
+        print(f"seed {seed}, {name}: {summary}", flush=True)
     print(build_table(results))
 
 

@@ -1,4 +1,4 @@
-"""What auxiliary losses do for few labels, under attack and for small networks, and what they cost.
+"""Measures auxiliary losses: with few labels, under attack, for small networks, and their cost.
 
     python -m benchmarks.auxiliary --part labels --seeds 3        # 20, 50 and 100 labelled digits
     python -m benchmarks.auxiliary --row 'VAT 0.5, weight 3' --counts 50 --first_seed 3 --seeds 6
@@ -7,10 +7,10 @@
     python -m benchmarks.auxiliary --part cost --rounds 15        # seconds of a step, as ratios
     python -m benchmarks.auxiliary --write data/digits --labels 50
 
-All train `gin_configs/experiments/digits_few.gin` on a CSV of the digits of scikit-learn, 8 x 8
-pixels in [0, 1]: 1,077 rows to train on, 360 to choose settings by, 360 to test. Rows are paired
-by seed: of the split, of the labels that are kept and of the first weights. Differences come with
-their standard errors. Results lie in --output; those that are there are not measured again.
+All parts train `gin_configs/experiments/digits_few.gin` on a CSV of the digits of scikit-learn,
+8 x 8 pixels in [0, 1]: 1,077 rows for training, 360 for validation and 360 for the test. Rows of a
+table are paired by seed, which determines the split, the rows with labels and the first weights.
+Differences have standard errors. Results are stored in --output, and are not measured again.
 """
 
 import functools
@@ -31,17 +31,17 @@ from mtl import checks, verbs
 from mtl.configs import config
 
 _PART = flags.DEFINE_enum(
-    "part", "labels", ["labels", "robustness", "distillation", "cost"], "What is measured."
+    "part", "labels", ["labels", "robustness", "distillation", "cost"], "The part to measure."
 )
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of each row.", allow_override=True)
 _FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The seed of the first run of each row.")
 _ROWS = flags.DEFINE_multi_string(
     "row", [], "A row of the part labels. Repeatable; all by default."
 )
-_COUNTS = flags.DEFINE_list("counts", ["20", "50", "100"], "Labels that rows of labels are for.")
+_COUNTS = flags.DEFINE_list("counts", ["20", "50", "100"], "Numbers of labels in the part labels.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Rounds of timing.", allow_override=True)
-_WRITE = flags.DEFINE_string("write", None, "Write the files of seed 0 to this folder, and end.")
-_LABELS = flags.DEFINE_integer("labels", 50, "How many training rows of --write have labels.")
+_WRITE = flags.DEFINE_string("write", None, "Only write the data of seed 0 to this folder.")
+_LABELS = flags.DEFINE_integer("labels", 50, "The number of labelled training rows for --write.")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs"
 _FILE = _FOLDER / "experiments" / "digits_few.gin"
@@ -92,22 +92,29 @@ _SMALL = "networks.MLP.layers = [32, 16]"
 
 
 def write_digits(folder: str, labelled: int | None, seed: int) -> None:
-    """Write three CSV files; all but so many training rows, as many a class, lose their labels."""
+    """Write three CSV files of digits.
+
+    Args:
+      folder: the folder of the files.
+      labelled: the number of training rows with labels, equally many for each class; None labels
+        all rows.
+      seed: the seed of the split and of the labelled rows.
+    """
     images, digits = sklearn.datasets.load_digits(return_X_y=True)
     random = np.random.default_rng(seed)
     order = random.permutation(len(digits))
     parts = {"train": order[:1077], "validation": order[1077:1437], "test": order[1437:]}
-    kept = set(parts["train"])
+    labelled_rows = set(parts["train"])
     if labelled is not None:
         of_class = [[i for i in parts["train"] if digits[i] == c] for c in range(10)]
-        kept = {i for rows_of in of_class for i in rows_of[: labelled // 10]}
+        labelled_rows = {i for rows_of in of_class for i in rows_of[: labelled // 10]}
     os.makedirs(folder, exist_ok=True)
     for name, indices in parts.items():
         with open(os.path.join(folder, f"{name}.csv"), "w") as file:
             file.write("pixels,digit,parity\n")
             for i in indices:
                 pixels = "|".join(f"{value:g}" for value in images[i] / 16)
-                has_label = name != "train" or i in kept
+                has_label = name != "train" or i in labelled_rows
                 label = f"{digits[i]},{digits[i] % 2}" if has_label else ","
                 file.write(f"{pixels},{label}\n")
 
@@ -122,75 +129,77 @@ def load(files: Sequence[str], params: Sequence[str], folder: str, seed: int) ->
 def train(
     row: tuple[Sequence[str], Sequence[str]], labelled: int | None, seed: int, model_dir: str
 ) -> tuple[Any, str]:
-    """Train one row; return the experiment and the folder of its data."""
+    """Train the experiment of a row of the table; return the experiment and the run's folder."""
     files, params = row
     folder = os.path.join(model_dir, "data")
     write_digits(folder, labelled, seed)
-    made = load(files, params, folder, seed)
-    verbs.train(made, os.path.join(model_dir, "run"))
-    return made, os.path.join(model_dir, "run")
+    settings = load(files, params, folder, seed)
+    verbs.train(settings, os.path.join(model_dir, "run"))
+    return settings, os.path.join(model_dir, "run")
 
 
 def measure_labels(name: str, labelled: int, seed: int) -> dict[str, float]:
-    """Return accuracies of the digit in percent, on both splits, with so many labels."""
+    """Return accuracies of the digit in percent, on validation and test split, with few labels."""
     with tempfile.TemporaryDirectory() as folder:
-        made, model_dir = train(LABELS_ROWS[name], labelled, seed, folder)
+        settings, model_dir = train(LABELS_ROWS[name], labelled, seed, folder)
         return {
-            split: 100 * float(verbs.evaluate(made, model_dir, split)["digit/accuracy"])
+            split: 100 * float(verbs.evaluate(settings, model_dir, split)["digit/accuracy"])
             for split in ("validation", "test")
         }
 
 
 def measure_robustness(name: str, seed: int) -> dict[str, float]:
-    """Return test accuracies of the digit in percent: plain, and under attacks of epsilon 0.15."""
+    """Return test accuracies of the digit in percent, plain and under attacks with epsilon 0.15."""
     files, params = ROBUSTNESS_ROWS[name]
-    found = {}
+    accuracies = {}
     with tempfile.TemporaryDirectory() as folder:
         params = [*params, "Run.train_steps = 1500", "Run.checkpoint_steps = 1500"]
         _, model_dir = train((files, params), None, seed, folder)
         for steps in (20, 100):
             attack = "attack/auxiliary.Adversarial"
             count = [f"{attack}.steps = {steps}", f'{attack}.heads = ["digit"]']
-            made = load([*files, "attack"], [*params, *count], os.path.join(folder, "data"), seed)
-            metrics = verbs.evaluate(made, model_dir, "test", is_attacked=True)
-            found[f"PGD-{steps}"] = 100 * float(metrics["digit/accuracy"])
-        metrics = verbs.evaluate(made, model_dir, "test")
-        return {"clean": 100 * float(metrics["digit/accuracy"]), **found}
+            settings = load(
+                [*files, "attack"], [*params, *count], os.path.join(folder, "data"), seed
+            )
+            metrics = verbs.evaluate(settings, model_dir, "test", is_attacked=True)
+            accuracies[f"PGD-{steps}"] = 100 * float(metrics["digit/accuracy"])
+        metrics = verbs.evaluate(settings, model_dir, "test")
+        return {"clean": 100 * float(metrics["digit/accuracy"]), **accuracies}
 
 
 def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
-    """Return test accuracies of a teacher, of a small network alone, and with the teacher.
+    """Return test accuracies of a teacher, and of small networks without and with the teacher.
 
-    The small network is taught by the teacher's predictions, or hinted by its hidden layer. The
-    teacher has all labels. The small networks have few; their other rows have none.
+    The teacher trains with all labels, the small networks with all labels or with few. A small
+    network is taught by the teacher's predictions, or hinted by its hidden layer.
     """
-    found = {}
+    accuracies = {}
     with tempfile.TemporaryDirectory() as folder:
-        made, model_dir = train(((), ()), None, seed, os.path.join(folder, "teacher"))
-        found["teacher"] = verbs.evaluate(made, model_dir, "test")["digit/accuracy"]
+        settings, model_dir = train(((), ()), None, seed, os.path.join(folder, "teacher"))
+        accuracies["teacher"] = verbs.evaluate(settings, model_dir, "test")["digit/accuracy"]
         (version,) = pathlib.Path(model_dir, "export", "latest").iterdir()
         for name, labels in (("all labels", None), (f"{labelled} labels", labelled)):
             params = (_SMALL, f'teacher = "{version}"')
             taught, hinted = (("distillation",), params), (("feature_distillation",), params)
             for kind, row in (("alone", ((), (_SMALL,))), ("taught", taught), ("hinted", hinted)):
                 where = os.path.join(folder, f"{kind}-{labels}")
-                made, model_dir = train(row, labels, seed, where)
-                accuracy = verbs.evaluate(made, model_dir, "test")["digit/accuracy"]
-                found[f"{kind}, {name}"] = accuracy
-    return {name: 100 * float(value) for name, value in found.items()}
+                settings, model_dir = train(row, labels, seed, where)
+                accuracy = verbs.evaluate(settings, model_dir, "test")["digit/accuracy"]
+                accuracies[f"{kind}, {name}"] = accuracy
+    return {name: 100 * float(value) for name, value in accuracies.items()}
 
 
 def measure_cost(rounds: int) -> dict[str, list[float]]:
-    """Return seconds a step by row, one for each round; rows take turns."""
+    """Return {row: seconds of a step in each round}; rows take turns."""
     random = np.random.default_rng(0)
-    given = {"pixels": random.random([256, 64]).astype(np.float32)}
+    inputs = {"pixels": random.random([256, 64]).astype(np.float32)}
     labels = {"digit": random.integers(0, 10, 256), "parity": random.integers(0, 2, 256)}
     with tempfile.TemporaryDirectory() as folder:
         write_digits(folder, 100, 0)
         steps = {
             name: balancing_speed.Steps(
                 load(files, params, folder, 0).model.fill_schedules(500),
-                lambda: tf.data.Dataset.from_tensors((given, labels)).cache().repeat(),
+                lambda: tf.data.Dataset.from_tensors((inputs, labels)).cache().repeat(),
             )
             for name, (files, params) in COST_ROWS.items()
         }
@@ -198,7 +207,7 @@ def measure_cost(rounds: int) -> dict[str, list[float]]:
 
 
 def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> str:
-    """Return a mean, and the mean difference from paired values with its standard error."""
+    """Return a mean, with the mean difference from paired values and its standard error."""
     mean = f"{statistics.mean(found):.1f}"
     if plain is None or found is plain or len(found) < 2:
         return mean
@@ -208,16 +217,16 @@ def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> st
 def _collect(
     name: str, measure: Any, keys: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure what is missing, {row: results by seed}."""
-    found: dict[str, list[dict[str, float]]] = {row: [] for row in keys}
+    """Measure results that are not stored yet, and return {row: results by seed}."""
+    results: dict[str, list[dict[str, float]]] = {row: [] for row in keys}
     for seed in range(_FIRST_SEED.value, _FIRST_SEED.value + _SEEDS.value):
         for row, arguments in keys.items():
             path = os.path.join(rows.output("auxiliary"), f"{name}, {row}, seed {seed}.json")
             result = rows.kept(path, functools.partial(measure, *arguments, seed))
-            told = ", ".join(f"{key} {value:.1f}" for key, value in result.items())
-            print(f"seed {seed}, {row}: {told}", flush=True)
-            found[row].append(result)
-    return found
+            summary = ", ".join(f"{key} {value:.1f}" for key, value in result.items())
+            print(f"seed {seed}, {row}: {summary}", flush=True)
+            results[row].append(result)
+    return results
 
 
 def show_labels() -> str:
@@ -227,16 +236,17 @@ def show_labels() -> str:
         checks.one_of("--row", row, LABELS_ROWS)
     names = [row for row in LABELS_ROWS if row in ("labels alone", *(_ROWS.value or LABELS_ROWS))]
     keys = {f"{row}, {n}": (row, n) for n in counts for row in names}
-    found = _collect("labels", measure_labels, keys)
+    results = _collect("labels", measure_labels, keys)
     lines = []
     for row in names:
         cells = [row]
         for n in counts:
-            own, plain = (
-                [each["test"] for each in found[f"{name}, {n}"]] for name in (row, "labels alone")
+            accuracies, plain = (
+                [result["test"] for result in results[f"{name}, {n}"]]
+                for name in (row, "labels alone")
             )
-            cells.append(describe(own, None if row == "labels alone" else plain))
-        validation = [each["validation"] for n in counts for each in found[f"{row}, {n}"]]
+            cells.append(describe(accuracies, None if row == "labels alone" else plain))
+        validation = [result["validation"] for n in counts for result in results[f"{row}, {n}"]]
         lines.append([*cells, describe(validation)])
     return rows.markdown(["loss", *(f"{n} labels" for n in counts), "validation"], lines)
 
@@ -244,11 +254,11 @@ def show_labels() -> str:
 def show_robustness() -> str:
     """Return a table of the test accuracies under attack."""
     keys = {row: (row,) for row in ROBUSTNESS_ROWS}
-    found = _collect("robustness", measure_robustness, keys)
+    results_of_rows = _collect("robustness", measure_robustness, keys)
     names = ("clean", "PGD-20", "PGD-100")
     lines = [
-        [row, *(describe([each[name] for each in results]) for name in names)]
-        for row, results in found.items()
+        [row, *(describe([result[name] for result in results]) for name in names)]
+        for row, results in results_of_rows.items()
     ]
     return rows.markdown(["trained", *names], lines)
 
@@ -258,19 +268,22 @@ def show_distillation() -> str:
     results = _collect("distillation", measure_distillation, {"all": ()})["all"]
     lines = []
     for name in results[0]:
-        own = [each[name] for each in results]
+        accuracies = [result[name] for result in results]
         kind, _, labels = name.partition(", ")
-        alone = [each.get(f"alone, {labels}", 0.0) for each in results]
-        lines.append([name, describe(own, alone if kind in ("taught", "hinted") else None)])
+        alone = [result.get(f"alone, {labels}", 0.0) for result in results]
+        is_paired = kind in ("taught", "hinted")
+        lines.append([name, describe(accuracies, alone if is_paired else None)])
     return rows.markdown(["network", "accuracy"], lines)
 
 
 def show_cost() -> str:
-    """Return a table of ratios to a plain step: the median over rounds, and their range."""
-    found = measure_cost(_ROUNDS.value)
+    """Return a table of ratios to a plain step: median and range over the rounds."""
+    seconds_of_rows = measure_cost(_ROUNDS.value)
     lines = []
-    for name, seconds in found.items():
-        ratios = [own / plain for own, plain in zip(seconds, found["plain"], strict=True)]
+    for name, seconds in seconds_of_rows.items():
+        ratios = [
+            value / plain for value, plain in zip(seconds, seconds_of_rows["plain"], strict=True)
+        ]
         span = f"{min(ratios):.2f} to {max(ratios):.2f}"
         lines.append([name, f"{statistics.median(ratios):.2f}", span])
     return rows.markdown(["loss", "plain steps", "range"], lines)

@@ -1,14 +1,14 @@
-"""Ways to balance two tasks, on data where it matters and where it does not.
+"""Compares ways to balance two tasks, on data for which balancing matters, and on other data.
 
-Every file of `gin_configs/balancing`, run as a user would run it, against a network for each task
-alone and against weights and learning rates that were tuned on a part of the training split:
+Every file of `gin_configs/balancing` is run as by a user. The baselines are a network for each task
+alone, and weights and learning rates that are tuned on a part of the training split:
 
     python -m launch.train --gin_file benchmarks/adult_balancing_scaled.gin \
         --gin_file gin_configs/balancing/cagrad.gin --gin_param 'adult_dir = "data/adult"'
 
-What counts is the test split after the last step, and Delta-m, the mean over the tasks of the
-change in percent against the network for that task alone; standard errors are over the seeds.
-Results are kept, so that a second call goes on, or prints the table once more.
+The table shows metrics of the test split after the last step, and Delta-m: the mean over the tasks
+of the change in percent from the network for that task alone. Standard errors are over the seeds.
+Results are stored, so a second call continues, or prints the table again.
 
     python -m benchmarks.balancing --data adult_scaled --methods cagrad,famo --seeds 3
 """
@@ -36,7 +36,7 @@ _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by 
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of every row.", 1)
 
 SINGLE = "single task"
-# Nothing is written while training, and the last checkpoint alone is evaluated.
+# Training writes nothing, and only the last checkpoint is evaluated.
 _ONCE = ["Run.checkpoint_steps = 1000000", "Run.summary_steps = 1000000"]
 _VALIDATION = ["Pipeline.train_split = 'train[:80%]'", "Pipeline.eval_split = 'train[80%:]'"]
 
@@ -49,11 +49,11 @@ class Data:
 
     Attributes:
       gin_file: the experiment.
-      folder: of the data set, and the macro of the gin file that says where it is.
+      folder: the folder of the data set, and the macro of the gin file for its path.
       heads: {task: its head in the gin file}.
-      metric: of every task, the higher the better.
+      metric: the metric of every task; higher is better.
       rate: the binding of the learning rate, and its value in the gin file.
-      weights: of the first task against the second, to choose fixed weights from.
+      weights: weights of the first task relative to the second, as choices for fixed weights.
     """
 
     gin_file: str
@@ -66,17 +66,17 @@ class Data:
     def experiment(
         self, files: Sequence[str], params: Sequence[str], seed: int
     ) -> experiment_lib.Experiment:
-        """Return what a user would run with these gin files and bindings."""
+        """Return the experiment of a user with these gin files and bindings."""
         name, macro = self.folder
-        own = [
+        bindings = [
             f"{macro} = {rows.data_dir(name)!r}",
             f"Tfds.data_dir = {os.path.join(rows.output('balancing'), 'datasets')!r}",
             f"Run.seed = {seed}",
         ]
-        return config.load([self.gin_file, *files], [*own, *_ONCE, *params])
+        return config.load([self.gin_file, *files], [*bindings, *_ONCE, *params])
 
     def run(self, files: Sequence[str], params: Sequence[str], seed: int) -> Metrics:
-        """{task: metric} on the evaluation split, of the tasks that were trained."""
+        """Train, and return {task: metric} on the split of evaluations for the trained tasks."""
         experiment = self.experiment(files, params, seed)
         with tempfile.TemporaryDirectory() as model_dir:
             metrics, _ = verbs.train(experiment, model_dir)
@@ -92,7 +92,7 @@ class Data:
 
     @property
     def tuned(self) -> dict[str, tuple[list[str], dict[str, str]]]:
-        """{row: (gin files, {choice: its binding})}, chosen on a part of the training split."""
+        """{row: (gin files, {choice: its binding})} for choices on a part of the training split."""
         first, second = self.heads
         name, value = self.rate
         weights = {
@@ -131,12 +131,12 @@ DATA = {
 
 
 def output() -> str:
-    """Return where results and plots lie."""
+    """Return the folder of results and plots."""
     return rows.output("balancing")
 
 
 def path(name: str, *parts: str) -> str:
-    """Return where a result of a data set is kept."""
+    """Return the file of a result of a data set."""
     return os.path.join(output(), name, *(re.sub(r"\W+", "_", part) for part in parts)) + ".json"
 
 
@@ -146,14 +146,14 @@ def chosen(name: str, row: str) -> str:
 
     def score(choice: str) -> float:
         params = [choices[choice], *_VALIDATION]
-        kept = path(name, "validation", f"{row} {choice}")
-        return statistics.mean(rows.kept(kept, lambda: DATA[name].run(files, params, 1)).values())
+        file = path(name, "validation", f"{row} {choice}")
+        return statistics.mean(rows.kept(file, lambda: DATA[name].run(files, params, 1)).values())
 
     return max(choices, key=score)
 
 
 def result(name: str, row: str, seed: int) -> Metrics:
-    """{task: metric} of a row of the table, measured or kept."""
+    """Return {task: metric} for a row of the table, measured or stored."""
     data = DATA[name]
 
     def measure() -> Metrics:
@@ -169,28 +169,28 @@ def result(name: str, row: str, seed: int) -> Metrics:
 
 
 def delta(metrics: Metrics, single: Metrics) -> float:
-    """Delta-m in percent."""
+    """Return Delta-m in percent."""
     return 100 * statistics.mean(metrics[task] / single[task] - 1 for task in single)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean, and its standard error; 0 for one value."""
+    """Return the mean and its standard error, which is 0 for a single value."""
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return statistics.mean(values), spread / len(values) ** 0.5
 
 
 def deltas(results: Mapping[str, Sequence[Metrics]]) -> dict[str, tuple[float, float]]:
-    """{row: Delta-m and its standard error}, the best first."""
+    """Return {row: (Delta-m, its standard error)}, the best row first."""
     tasks = results[SINGLE][0]
     single = {task: statistics.mean(run[task] for run in results[SINGLE]) for task in tasks}
-    found = {
+    changes = {
         row: mean_and_error([delta(run, single) for run in runs]) for row, runs in results.items()
     }
-    return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+    return dict(sorted(changes.items(), key=lambda item: -item[1][0]))
 
 
 def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
-    """Return a line for each row: every task's metric, and Delta-m."""
+    """Return a table with a line for each row: the metric of every task, and Delta-m."""
     tasks = list(DATA[name].heads)
     lines = []
     for row, (change, error) in deltas(results).items():
@@ -206,21 +206,21 @@ def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]) -> str:
     return draw({name: deltas(of_rows) for name, of_rows in results.items()})
 
 
-def draw(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+def draw(changes: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
     """Draw {data set: {row: (Delta-m, standard error)}} as SVG."""
     panels = []
-    for name, of_rows in found.items():
+    for name, of_rows in changes.items():
         bars = [
             bar_charts.Bar(row, mean, mean - error, mean + error)
             for row, (mean, error) in of_rows.items()
         ]
-        # One method far behind must not hide the others.
+        # With `near`, a method far behind does not hide the others.
         panels.append(bar_charts.draw(name, bars, "Delta-m, %, with standard errors", near=1.0))
     return figures.lay_out("Delta-m of every method", panels)
 
 
 def main() -> None:
-    """Run what is missing, print the tables and write the plot."""
+    """Measure results that are not stored yet, print the tables and write the plot."""
     names = _DATA.value or list(DATA)
     seeds = range(1, _SEEDS.value + 1)
     jobs = [

@@ -1,9 +1,9 @@
-"""What balancing costs beside its backward passes: large tables, and what is shown of it.
+"""Measures costs of balancing other than backward passes: large tables, and monitors.
 
---parts tables: the step time with an embedding table of 10 million rows as a ratio to the one with
-10 thousand, for the plain sum and for surgeries (dimension 16, LazyAdam, four tasks, batch 256).
---parts telemetry: the step time as a ratio to that of the same surgery without monitors, on the
-MLP of `benchmarks.balancing_speed`, over multiples of 100 steps.
+--parts tables: the step time with an embedding table of 10 million rows, relative to a table of 10
+thousand, for the plain sum and for surgeries (dimension 16, LazyAdam, four tasks, batch 256).
+--parts telemetry: the step time relative to the same surgery without monitors, on the MLP of
+`benchmarks.balancing_speed`, over multiples of 100 steps.
 
     python -m benchmarks.balancing_costs --rounds 5
 """
@@ -36,7 +36,7 @@ SURGERIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Silent:
-    """A surgery that shows nothing; what is not shown is not computed."""
+    """A surgery without monitors, whose values then are not computed."""
 
     surgery: types.Surgery
 
@@ -45,7 +45,7 @@ class Silent:
 
 
 def looked_up(rows: int, part: types.Surgery) -> model.MultiTaskModel:
-    """Four tasks on the mean of the vectors of eight ids."""
+    """Return a model of four tasks on the mean of the vectors of eight ids."""
     return model.MultiTaskModel(
         columns=[features.Identity(names=["item"], size=rows, dimension=16)],
         network=networks.SharedBottom(trunk=networks.MLP(layers=[512] * 6)),
@@ -73,11 +73,11 @@ def tables(options: argparse.Namespace) -> Iterator[str]:
             )
             for rows in ROWS
         }
-        found = balancing_speed.medians(
+        times = balancing_speed.medians(
             timed, lambda _: ROWS[0], lambda _: 10, options.rounds, options.secs
         )
-        few, many = (f"{found[rows][0] * 1000:.2f} ms" for rows in ROWS)
-        yield f"| {name} | {few} | {many} | {statistics.median(found[ROWS[1]][1]):.2f} |"
+        few, many = (f"{times[rows][0] * 1000:.2f} ms" for rows in ROWS)
+        yield f"| {name} | {few} | {many} | {statistics.median(times[ROWS[1]][1]):.2f} |"
         for steps in timed.values():
             steps.close()
 
@@ -99,20 +99,20 @@ def telemetry(options: argparse.Namespace) -> Iterator[str]:
     for num_tasks in options.tasks:
         data = functools.partial(balancing_speed.noise, "mlp", num_tasks)
         timed = {
-            (name, shown): balancing_speed.Steps(
+            (name, has_monitors): balancing_speed.Steps(
                 balancing_speed.a_model("mlp", num_tasks, part), data, options.threads
             )
             for name, sides in pairs.items()
-            for shown, part in enumerate(sides)
+            for has_monitors, part in enumerate(sides)
         }
-        found = balancing_speed.medians(
+        times = balancing_speed.medians(
             timed,
             base=lambda key: (key[0], 0),
             multiple=lambda key: 100 if key[0].startswith("Monitored") else 1,
             rounds=options.rounds,
             secs_each=options.secs,
         )
-        ratios = [f"{statistics.median(found[name, 1][1]):.3f}" for name in pairs]
+        ratios = [f"{statistics.median(times[name, 1][1]):.3f}" for name in pairs]
         yield f"| {num_tasks} | {' | '.join(ratios)} |"
         for steps in timed.values():
             steps.close()

@@ -1,20 +1,21 @@
-"""The step time of every surgery as a ratio to equal weighting, beside LibMTL and torchjd.
+"""Compares the step time of every surgery with equal weighting, also for LibMTL and torchjd.
 
-Training steps as users get them, many a session call, on an MLP (128 inputs, six layers of 512,
-batch 256, or 64) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks.
-All sides of a table take turns in one run, with the same number of threads; a ratio is taken within
-a round, and the table shows the median and the range over the rounds, beside a peer's ratio its
-time in times of ours. T exact backward passes cost (1 + 2T)/3 by arithmetic: that is "all built",
-with a gradient of each task for every variable, where "exact" leaves out those that cost more than
-their inner products. In "single passes" the passes of the tasks go back one by one. --memory adds
-the peak of the tensors that a step holds, each in a process of its own.
+Steps run as in training, many in a session call, on an MLP (128 inputs, six layers of 512 units,
+batch 256 or 64) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks.
+All sides of a table take turns in one run, with the same number of threads. A ratio compares the
+times of a round, and the table shows median and range over the rounds. Behind the ratio of a peer
+stands its time divided by ours. By arithmetic, T exact backward passes cost (1 + 2T)/3. This is the
+way "all built", with a gradient of each task for every variable. The way "exact" leaves out
+gradients that cost more than their inner products. In "single passes", the backward passes of the
+tasks run one by one. --memory adds the peak memory of the tensors of a step, measured in separate
+processes.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "all built" --memory
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "single passes"
 
-The peers run in a Python of their own (`pip install torch torchjd[full] && pip install --no-deps
-LibMTL`); without it only this project is measured, and the run says so.
+The peers run in another Python (`pip install torch torchjd[full] && pip install --no-deps LibMTL`).
+Without it, only this project is measured, with a line that says so.
 """
 
 import argparse
@@ -70,7 +71,7 @@ TRUNKS = {
     "mlp_64": _MLP,
     "convnet": networks.Convnet(filters=[32, 64, 128], layers=[256], batch_norm=False),
 }
-# Methods that keep gradients, that need more than the losses, and that decide by coordinate.
+# Methods that store gradients, that need more than the losses, and that decide by coordinate.
 EXACT_ONLY = ("MoCo", "DBMTL", "ExcessMTL")
 NEEDS_MORE = ("Clipped", "MoDo", "SDMGrad", "PCD")
 BY_COORDINATE = ("GradDrop", "TrimmedMean")
@@ -80,7 +81,7 @@ DEFAULT = ["MGDA", "PCGrad", "CAGrad", "UPGrad", "NashMTL"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given:
-    """A column that hands its field on as it is."""
+    """A column that passes its field on unchanged."""
 
     columns = {"x": ("x",)}
 
@@ -125,31 +126,31 @@ class Steps:
             self._session.run([*first, iterator.initializer])
 
     def _fetch(self, result: training_loop.StepResult) -> dict[str, Any]:
-        # As in a run, so that the monitors are computed.
+        # Fetch the values as a run does, so that the monitors are computed.
         self._fetches = (result.step, result.values)
         return {}
 
     def __call__(self, steps: int) -> float:
-        """Seconds a step, over so many."""
+        """Return the mean seconds of a step, over some steps."""
         started, end = time.perf_counter(), self._step + steps
         while self._step < end:
             self._step, _ = self._session.run(self._fetches, {self._until: end})
         return (time.perf_counter() - started) / steps
 
     def trace(self) -> tf.compat.v1.RunMetadata:
-        """Take a step, and return what TensorFlow tells of each op in it."""
-        told, feed = tf1.RunMetadata(), {self._until: self._step + 1}
+        """Take a step, and return TensorFlow's record of all ops in it."""
+        metadata, feed = tf1.RunMetadata(), {self._until: self._step + 1}
         options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        self._step, _ = self._session.run(self._fetches, feed, options, told)
-        return told
+        self._step, _ = self._session.run(self._fetches, feed, options, metadata)
+        return metadata
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the session."""
         self._session.close()
 
 
 def a_model(network: str, num_tasks: int, part: types.Surgery) -> model.MultiTaskModel:
-    """Return a shared trunk and a binary head for each task; Adam."""
+    """Return a model of a shared trunk, a binary head for each task, and Adam."""
     return model.MultiTaskModel(
         columns=[Given()],
         network=networks.SharedBottom(trunk=TRUNKS[network]),
@@ -160,7 +161,7 @@ def a_model(network: str, num_tasks: int, part: types.Surgery) -> model.MultiTas
 
 
 def noise(network: str, num_tasks: int) -> tf.data.Dataset:
-    """Return one batch, again and again."""
+    """Return a data set that repeats one batch."""
     rng, shape = np.random.default_rng(0), INPUTS[network]
     inputs = {"x": rng.normal(size=shape).astype(np.float32)}
     labels = {f"task_{task}": rng.integers(0, 2, shape[0]) for task in range(num_tasks)}
@@ -169,14 +170,14 @@ def noise(network: str, num_tasks: int) -> tf.data.Dataset:
 
 def build_steps(network: str, num_tasks: int, way: str, part: types.Surgery, threads: int) -> Steps:
     """Return the steps of one side."""
-    own = a_model(network, num_tasks, part)
+    side_model = a_model(network, num_tasks, part)
     batches = functools.partial(noise, network, num_tasks)
     with LEFT_OUT.get(way, contextlib.nullcontext)():
-        return Steps(own, batches, threads)
+        return Steps(side_model, batches, threads)
 
 
 class Peers:
-    """LibMTL and torchjd, in a process of their own."""
+    """LibMTL and torchjd, in another process."""
 
     def __init__(self, python: str, threads: int):
         script = os.path.join(os.path.dirname(__file__), "balancing_speed_peers.py")
@@ -189,7 +190,7 @@ class Peers:
         )
 
     def __call__(self, steps: int, **case) -> float:
-        """Seconds a step; NaN where the peer lacks the method or fails."""
+        """Return the mean seconds of a step; NaN if the peer lacks the method or fails."""
         self._process.stdin.write(json.dumps({"steps": steps, **case}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -212,12 +213,12 @@ def sides(
     threads: int,
     peers: Peers | None,
 ) -> Iterator:
-    """{(project, method, way): steps -> seconds a step}."""
-    built = {
+    """Yield {(project, method, way): a function from a number of steps to seconds of a step}."""
+    ours = {
         ("mtl", name, way): build_steps(network, num_tasks, way, part, threads)
         for name, way, part in parts(names, [way for way in ways if way in WAYS])
     }
-    asked = {
+    theirs = {
         (peer, name, way): functools.partial(
             peers, peer=peer, network=network, tasks=num_tasks, method=name, way=way
         )
@@ -225,15 +226,15 @@ def sides(
         for name in (("Sum", *names) if peer == "torchjd" else names)
         for way in (("exact",) if name == "Sum" else [way for way in of_peer if way in ways])
     }
-    yield {**built, **asked}
-    for steps in built.values():
+    yield {**ours, **theirs}
+    for steps in ours.values():
         steps.close()
 
 
 def parts(
     names: Sequence[str], ways: Sequence[str] = tuple(WAYS)
 ) -> Iterator[tuple[str, str, types.Surgery]]:
-    """Yield every method in every way that it allows, and the plain sum."""
+    """Yield the plain sum, and every method in every way that it allows."""
     yield "Sum", "exact", surgery.Sum()
     for name in names:
         for way in ways:
@@ -244,16 +245,17 @@ def parts(
 
 
 def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_each: float) -> dict:
-    """{key: (seconds a step, ratios to its base)} over rounds that interleave all.
-
-    The seconds are the median; the ratios, within a round each, are sorted.
+    """Time all keys in rounds, in turns.
 
     Args:
-      timed: {key: steps -> seconds a step}.
-      base: key -> the key that its ratio is to.
-      multiple: key -> what its number of steps is a multiple of.
-      rounds: How often every key is timed.
-      secs_each: About how long each timing takes.
+      timed: {key: a function from a number of steps to seconds of a step}.
+      base: a function from a key to the key of the denominator of its ratio.
+      multiple: a function from a key to a divisor of its number of steps.
+      rounds: the number of timings of every key.
+      secs_each: the approximate seconds of a timing.
+
+    Returns:
+      {key: (median of the seconds of a step, sorted ratios of all rounds)}.
     """
     counts = {}
     for key, steps in timed.items():
@@ -261,24 +263,24 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
         steps(max(2, unit))
         rate = steps(max(2, unit))
         counts[key] = unit if math.isnan(rate) else math.ceil(secs_each / rate / unit) * unit
-    found = [{key: timed[key](counts[key]) for key in timed} for _ in range(rounds)]
+    times = [{key: timed[key](counts[key]) for key in timed} for _ in range(rounds)]
     return {
         key: (
-            statistics.median(secs[key] for secs in found),
-            sorted(secs[key] / secs[base(key)] for secs in found),
+            statistics.median(secs[key] for secs in times),
+            sorted(secs[key] / secs[base(key)] for secs in times),
         )
         for key in timed
     }
 
 
 def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict) -> Iterator[str]:
-    """Yield a row for each method: ratios to the plain sum of the same project.
+    """Yield a row for each method, with ratios to the plain sum of the same project.
 
-    Behind those of a peer, its time in times of ours.
+    Behind the ratio of a peer stands its time divided by ours.
     """
     columns = [("mtl", way) for way in ways if way in WAYS]
     peers = PEER_WAYS if ("torchjd", "Sum", "exact") in found else {}
-    columns += [(peer, way) for peer, own in peers.items() for way in own if way in ways]
+    columns += [(peer, way) for peer, of_peer in peers.items() for way in of_peer if way in ways]
     bounds = {BUILT: f" (by arithmetic {(1 + 2 * num_tasks) / 3:.1f})"}
     bounds["every 10 steps"] = f" (aim {1 + 0.12 * num_tasks:.2f})"
     titles = [
@@ -296,17 +298,17 @@ def _cell(found: dict, project: str, name: str, way: str) -> str:
     secs, ratios = found.get((project, name, way), (math.nan, [math.nan]))
     if math.isnan(secs):
         return "-"
-    own = f"{statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
+    cell = f"{statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
     ours = found.get(("mtl", name, "exact" if way == AUTOGRAM else way))
-    return own if project == "mtl" or not ours else f"{own} ({secs / ours[0]:.2f})"
+    return cell if project == "mtl" or not ours else f"{cell} ({secs / ours[0]:.2f})"
 
 
 def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int) -> None:
-    """Print the MiB of the tensors of a step that are there at the same time, at most.
+    """Print the peak memory of the tensors of a step in MiB.
 
-    What a process takes from the system is more: it keeps memory for later tensors.
+    The process itself uses more memory, as it reserves some for later tensors.
     """
-    part = {(own, of): part for own, of, part in parts([name] * (name != "Sum"))}[name, way]
+    part = {(n, w): part for n, w, part in parts([name] * (name != "Sum"))}[name, way]
     steps = build_steps(network, num_tasks, way, part, threads)
     steps(3)
     records = [
@@ -317,14 +319,14 @@ def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int
         for record in memory.allocation_records
     ]
     records.sort(key=lambda record: record.alloc_micros)
-    held = itertools.accumulate(record.alloc_bytes for record in records)
-    print(max(held) / 2**20)
+    sizes = itertools.accumulate(record.alloc_bytes for record in records)
+    print(max(sizes) / 2**20)
 
 
 def peaks(
     network: str, num_tasks: int, names: Sequence[str], ways: Sequence[str], threads: int
 ) -> Iterator[str]:
-    """Yield a table of the peak memory of a step, each measured in a process of its own."""
+    """Yield a table of the peak memory of a step, measured in a separate process for each cell."""
     yield f"| {num_tasks} tasks, tensors of a step, MiB | {' | '.join(ways)} |"
     yield "|---|" + "---|" * len(ways)
     for name in ("Sum", *names):
@@ -338,12 +340,12 @@ def peaks(
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser of how often, how long and on how many tasks and threads is timed."""
+    """Return a parser of the flags for rounds, seconds, tasks and threads."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="how often every side is timed")
-    parser.add_argument("--secs", type=float, default=0.5, help="about how long each timing takes")
+    parser.add_argument("--rounds", type=int, default=5, help="timings of every side")
+    parser.add_argument("--secs", type=float, default=0.5, help="seconds of a timing, about")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--threads", type=int, default=2, help="of TensorFlow, and of the peers")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
     return parser
 
 
@@ -354,9 +356,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, "all"], default=DEFAULT)
     ways = [*WAYS, AUTOGRAM]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
-    parser.add_argument("--memory", action="store_true", help="measures peak memory, too")
-    parser.add_argument("--measure", nargs=4, help="peak memory of this one side, here")
-    parser.add_argument("--peer_python", help="a Python that has torch, torchjd and LibMTL")
+    parser.add_argument("--memory", action="store_true", help="also measure peak memory")
+    parser.add_argument("--measure", nargs=4, help="only measure the peak memory of this side")
+    parser.add_argument("--peer_python", help="a Python with torch, torchjd and LibMTL")
     options = parser.parse_args()
     if options.measure:
         network, num_tasks, name, way = options.measure
@@ -365,11 +367,11 @@ def main() -> None:
     names = METHODS if options.methods == ["all"] else options.methods
     peers = Peers(options.peer_python, options.threads) if options.peer_python else None
     if peers is None:
-        print("LibMTL and torchjd are skipped: no --peer_python.")
+        print("LibMTL and torchjd are skipped, as --peer_python is not set.")
     for network in options.networks:
         for num_tasks in options.tasks:
             with sides(network, num_tasks, names, options.ways, options.threads, peers) as timed:
-                found = medians(
+                times = medians(
                     timed,
                     base=lambda key: (BASES[key[0]], "Sum", "exact"),
                     multiple=lambda key: 10 if key[-1] == "every 10 steps" else 1,
@@ -377,12 +379,12 @@ def main() -> None:
                     secs_each=options.secs,
                 )
             plain = [
-                f"{project} {found[project, 'Sum', 'exact'][0] * 1000:.1f} ms"
+                f"{project} {times[project, 'Sum', 'exact'][0] * 1000:.1f} ms"
                 for project in ("mtl", "torchjd")
-                if (project, "Sum", "exact") in found
+                if (project, "Sum", "exact") in times
             ]
             print(f"\n{network}; a step with equal weights: {', '.join(plain)}\n", flush=True)
-            print("\n".join(table(num_tasks, names, options.ways, found)), flush=True)
+            print("\n".join(table(num_tasks, names, options.ways, times)), flush=True)
             if options.memory:
                 print()
                 for line in peaks(network, num_tasks, names, ways, options.threads):
@@ -392,7 +394,7 @@ def main() -> None:
     return None
 
 
-# LibMTL without a method is the same plain PyTorch as torchjd.
+# Without a method, LibMTL and torchjd are the same plain PyTorch.
 BASES = {"mtl": "mtl", "torchjd": "torchjd", "LibMTL": "torchjd"}
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The side of LibMTL and torchjd in `benchmarks.balancing_speed`, which starts it in their Python.
+"""Times LibMTL and torchjd for `benchmarks.balancing_speed`, which runs it in another Python.
 
-Reads cases as lines of JSON, `{"peer", "network", "tasks", "method", "way", "steps"}`, and answers
-each with a line, `{"secs": seconds a step}` or `{"why": what the peer lacks or fails with}`.
+The input has cases as lines of JSON, `{"peer", "network", "tasks", "method", "way", "steps"}`. Each
+answer is a line: `{"secs": seconds of a step}`, or `{"why": reason}` if the peer lacks the method
+or fails.
 """
 
 import functools
@@ -14,10 +15,10 @@ import torch
 from torch import nn
 from torchjd import aggregation, autogram, autojac
 
-# LibMTL imports this for its ResNets, from where torchvision does not have it any more.
-moved = types.SimpleNamespace(load_state_dict_from_url=None)
-sys.modules.update({"torchvision": moved, "torchvision.models": moved})
-sys.modules["torchvision.models.utils"] = moved
+# For its ResNets, LibMTL imports a function that torchvision no longer has in this module.
+stub = types.SimpleNamespace(load_state_dict_from_url=None)
+sys.modules.update({"torchvision": stub, "torchvision.models": stub})
+sys.modules["torchvision.models.utils"] = stub
 
 from LibMTL import architecture, weighting  # noqa: E402
 
@@ -44,7 +45,7 @@ TORCHJD = {
     "GradDrop": lambda tasks: aggregation.GradDrop(),
 }
 
-# The same methods, for its engine that computes inner products and not gradients.
+# The same methods for the engine of torchjd that computes inner products, not gradients.
 AUTOGRAM = {
     "MGDA": aggregation.MGDAWeighting,
     "PCGrad": aggregation.PCGradWeighting,
@@ -57,7 +58,7 @@ AUTOGRAM = {
 
 
 def trunk(network: str) -> nn.Module:
-    """Return the same networks as the other side's."""
+    """Return the same network as on the other side."""
     if network != "convnet":
         sizes = [128] + [512] * 6
         layers = [
@@ -129,12 +130,15 @@ class Steps:
         hidden.backward(leaf.grad)
 
     def _libmtl(self, method: str, way: str):
-        """As its Trainer puts them together; the encoder's list spares it passes of the trunk."""
+        """Build the step as LibMTL's Trainer does.
+
+        The encoder returns a list, so that LibMTL does not repeat the pass of the trunk.
+        """
         kind, settings = LIBMTL[method]
         on_representation, encoder = way == "representation", self.trunk
 
         class Model(architecture.HPS, kind):
-            def zero_grad_share_params(self):  # It writes into gradients that torch 2 drops.
+            def zero_grad_share_params(self):  # LibMTL writes into gradients, which torch 2 drops.
                 self.encoder.zero_grad(set_to_none=False)
 
         class Repeated(nn.Module):
@@ -163,7 +167,7 @@ class Steps:
         return step
 
     def secs(self, steps: int) -> float:
-        """Seconds a step, over so many."""
+        """Return the mean seconds of a step, over some steps."""
         started = time.perf_counter()
         for _ in range(steps):
             self.optimizer.zero_grad()
@@ -173,7 +177,7 @@ class Steps:
 
 
 def main() -> None:
-    """Answer until the input ends; build each case once."""
+    """Answer until the input ends, and build each case only once."""
     answers, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(int(sys.argv[1]))
     built = functools.lru_cache(maxsize=64)(Steps)
@@ -182,7 +186,7 @@ def main() -> None:
         steps = case.pop("steps")
         try:
             answer = {"secs": built(**case).secs(steps)}
-        except Exception as error:  # A peer may fail in any way; the table says so.
+        except Exception as error:  # A peer may fail in any way, and the table then has no number.
             answer = {"why": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 

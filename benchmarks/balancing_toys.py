@@ -1,8 +1,8 @@
-"""How methods descend the two-objective toy of the CAGrad paper, and where they come to rest.
+"""Shows how methods descend the toy problem of the CAGrad paper, and where they end.
 
-Two settings: both losses as they are (B. Liu et al., 2021, arXiv:2110.14048, three starts), and
-the first one times 0.1 (A. Navon et al., "Multi-Task Learning as a Bargaining Game", 2022,
-arXiv:2202.01017, five starts). Adam at 1e-3 for up to 100,000 steps.
+The toy has two versions: with the losses of the paper (B. Liu et al., 2021, arXiv:2110.14048, three
+starts), and with the first loss times 0.1 (A. Navon et al., "Multi-Task Learning as a Bargaining
+Game", 2022, arXiv:2202.01017, five starts). Adam runs at 1e-3 for up to 100,000 steps.
 
     python -m benchmarks.balancing_toys --methods equal,cagrad,aligned_mtl
 """
@@ -28,16 +28,16 @@ TOYS = {
     "plain": (1.0, [(-8.5, 7.5), (-8.5, -5.0), (9.0, 9.0)]),
     "scaled": (0.1, [(-8.5, 7.5), (0.0, 0.0), (9.0, 9.0), (-7.5, -0.5), (9.0, -1.0)]),
 }
-# It carries the weighting and the surgery of the other file; its data is not read.
+# A base for the weighting and the surgery of the other file; its data is not read.
 _HOST = "gin_configs/experiments/digits_shared_bottom.gin"
-# As its authors do here: without noise, the decay of the weights stops them short.
+# As in the toy of its authors: without noise, a decay of the weights would stop FAMO too early.
 _BINDINGS = {"famo": ["FAMO.decay = 0.0"]}
-# From the front, in the plane: below it a method has arrived.
+# A method has arrived if its distance from the Pareto front, in the plane, is smaller.
 _NEAR = 0.2
 
 
 def paths(name: str, method: str) -> list[list[list[float]]]:
-    """Return the ways of a method from every start of a toy: points, one in 100 steps."""
+    """Return the path of a method from every start of a toy: a point for each 100 steps."""
     file = rows.methods()[method]
     model = config.load([_HOST, file], _BINDINGS.get(method, [])).model
     scale, starts = TOYS[name]
@@ -45,20 +45,20 @@ def paths(name: str, method: str) -> list[list[list[float]]]:
 
 
 def cell(path: list[list[float]]) -> str:
-    """Return the place on the front, or how far from it a path ends; with thousands of steps."""
+    """Return the place on the front where a path ends, or its distance, and thousands of steps."""
     distance, place = toy.nearest(path[-1])
     steps = f"{(len(path) - 1) // 10}k"
     return f"{place:.2f} ({steps})" if distance < _NEAR else f"off by {distance:.1f} ({steps})"
 
 
 def summary(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Return a line for each method: where it ends from each start."""
+    """Return a table of the end of each method from each start."""
     header = ["method", *[f"from ({x:g}, {y:g})" for x, y in TOYS[name][1]]]
     return rows.markdown(header, [[m, *map(cell, ways[m])] for m in ways])
 
 
 def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Return a line for each method and start: end point, losses, distance to the front, place."""
+    """Return a table of end points, losses, distances to the front, and places on the front."""
     scale, starts = TOYS[name]
     lines = []
     for method, of_starts in ways.items():
@@ -71,7 +71,7 @@ def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
 
 
 def plot(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Draw a panel for each method: its ways over the contours of the mean loss, and the front."""
+    """Draw a panel for each method: its paths, the contours of the mean loss, and the front."""
     axis = np.linspace(-11, 11, 45, dtype=np.float32)
     grid = np.stack(np.meshgrid(axis, axis))
     mean = sum(value.numpy() for value in toy.losses(grid, TOYS[name][0]).values()) / 2
@@ -83,13 +83,13 @@ def plot(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
         lines = {f"from {tuple(path[0])}": [*map(tuple, path[::5])] for path in of_starts}
         lines = {"front": front, **lines}
         panels.append(line_charts.draw(method, lines, "x", "y", behind=contours, from_zero=False))
-    return figures.lay_out("Ways of the methods over the contours of the mean loss", panels)
+    return figures.lay_out("Paths of the methods over the contours of the mean loss", panels)
 
 
 def trace_contours(
     axis: np.ndarray, values: np.ndarray, level: float
 ) -> list[list[tuple[float, float]]]:
-    """Return the lines of a height [Y, X] over a square grid, from triangle to triangle."""
+    """Return the contour lines of values [Y, X] at a level, from triangle to triangle."""
     beside: dict[tuple, list[tuple]] = collections.defaultdict(list)
     for i, j in itertools.product(range(len(axis) - 1), repeat=2):
         for corner in ((i, j), (i + 1, j + 1)):
@@ -108,17 +108,17 @@ def trace_contours(
 
     lines = []
     while beside:
-        edge = min(beside, key=lambda edge: len(beside[edge]))  # An open end, if there is one.
+        edge = min(beside, key=lambda edge: len(beside[edge]))  # Start at an open end, if any.
         is_closed = len(beside[edge]) > 1
         line = [edge]
-        while following := [one for one in beside.pop(line[-1]) if one in beside]:
+        while following := [e for e in beside.pop(line[-1]) if e in beside]:
             line.append(following[0])
         lines.append([place(edge) for edge in line + line[:1] * is_closed])
     return lines
 
 
 def main() -> None:
-    """Run what is missing, print the tables, and write plots and details."""
+    """Measure results that are not stored yet, print the tables, and write plots and details."""
     methods, output = rows.methods(rows.METHODS.value), rows.output("balancing_toys")
     for name in _TOYS.value or TOYS:
         ways = {
@@ -132,7 +132,7 @@ def main() -> None:
         with open(os.path.join(output, f"{name}.md"), "w") as file:
             file.write(details(name, ways) + "\n")
         atomic.write(os.path.join(output, f"{name}.svg"), plot(name, ways))
-    print(f"\nEnd points and losses: {output}/*.md; ways: {output}/*.svg")
+    print(f"\nEnd points and losses: {output}/*.md; paths: {output}/*.svg")
 
 
 if __name__ == "__main__":

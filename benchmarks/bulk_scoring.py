@@ -1,10 +1,10 @@
-"""Rows per second from files to files of predictions, against the bare SavedModel.
+"""Compares rows per second from files to files of predictions with the bare SavedModel.
 
-The bare SavedModel runs in a loop over tensors that were parsed before the clock started, and what
-it gives is thrown away; `scoring.score_shards` reads, parses, predicts and writes. Both run the
-same export in batches of the same size. Each round runs every side once. The table shows medians
-over the rounds; ratios are to the bare loop of the same round, by the clock and by processor time.
-The stages run alone, so their processor times tell where that of `scoring.score_shards` goes.
+The bare SavedModel runs in a loop over tensors that are parsed in advance, and its outputs are
+dropped. `scoring.score_shards` reads, parses, predicts and writes, with the same export in batches
+of the same size. Each round runs every side once. The table shows medians over the rounds. Ratios
+compare with the bare loop of the same round, by wall time and by processor time. The single stages
+show where `scoring.score_shards` spends its processor time.
 
     python -m benchmarks.bulk_scoring --rounds 5
 """
@@ -29,25 +29,27 @@ from mtl.tools import scoring
 
 tf1 = tf.compat.v1
 
-_ROWS = flags.DEFINE_integer("rows", 100_000, "Rows in all files together.", 1)
-_BATCH = flags.DEFINE_integer("rows_per_batch", 512, "Rows that the model gets at a time.", 1)
+_ROWS = flags.DEFINE_integer("rows", 100_000, "The number of rows in all files together.", 1)
+_BATCH = flags.DEFINE_integer("rows_per_batch", 512, "The rows of a batch.", 1)
 _UNITS = flags.DEFINE_list(
     "units",
     ["64", "512", "1024-512-256", "2048"],
-    "Widths of the hidden layers, of three where one width is given.",
+    "Widths of the hidden layers; a single width stands for three layers.",
 )
-_CONCURRENCY = flags.DEFINE_integer("batches_at_a_time", 4, "Of `scoring.score_shards`.", 1)
+_CONCURRENCY = flags.DEFINE_integer(
+    "batches_at_a_time", 4, "Batches that `scoring.score_shards` scores at the same time.", 1
+)
 _SIGNATURE = flags.DEFINE_string(
-    "signature", "serving_default", "Of four tasks, 12 outputs; a, one of them, has 3."
+    "signature", "serving_default", "The signature: 12 outputs of four tasks; `a` has 3 outputs."
 )
 
 _FILES = 4
-# Input and output; TFRecords also to text, as predictions are for people.
+# (input, output); from TFRecords also to text, as people read predictions.
 _FORMATS = (("tfrecord", "tfrecord"), ("tfrecord", "jsonl"), ("csv", "csv"), ("jsonl", "jsonl"))
 
 
 class Cost(NamedTuple):
-    """Microseconds of a row, by the clock and of all processors."""
+    """Microseconds of a row: wall time, and time of all processors."""
 
     wall: float
     cpu: float
@@ -57,11 +59,11 @@ def export(units: str, folder: str) -> str:
     """Return a SavedModel of four heads after a few steps of training."""
     layers = [int(width) for width in units.split("-")]
     trunk = networks.MLP(layers=layers if len(layers) > 1 else layers * 3)
-    made = overhead.an_experiment(layers[0], steps_per_call=10, steps=10)
-    shared = dataclasses.replace(made.model, network=networks.SharedBottom(trunk=trunk))
-    made = dataclasses.replace(made, model=shared)
-    verbs.train(made, os.path.join(folder, "run"))
-    return verbs.export(made, os.path.join(folder, "run"), os.path.join(folder, "export"))
+    settings = overhead.an_experiment(layers[0], steps_per_call=10, steps=10)
+    shared = dataclasses.replace(settings.model, network=networks.SharedBottom(trunk=trunk))
+    settings = dataclasses.replace(settings, model=shared)
+    verbs.train(settings, os.path.join(folder, "run"))
+    return verbs.export(settings, os.path.join(folder, "run"), os.path.join(folder, "export"))
 
 
 def write_inputs(folder: str) -> list[bytes]:
@@ -82,7 +84,7 @@ def write_inputs(folder: str) -> list[bytes]:
 
 
 def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]]:
-    """Return what runs the bare model, over what is parsed already, and the parsing alone."""
+    """Return functions for the bare model on parsed tensors, and for the parsing alone."""
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def[_SIGNATURE.value]
@@ -91,11 +93,11 @@ def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]
     outputs = [info.name for info in signature.outputs.values()]
     predict = session.make_callable(outputs, list(parsing.outputs))
     starts = range(0, len(examples), _BATCH.value)
-    given = [np.array(examples[start : start + _BATCH.value], object) for start in starts]
-    parsed = [parse(batch) for batch in given]
+    batches = [np.array(examples[start : start + _BATCH.value], object) for start in starts]
+    parsed_batches = [parse(batch) for batch in batches]
     return {
-        "bare": lambda: _exhaust(predict(*tensors) for tensors in parsed),
-        "parsing": lambda: _exhaust(map(parse, given)),
+        "bare": lambda: _exhaust(predict(*tensors) for tensors in parsed_batches),
+        "parsing": lambda: _exhaust(map(parse, batches)),
     }
 
 
@@ -107,7 +109,7 @@ def _exhaust(results) -> None:
 def scored(
     model: scoring.SavedModel, folder: str, input_format: str, output_format: str
 ) -> Callable[[], None]:
-    """Score the files of `folder` into a new one."""
+    """Return a function that scores the files of a folder into a new folder."""
     reader = scoring.Reader(spec=overhead.SPEC, batch_size=_BATCH.value)
     paths = reader.find([os.path.join(folder, f"in-*.{input_format}")])
 
@@ -120,21 +122,21 @@ def scored(
 
 
 def reading(folder: str) -> Callable[[], None]:
-    """Read the TFRecord files, no more."""
+    """Return a function that only reads the TFRecord files."""
     reader = scoring.Reader(spec=None, batch_size=_BATCH.value)
     paths = reader.find([os.path.join(folder, "in-*.tfrecord")])
     return lambda: _exhaust(reader.chunks(paths))
 
 
 def formatting(model: scoring.SavedModel, examples: Sequence[bytes], name: str):
-    """Make the lines or records of predictions that are there already."""
+    """Return a function that only formats predictions as lines or records."""
     starts = range(0, len(examples), _BATCH.value)
     outputs = [model(examples[start : start + _BATCH.value]) for start in starts]
     return lambda: _exhaust(map(scoring.find_maker(name), outputs))
 
 
 def cost(run: Callable[[], None]) -> Cost:
-    """Of a row."""
+    """Run a function, and return its cost for each row."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -147,8 +149,10 @@ def measure(units: str) -> None:
         path, examples = export(units, folder), write_inputs(folder)
         model = scoring.SavedModel(path, _SIGNATURE.value)
         sides = stages(path, examples)
-        for given, made in _FORMATS:
-            sides[f"{given} to {made}"] = scored(model, folder, given, made)
+        for input_format, output_format in _FORMATS:
+            sides[f"{input_format} to {output_format}"] = scored(
+                model, folder, input_format, output_format
+            )
         sides["reading"] = reading(folder)
         sides |= {f"making {name}": formatting(model, examples, name) for name in scoring.FORMATS}
         for run in sides.values():

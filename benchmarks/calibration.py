@@ -1,9 +1,9 @@
-"""Calibration of a run with weighted positives, on UCI Census-Income: the error of probabilities.
+"""Measures the calibration error of a run with weighted positives on UCI Census-Income.
 
     python -m benchmarks.calibration
 
 `gin_configs/experiments/census_income.gin` trains with `positive_weight = 5`. Each method of
-`calibration` fits the validation split; the test split counts.
+`calibration` fits the validation split, and is measured on the test split.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _METRICS = ("income/calibration_error", "income/calibration", "income/auc")
 
 
 def make(steps: int | None, knots: int = 0) -> experiment_lib.Experiment:
-    """Return the experiment; None trains as long as the gin file says."""
+    """Return the experiment; without `steps`, it trains as long as the gin file says."""
     bindings = [
         f'census_income_dir = "{rows.data_dir("census_income")}"',
         "income/heads.Binary.positive_weight = 5.0",
@@ -40,43 +40,45 @@ def make(steps: int | None, knots: int = 0) -> experiment_lib.Experiment:
     ]
     if steps is not None:
         bindings += [f"experiment.Run.train_steps = {steps}"]
-    made = config.load([GIN_FILE], bindings)
-    return dataclasses.replace(made, serving=serving.Serving(check_rows=0))
+    settings = config.load([GIN_FILE], bindings)
+    return dataclasses.replace(settings, serving=serving.Serving(check_rows=0))
 
 
 def measure(steps: int | None) -> dict[str, dict[str, float]]:
     """Train once and calibrate by each method; return {method: {metric of the test split}}."""
     with tempfile.TemporaryDirectory() as folder:
-        made, trained = make(steps), os.path.join(folder, "trained")
-        data = dataclasses.replace(made.data, eval_split="test")
-        verbs.train(made, trained)
-        found = {"as trained": _take(verbs.evaluate(made, trained, "test", "best"))}
+        plain, trained = make(steps), os.path.join(folder, "trained")
+        data = dataclasses.replace(plain.data, eval_split="test")
+        verbs.train(plain, trained)
+        results = {"as trained": _take(verbs.evaluate(plain, trained, "test", "best"))}
         for name, kind in METHODS.items():
             refit = kind(source=os.path.join(trained, "best"), tasks=["income"], split="validation")
-            own = make(steps, _KNOTS if name == "Isotonic" else 0)
-            calibrated = dataclasses.replace(own, data=data, refit=refit)
-            found[f"`{name}`"] = _take(verbs.train(calibrated, os.path.join(folder, name))[0])
-    return found
+            settings = make(steps, _KNOTS if name == "Isotonic" else 0)
+            calibrated = dataclasses.replace(settings, data=data, refit=refit)
+            results[f"`{name}`"] = _take(verbs.train(calibrated, os.path.join(folder, name))[0])
+    return results
 
 
 def _take(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: float(metrics[name]) for name in _METRICS}
 
 
-def show(found: dict[str, dict[str, float]]) -> str:
+def show(results: dict[str, dict[str, float]]) -> str:
     """Return the table."""
     header = ["income", "calibration error", "sum of probabilities / positives", "AUC"]
-    lines = [[name, *(f"{own[key]:.4f}" for key in _METRICS)] for name, own in found.items()]
+    lines = [
+        [name, *(f"{metrics[key]:.4f}" for key in _METRICS)] for name, metrics in results.items()
+    ]
     return rows.markdown(header, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, help="by default those of the gin file")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--steps", type=int, help="training steps; by default as in the gin file")
+    options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
-    print(show(measure(given.steps)))
+    print(show(measure(options.steps)))
 
 
 if __name__ == "__main__":

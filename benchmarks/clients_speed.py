@@ -1,28 +1,29 @@
-"""Examples per second and test AUC of MMoE and PLE beside DeepCTR, LibMTL and EasyRec.
+"""Compares examples per second and test AUC of MMoE and PLE with DeepCTR, LibMTL and EasyRec.
 
-Every side trains the same rows, tables, layers, batches and epochs with Adam at one rate, in a
-process of its own on the same cores. All sides of a network take turns, each with the seed of the
-round; a ratio is taken within a round. The first epoch, in which graphs are built and traced, is
-not timed, and the last weights are tested.
+Every side trains the same rows, tables, layers, batches and epochs with Adam at the same rate, in a
+separate process on the same cores. All sides of a network take turns, with the seed of the round. A
+ratio compares the speeds of a round. The first epoch, in which graphs are built and traced, is not
+timed. The last weights are tested.
 
     python -m benchmarks.clients_speed --envs peers --data_dir data/adult --rounds 3
 
-The peers run in environments that the command makes under --envs, with `python -m venv` and pip.
-EasyRec is on no package index: --easyrec names a checkout of github.com/alibaba/EasyRec, of which a
-copy is made and its protocol buffers are compiled anew; without one it is left out.
+The command creates environments for the peers under --envs, with `python -m venv` and pip. EasyRec
+is not on a package index: --easyrec is a checkout of github.com/alibaba/EasyRec. The command copies
+it, and compiles its protocol buffers again. Without --easyrec, EasyRec is left out.
 
-Data sets: UCI Adult, 12 columns hashed to 1,000 ids each, and rows that are drawn for the layout of
-EasyRec's sample on Taobao: 17 columns, two towers of 256-192-128-64. Ids are hashed once, when the
-rows are written: all sides look up the same rows of tables of the same size.
+The data sets are UCI Adult, with 12 columns hashed to 1,000 ids each, and simulated rows in the
+layout of EasyRec's sample for Taobao: 17 columns, two towers of 256-192-128-64. Ids are hashed
+once, when the rows are written, so all sides look up the same rows in tables of the same size.
 
-MMoE has 4 experts; PLE has 2 levels, with 2 shared experts and 2 of each task, and CGC is one such
-level, all that LibMTL has of PLE for networks but ResNet. Tables start alike, since what they start
-from decides the AUC. What the sides keep of their own: initial values of layers, biases of gates,
-and how they read the rows, which the table says. DeepCTR starts all experts, and both towers, from
-the same values, because it draws them with one seed: an MMoE of equal experts is one expert. We
-train twice: with the Adam of all sides, which moves every row of a table at every step, and with
-`LazyAdam`, which moves the rows of the batch and which no peer has. DeepCTR and LibMTL read arrays
-in memory, and so do we beside them; EasyRec reads CSV, and so do we beside it.
+MMoE has 4 experts. PLE has 2 levels, with 2 shared experts and 2 experts of each task. CGC is PLE
+with one level, since LibMTL has two levels only for ResNet. Tables start from the same
+distribution, since their initial values affect the AUC. The sides differ in initial values of
+layers, biases of gates, and in how they read the rows, which the table says. DeepCTR starts all
+experts from the same values, and all towers, because it draws them with one seed: an MMoE with
+equal experts is one expert. This project trains twice: with the Adam of all sides, which moves
+every row of a table at every step, and with `LazyAdam`, which moves only looked-up rows, and which
+no peer has. It reads rows like the peer beside it: arrays in memory for DeepCTR and LibMTL, CSV for
+EasyRec.
 """
 
 import argparse
@@ -54,7 +55,7 @@ TENSORFLOW = "tensorflow==2.21.0"
 ADULT = ("age", "workclass", "fnlwgt", "education", "education-num", "marital-status")
 ADULT += ("occupation", "relationship", "race", "sex", "capital-gain", "capital-loss")
 ADULT += ("hours-per-week", "native-country", "income")
-# Labels, and the weight of a person in the census, which says nothing of them.
+# Labels, and the census weight of a person, which says nothing about the person.
 NO_INPUTS = ("fnlwgt", "marital-status", "income")
 
 SMALL = ("age_level", "pvalue_level", "shopping_level", "occupation", "new_user_class_level", "pid")
@@ -71,15 +72,15 @@ TAOBAO = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Columns, tasks and sizes that all sides have in common.
+    """Columns, tasks and sizes of all sides.
 
     Attributes:
       tables: {field: rows of its table}.
       tasks: the binary labels.
-      width: of each table.
+      width: the width of each table.
       expert: units of the layers of an expert, at every level.
-      tower: units of the layers of a tower, which a logit follows.
-      initial_stddev: of the truncated normal distribution that all tables start from.
+      tower: units of the layers of a tower, before the logit.
+      initial_stddev: the standard deviation of the truncated normal initial values of tables.
     """
 
     tables: Mapping[str, int]
@@ -119,12 +120,12 @@ class Side:
     """A peer, or this project.
 
     Attributes:
-      script: in benchmarks/peers.
-      installs: the arguments of each `pip install` that makes its environment.
-      networks: which of `NETWORKS` it has.
-      input: how this project reads the rows beside it: "arrays" or "CSV", as the side does.
-      reads: how the side reads them.
-      variables: of its environment.
+      script: the file in benchmarks/peers.
+      installs: the arguments of each `pip install` for the environment of the side.
+      networks: the names of `NETWORKS` that the side has.
+      input: how this project reads rows for a comparison with the side: "arrays" or "CSV".
+      reads: how the side reads rows, in words.
+      variables: environment variables of the process.
     """
 
     script: str
@@ -175,7 +176,7 @@ PEERS = {
 
 
 class Process:
-    """A side in a process of its own, which trains one case after the other."""
+    """A process of a side, which trains one case after the other."""
 
     def __init__(self, python: str, side: Side, log: pathlib.Path, paths: Sequence[str] = ()):
         self._log = log
@@ -198,7 +199,7 @@ class Process:
         )
 
     def train(self, case: Mapping[str, Any]) -> dict[str, Any]:
-        """Train a case: {"secs"}, or {"why"} of what fails."""
+        """Train a case; return {"secs": seconds}, or {"why": reason} if it fails."""
         try:
             self._process.stdin.write(json.dumps(case) + "\n")
             self._process.stdin.flush()
@@ -215,7 +216,7 @@ class Process:
 
 
 def hash_value(text: str, size: int) -> int:
-    """Return the id of a value in [0, size), the same on every machine."""
+    """Return the id of a value in [0, size), which is the same on every machine."""
     return zlib.crc32(text.encode()) % size
 
 
@@ -239,10 +240,14 @@ def read_adult(folder: str, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
 
 
 def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {split: (ids [N, F], labels [N, T])} of drawn rows, a quarter as many to test.
+    """Return {split: (ids [N, F], labels [N, T])} of simulated rows.
 
-    Few ids of a column are frequent. The logit of a task is a sum of a number for each id, of which
-    the tasks share a part; clicks are more frequent than purchases.
+    Few ids of a column are frequent. The logit of a task is a sum of numbers for all ids, which the
+    tasks share in part. Clicks are more frequent than purchases.
+
+    Args:
+      count: the rows of the training split; the test split has a quarter as many.
+      layout: the columns and tasks.
     """
     rng = np.random.default_rng(0)
     total = count + count // 4
@@ -260,7 +265,7 @@ def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
 def write_rows(
     splits: Mapping[str, tuple[np.ndarray, np.ndarray]], layout: Layout, folder: str
 ) -> dict[str, Any]:
-    """Write the rows as arrays and as CSV; return the parts of a case that name them."""
+    """Write the rows as arrays and as CSV; return the entries of a case for these files."""
     arrays = os.path.join(folder, "rows.npz")
     np.savez(
         arrays,
@@ -277,18 +282,18 @@ def write_rows(
 
 
 def cut_to_batches(splits: Mapping[str, tuple], batch_size: int, most: int | None) -> dict:
-    """Drop rows of training so that an epoch has full batches alone, on every side."""
+    """Drop training rows, so that an epoch has only full batches on every side."""
     ids, labels = splits["train"]
     count = min(len(ids), most or len(ids)) // batch_size * batch_size
     if not count:
-        raise SystemExit(f"Error: {len(ids)} rows, --rows {most}: not one batch of {batch_size}.")
+        raise SystemExit(f"Error: {len(ids)} rows with --rows {most} do not fill a batch.")
     return {**splits, "train": (ids[:count], labels[:count])}
 
 
 def build_case(
     layout: Layout, network: str, written: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return what every side is told, but for the seed and where its predictions go."""
+    """Return the settings of a case for every side, without seed and file of predictions."""
     return {
         **dataclasses.asdict(layout),
         **NETWORKS[network],
@@ -302,7 +307,7 @@ def build_case(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """One training: examples a second, and the test AUC of each task; or why there is none."""
+    """The result of a training: examples per second and the test AUC of each task, or a failure."""
 
     speed: float = float("nan")
     aucs: tuple[float, ...] = ()
@@ -312,50 +317,50 @@ class Result:
 def train_side(
     train: Callable[[dict], dict], case: dict[str, Any], labels: np.ndarray, folder: str
 ) -> Result:
-    """Train one side once, and test what it predicts."""
+    """Train one side once, and test its predictions."""
     predictions = os.path.join(folder, "predictions.npy")
     answer = train({**case, "predictions": predictions})
     if "why" in answer:
         return Result(why=answer["why"])
-    found = np.load(predictions)
-    if not np.all(np.isfinite(found)):
+    probabilities = np.load(predictions)
+    if not np.all(np.isfinite(probabilities)):
         return Result(why="its probabilities are not finite")
     examples = case["train_rows"] * (case["epochs"] - 1)
-    aucs = (metrics.roc_auc_score(*pair) for pair in zip(labels.T, found.T, strict=True))
+    aucs = (metrics.roc_auc_score(*pair) for pair in zip(labels.T, probabilities.T, strict=True))
     return Result(speed=examples / answer["secs"], aucs=tuple(aucs))
 
 
 def find_failure(results: Sequence[Result]) -> str:
-    """Return why a side failed, "" if it did not."""
+    """Return the reason why a side failed; "" if it did not fail."""
     return next((result.why for result in results if result.why), "")
 
 
 def take_turns(
     sides: Mapping[Any, Callable[[dict], Result]], rounds: int
 ) -> dict[Any, list[Result]]:
-    """Return {side: its result in each round}; one that fails is not asked again."""
-    found: dict[Any, list[Result]] = {name: [] for name in sides}
+    """Return {side: its result in each round}; a side that fails has no further rounds."""
+    results: dict[Any, list[Result]] = {name: [] for name in sides}
     for seed in range(1, rounds + 1):
         for name, train in sides.items():
-            if not find_failure(found[name]):
-                found[name].append(train({"seed": seed}))
-                print(describe_turn(name, seed, rounds, found[name][-1]), file=sys.stderr)
-    return found
+            if not find_failure(results[name]):
+                results[name].append(train({"seed": seed}))
+                print(describe_turn(name, seed, rounds, results[name][-1]), file=sys.stderr)
+    return results
 
 
 def describe_turn(name: Any, turn: int, rounds: int, result: Result) -> str:
-    """Return a line for people who wait."""
+    """Return a line of progress."""
     side = name if name in PEERS else f"mtl, {', '.join(name)}"
     return f"round {turn} of {rounds}, {side}: {result.why or f'{result.speed:,.0f} examples/s'}"
 
 
 def format_speed(results: Sequence[Result]) -> str:
-    """Return the median of examples a second."""
+    """Return the median of examples per second."""
     return f"{statistics.median(result.speed for result in results):,.0f}"
 
 
 def describe_ours(ours: Sequence[Result], theirs: Sequence[Result]) -> list[str]:
-    """Return our examples a second, the ratio to theirs, and our AUC."""
+    """Return our examples per second, the ratio to theirs, and our AUC."""
     if why := find_failure(ours):
         return [why, "-", "-"]
     return [format_speed(ours), format_ratio(ours, theirs), format_aucs(ours)]
@@ -368,8 +373,8 @@ def format_aucs(results: Sequence[Result]) -> str:
 
 
 def format_ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """Return ours in times of theirs: the median of the rounds, and the range."""
-    ratios = [one.speed / other.speed for one, other in zip(ours, theirs, strict=True)]
+    """Return the ratio of our speed to theirs: median and range over the rounds."""
+    ratios = [our.speed / their.speed for our, their in zip(ours, theirs, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
@@ -380,7 +385,12 @@ OPTIMIZERS = ("Adam", "LazyAdam")
 
 
 def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[str]]:
-    """Return a row of the table for each peer; ours are the keys (input, optimizer)."""
+    """Return a row of the table for each peer.
+
+    Args:
+      network: the name of the network.
+      found: {peer, or (input, optimizer) for this project: results of all rounds}.
+    """
     lines = []
     for name, theirs in found.items():
         if name not in PEERS:
@@ -397,27 +407,27 @@ def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[st
 
 
 def make_environment(folder: pathlib.Path, installs: Sequence[Sequence[str]]) -> str:
-    """Make an environment with these packages unless it is there; return its Python."""
+    """Create an environment with these packages, unless it exists; return its Python."""
     python, done = folder / "bin" / "python", folder / "installed.json"
-    wanted = json.dumps(installs)
-    if not (done.exists() and done.read_text() == wanted):
+    content = json.dumps(installs)
+    if not (done.exists() and done.read_text() == content):
         print(f"Making {folder}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         for arguments in installs:
             subprocess.run([str(python), "-m", "pip", "install", "-q", *arguments], check=True)
-        done.write_text(wanted)
+        done.write_text(content)
     return str(python)
 
 
 def prepare_easyrec(checkout: pathlib.Path, folder: pathlib.Path, python: str) -> str:
-    """Copy EasyRec's package with its protocol buffers compiled for this runtime; return where."""
+    """Copy EasyRec with protocol buffers that are compiled for this runtime; return the folder."""
     source = folder / "source"
     if not source.exists():
         started = folder / "source.started"
         shutil.rmtree(started, ignore_errors=True)
         shutil.copytree(checkout / "easy_rec", started / "easy_rec")
-        found = (started / "easy_rec" / "python" / "protos").glob("*.proto")
-        protos = [str(path.relative_to(started)) for path in found]
+        paths = (started / "easy_rec" / "python" / "protos").glob("*.proto")
+        protos = [str(path.relative_to(started)) for path in paths]
         command = [python, "-m", "grpc_tools.protoc", "--proto_path=.", "--python_out=.", *protos]
         subprocess.run(command, cwd=started, check=True)
         started.rename(source)
@@ -454,7 +464,7 @@ def open_sides(options: argparse.Namespace) -> Iterator[dict[str, Process]]:
 
 
 def name_packages(side: Side, torch: str) -> list[list[str]]:
-    """Return the arguments of each `pip install`, with the PyTorch that is asked for."""
+    """Return the arguments of each `pip install`, with the package of PyTorch."""
     return [[word.format(torch=torch) for word in words] for words in side.installs]
 
 
@@ -485,19 +495,19 @@ def compare(
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--envs", required=True, help="folder of the peers' environments")
-    parser.add_argument("--data_dir", help="of adult.data.gz and adult.test.gz")
+    parser.add_argument("--envs", required=True, help="the folder of the peers' environments")
+    parser.add_argument("--data_dir", help="the folder of adult.data.gz and adult.test.gz")
     parser.add_argument("--easyrec", help="a checkout of EasyRec's source")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
-    parser.add_argument("--rounds", type=int, default=3, help="how often every side trains")
-    parser.add_argument("--epochs", type=int, default=5, help="all but the first are timed")
-    parser.add_argument("--rows", type=int, help="the most rows to train; 200,000 are drawn")
+    parser.add_argument("--rounds", type=int, default=3, help="trainings of every side")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs; the first is not timed")
+    parser.add_argument("--rows", type=int, help="the most training rows; 200,000 are simulated")
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--learning_rate", type=float, default=0.001)
-    parser.add_argument("--threads", type=int, default=2, help="and cores of each side")
-    parser.add_argument("--torch", default="torch", help="what pip installs as PyTorch")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each side")
+    parser.add_argument("--torch", default="torch", help="the package of PyTorch for pip")
     return parser
 
 
@@ -506,16 +516,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.epochs < 2:
-        parser.error("argument --epochs: must be at least 2, for the first is not timed")
+        parser.error("argument --epochs: must be at least 2, as the first is not timed")
     if "adult" in options.layouts and not options.data_dir:
-        parser.error("argument --data_dir: is needed for the layout adult")
+        parser.error("argument --data_dir: is required for the layout adult")
     return options
 
 
 def main() -> None:
     """Print a table for each layout."""
     options = parse()
-    # Before any side starts: its threads cannot take more cores than it may use.
+    # Set the cores before any side starts, since a side inherits them.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     with open_sides(options) as processes, tempfile.TemporaryDirectory() as folder:

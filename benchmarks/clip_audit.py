@@ -1,12 +1,12 @@
-"""Does clipping find noise, and does it drop it? Labels that were flipped, and who finds them.
+"""Measures how well the clip audit finds flipped labels, and whether clipping reduces their effect.
 
-A share of the training labels of MNIST's 10,000 test images (8,000 of them train here, 2,000 test)
-and of UCI Adult is flipped. Every score of the clip audit is judged by the area under its ROC curve
-at telling the flipped samples, and by its precision among as many as were flipped. Then networks
-train for three times as many steps at a constant rate, long enough to learn wrong labels by heart:
-test accuracy with no clipping, with the batch's gradient clipped, with each example's clipped, and
-without the samples whose mean norm was the largest in the audit, as many as were flipped, and 5%
-where none were.
+A share of the training labels is flipped, in UCI Adult and in MNIST's 10,000 test images, of which
+8,000 are for training here and 2,000 for the test. Each score of the clip audit is rated by the
+area under the ROC curve for flipped samples, and by the precision among as many samples as are
+flipped. Then networks train for three times as many steps at a constant rate, which is enough to
+memorise wrong labels. The table shows test accuracy without clipping, with a clipped gradient of
+the batch, with clipped gradients of examples, and without the samples with the largest mean norms
+of the audit: as many samples as are flipped, or 5% if none is flipped.
 
     python -m benchmarks.clip_audit --data mnist,adult --seeds 2
 """
@@ -34,7 +34,7 @@ from mtl.tools.drawing import figures, line_charts, matrices
 
 # Tests import several benchmarks into one process.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)
-_SEEDS = flags.DEFINE_integer("seeds", 2, "Runs of each.", 1, allow_override=True)
+_SEEDS = flags.DEFINE_integer("seeds", 2, "Runs of each case.", 1, allow_override=True)
 
 SCORES = {
     "mean gradient norm": "norm/mean/all",
@@ -66,13 +66,13 @@ _EPOCH_STEPS = 80
 
 
 def trained(made: experiment.Experiment, model_dir: str) -> float:
-    """Return the accuracy on the test split."""
-    found, _ = verbs.train(made, model_dir)
-    return float(found[f"{made.model.tasks[0]}/accuracy"])
+    """Train, and return the accuracy on the test split."""
+    results, _ = verbs.train(made, model_dir)
+    return float(results[f"{made.model.tasks[0]}/accuracy"])
 
 
 def audited(name: str, share: float, seed: int) -> dict[str, Any]:
-    """Run an audit: how well each score tells the flipped samples, and what the run learned."""
+    """Run an audit; return ratings of all scores, the accuracy of the run and median norms."""
     folder = _folder(name, share, seed)
 
     def measure() -> dict[str, Any]:
@@ -86,12 +86,12 @@ def audited(name: str, share: float, seed: int) -> dict[str, Any]:
         samples = statistics.of_samples(*record, made.clip_audit.first_visits)
         scores = {name: samples[column.format(task=data.task)] for name, column in SCORES.items()}
         truth = is_wrong[samples["id"]]
-        found = {name: judged(values, truth) for name, values in scores.items()}
-        found[AT_START] = _at_start(made, model_dir, is_wrong)
+        ratings = {name: judged(values, truth) for name, values in scores.items()}
+        ratings[AT_START] = _at_start(made, model_dir, is_wrong)
         shutil.copy(os.path.join(directory, "samples.parquet"), folder)
         shutil.rmtree(model_dir)
         medians = [float(np.median(of["norm"])) for of in record]
-        return {"scores": found, "accuracy": accuracy, "medians": medians}
+        return {"scores": ratings, "accuracy": accuracy, "medians": medians}
 
     return rows.kept(os.path.join(folder, "audited.json"), measure)
 
@@ -103,19 +103,24 @@ def _folder(name: str, share: float, seed: int) -> str:
 def _at_start(
     made: experiment.Experiment, model_dir: str, is_wrong: np.ndarray
 ) -> tuple[float, float]:
-    """Return how well the norms tell them before anything is learned."""
+    """Return how well the gradient norms at initialisation find flipped samples."""
     directory = os.path.join(model_dir, "at_start")
     first = os.path.join(model_dir, "model.ckpt-0")
     settings = (made.data, made.model, made.run, model_dir, made.clip_audit)
     checkpoint_audit.audit_checkpoints(*settings, [first], directory)
-    found, _ = visits.read(directory)
-    return judged(found["norm"], is_wrong[found["id"]])
+    columns, _ = visits.read(directory)
+    return judged(columns["norm"], is_wrong[columns["id"]])
 
 
 def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve, and the precision among as many as there are.
+    """Return area under the ROC curve and precision of scores for flipped samples.
 
-    Both are 0 if there are none.
+    Args:
+      scores: a score for each sample [N].
+      truth: True for flipped samples [N].
+
+    Returns:
+      The area, and the precision among as many samples as are flipped; zeros if none is flipped.
     """
     count = int(truth.sum())
     if not count:
@@ -127,7 +132,7 @@ def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 
 
 def accuracy(name: str, method: str, share: float, seed: int) -> float:
-    """On the test split, after training by a method."""
+    """Return the accuracy on the test split after training by a method."""
 
     def measure() -> float:
         data = noisy_labels.DATA[name]
@@ -151,7 +156,7 @@ def _changed(
     seed: int,
     medians: Sequence[float],
 ) -> experiment.Experiment:
-    """Clipping at the median of the norms that the audit saw, of examples or of batches."""
+    """Return the experiment of a method; clipping is at median norms of examples or batches."""
     of_examples, of_batches = medians
     if method == "audit and drop":
         return noisy_labels.without(made, table(name, share, seed)["id"], share or _NEEDLESS)
@@ -166,12 +171,12 @@ def _changed(
 
 
 def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
-    """Return the table of the samples, the largest mean norm first."""
+    """Return the table of samples, with the largest mean norm first."""
     return tables.read_parquet(os.path.join(_folder(name, share, seed), "samples.parquet"))
 
 
 def scores_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a line for each score: area and precision at each share, means of the seeds."""
+    """Return a table of scores: area and precision for each share, as means over the seeds."""
     shares = noisy_labels.DATA[name].found_at
     header = [name]
     for share in shares:
@@ -193,42 +198,42 @@ def scores_table(name: str, seeds: Sequence[int]) -> str:
 
 
 def accuracy_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a line for each method: test accuracy in % at each share, mean, standard error."""
+    """Return a table of methods: test accuracy in % for each share, with its standard error."""
     shares = noisy_labels.DATA[name].trained_at
     lines = []
     for method in METHODS:
         line = [method]
         for share in shares:
-            found = 100 * np.array([accuracy(name, method, share, seed) for seed in seeds])
-            line.append(_mean_and_error(found))
+            accuracies = 100 * np.array([accuracy(name, method, share, seed) for seed in seeds])
+            line.append(_mean_and_error(accuracies))
         lines.append(line)
     return rows.markdown([f"{name}, test accuracy", *(f"{s:.0%} flipped" for s in shares)], lines)
 
 
 def after_an_epoch(name: str, optimizer: str, clip: str, seed: int) -> float:
-    """Test accuracy after the first 80 steps, on the labels as they are."""
+    """Return the test accuracy after the first 80 steps, without flipped labels."""
 
     def measure() -> float:
         made = noisy_labels.DATA[name].make(seed)
-        own = update.Update(optimizer=OPTIMIZERS[optimizer], clipping=CLIPPINGS[clip])
-        changed = dataclasses.replace(made.model, update=own)
+        new_update = update.Update(optimizer=OPTIMIZERS[optimizer], clipping=CLIPPINGS[clip])
+        changed = dataclasses.replace(made.model, update=new_update)
         run = dataclasses.replace(made.run, train_steps=_EPOCH_STEPS)
         with tempfile.TemporaryDirectory() as folder:
             return trained(dataclasses.replace(made, model=changed, run=run), folder)
 
-    kept = re.sub(r"\W+", "_", f"{name} {optimizer} {clip} {seed}") + ".json"
-    return rows.kept(os.path.join(rows.output("clip_audit"), "epoch", kept), measure)
+    file = re.sub(r"\W+", "_", f"{name} {optimizer} {clip} {seed}") + ".json"
+    return rows.kept(os.path.join(rows.output("clip_audit"), "epoch", file), measure)
 
 
 def convergence_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a line for each clipping: test accuracy in percent after an epoch, by optimizer."""
+    """Return a table of clippings: test accuracy in percent after an epoch, by optimizer."""
     lines = []
     for clip in CLIPPINGS:
-        found = [
+        accuracies = [
             100 * np.array([after_an_epoch(name, optimizer, clip, seed) for seed in seeds])
             for optimizer in OPTIMIZERS
         ]
-        lines.append([clip, *map(_mean_and_error, found)])
+        lines.append([clip, *map(_mean_and_error, accuracies)])
     return rows.markdown([f"{name}, test accuracy after an epoch", *OPTIMIZERS], lines)
 
 
@@ -238,7 +243,7 @@ def _mean_and_error(values: np.ndarray) -> str:
 
 
 def plot(names: Sequence[str], seeds: Sequence[int]) -> str:
-    """Draw a panel with the area of every score at the last share, and one of the accuracies."""
+    """Draw a panel of the areas of all scores at the last share, and a panel of accuracies."""
     scores = [*SCORES, AT_START]
     areas, curves = [], {}
     for name in names:
@@ -271,7 +276,7 @@ def draw(
 
 
 def main() -> None:
-    """Run what is missing, print the tables and write the plot."""
+    """Measure results that are not stored yet, print the tables and write the plot."""
     seeds = range(1, _SEEDS.value + 1)
     for name in _DATA.value:
         checks.one_of("--data", name, noisy_labels.DATA)

@@ -1,11 +1,11 @@
-"""What the clip audit and clipping each example add to a training step, as ratios to the plain one.
+"""Measures the time of a step with the clip audit, or with clipped examples, as ratios.
 
     python -m benchmarks.clip_audit_cost --rounds 5
 
-Batches of 256 go through three layers of 512 units on images of 28 by 28, through a convnet with
-batch norm and one without, and through the same layers on 12 embedding tables; one task, and two.
-The sides take turns within a round; the table shows medians of the rounds. Batch norm ties examples
-together, so that none is clipped alone there.
+The networks are three layers of 512 units on images of 28 by 28, a convnet with and without batch
+norm, and the same layers on 12 embedding tables, with one and two tasks and batches of 256. The
+sides take turns in each round, and the table shows medians over the rounds. Batch norm mixes
+examples, so there is no clipping of single examples there.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _TIED = "convnet with batch norm"
 
 
 def _networks() -> dict[str, tuple[list, networks.SharedBottom]]:
-    """{row: columns and network}."""
+    """Return {row: (columns, network)}."""
     names = [f"id_{field}" for field in range(_FIELDS)]
     wide = networks.SharedBottom(trunk=networks.MLP(layers=[512, 512, 512]))
     images = [features.Image(names=["image"])]
@@ -81,7 +81,7 @@ class _Steps:
             self._step = self._session.make_callable(made_spec.train_op)
 
     def secs(self, steps: int) -> float:
-        """Seconds a step."""
+        """Return the mean seconds of a step."""
         start = time.perf_counter()
         for _ in range(steps):
             self._step()
@@ -115,7 +115,7 @@ def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
 
 
 def main() -> None:
-    """Print a markdown table."""
+    """Time all sides, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)

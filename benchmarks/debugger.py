@@ -1,8 +1,9 @@
-"""Does `launch.debug` name what broke a step? Eight faults, each in a head, a network and a column.
+"""Checks that `launch.debug` names the cause of a failed step, for eight faults in three places.
 
-A small run trains until one row of its data breaks a step; a rate that is too high needs no row.
-Then the step is replayed, and what is found is compared with what was done: the kind of the op, the
-line that made it, the rows, and the field or the variable. The last line is a run without a fault.
+A fault lies in a head, a network or a column. A small run trains until one row of its data breaks a
+step; a learning rate that is too high needs no such row. Then the step is replayed, and the report
+must name the fault: the kind of the op, the line of code that created it, the rows, and the field
+or the variable. The last case is a run without a fault.
 
     python -m benchmarks.debugger
     python -m benchmarks.debugger --faults log_of_zero,float16 --places head
@@ -67,13 +68,13 @@ def _nothing(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is done to a part.
+    """A fault in a part.
 
     Attributes:
-      change: activations [B, H] and a probe [B, 1], which is 1 in all rows but one.
-      probe: of that row.
-      kinds: of ops that may be named.
-      is_of_field: whether the value itself is wrong, so that its field has to be named.
+      change: a function of activations [B, H] and a probe [B, 1], which is 1 in all rows but one.
+      probe: the probe of that row.
+      kinds: the kinds of ops that a right report may name.
+      is_of_field: True if the value itself is wrong, so that a right report names its field.
     """
 
     change: Any
@@ -112,19 +113,19 @@ class Arrays:
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split, spec):
-        # What is not finite is meant to be found by the debugger.
+        # Hide values that are not finite, which the debugger shall find.
         for index in range(len(self.columns["x"])):
-            values = {name: np.ravel(own[index]).tolist() for name, own in self.columns.items()}
-            finite = {name: list(np.nan_to_num(own)) for name, own in values.items()}
+            cells = {name: np.ravel(array[index]).tolist() for name, array in self.columns.items()}
+            finite = {name: list(np.nan_to_num(cell)) for name, cell in cells.items()}
             yield (
                 f"{split} row {index}",
-                {name: own if name == "x" else own[0] for name, own in finite.items()},
+                {name: cell if name == "x" else cell[0] for name, cell in finite.items()},
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column(types.Column):
-    """A layer of its own, and the probe, which it hands on if the network is to have it."""
+    """A dense layer, perhaps with a fault; it passes the probe on if the network needs it."""
 
     fault: str | None
     hands_on: bool
@@ -143,7 +144,7 @@ class Column(types.Column):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network(types.Network):
-    """A trunk, with a fault behind it."""
+    """A trunk, perhaps with a fault behind it."""
 
     fault: str | None
     inner: networks.SharedBottom
@@ -175,9 +176,12 @@ def _dense(inputs: tf.Tensor, units: int) -> tf.Tensor:
 
 
 def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
-    """Return the experiment of a case: it fails at step `STEP`, in row `ROW` of the batch.
+    """Return the experiment of a case, which fails at step `STEP`, in row `ROW` of the batch.
 
-    `run` holds settings of Run.
+    Args:
+      fault: the name of the fault.
+      place: the place of the fault.
+      **run: settings of `Run`.
     """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(_SPLIT_ROWS, 4)).astype(np.float32)
@@ -192,7 +196,7 @@ def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
         "sign": (x[:, 0] > 0).astype(np.int64),
     }
     in_head = place == "head"
-    own = Head(name="size", fault=fault) if in_head else heads.Regression(name="size")
+    head = Head(name="size", fault=fault) if in_head else heads.Regression(name="size")
     rates = {f"{PLACES[place]}*": 1e30} if fault == "learning_rate" else {}
     return experiment.Experiment(
         data=pipeline.Pipeline(
@@ -212,7 +216,7 @@ def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
                 fault=fault if place == "network" else None,
                 inner=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
             ),
-            heads=[own, heads.Binary(name="sign")],
+            heads=[head, heads.Binary(name="sign")],
             update=update.Update(optimizer=optimizers.Adam(learning_rate=1e-3), rates=rates),
         ),
         run=experiment.Run(**{"train_steps": 8, "checkpoint_steps": 4, "summary_steps": 8, **run}),
@@ -221,7 +225,7 @@ def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Whether a case came out right, what was found, and how long it took."""
+    """The result of a case: True if the report is right, the report in words, and its seconds."""
 
     is_right: bool
     found: str
@@ -229,48 +233,48 @@ class Result:
 
 
 def run_case(fault: str, place: str, model_dir: str) -> Result:
-    """Train until the fault, replay the step, and compare."""
-    made, step = make(fault, place), STEP
+    """Train until the fault, replay the step, and check the report."""
+    settings, step = make(fault, place), STEP
     with contextlib.suppress(checks.UserError, tf.errors.OpError):
-        verbs.train(made, model_dir)
+        verbs.train(settings, model_dir)
     path = os.path.join(model_dir, "failure.json")
     if os.path.exists(path):
         with open(path) as file:
             step = json.load(file)["step"]
     started = time.perf_counter()
-    with replay.open_step(made, model_dir, step) as replayed:
+    with replay.open_step(settings, model_dir, step) as replayed:
         report = findings.examine_step(replayed)
         secs = time.perf_counter() - started
     return Result(is_right(fault, place, report), _describe(report), secs)
 
 
 def is_right(fault: str, place: str, report: findings.Report) -> bool:
-    """Return whether a report names what was done."""
-    wanted = FAULTS[fault]
+    """Return True if a report names the fault."""
+    planted = FAULTS[fault]
     if fault == "none":
         return not report.findings
     if not report.findings:
         return False
-    found = report.findings[0]
+    finding = report.findings[0]
     if fault == "learning_rate":
-        grown = [growth.variable for growth in report.growth[:1]] or [found.part]
-        return grown[0].startswith(PLACES[place])
-    line = wanted.change.__name__ in "".join(found.origin.lines)
-    is_named = line or found.root.node.kind == "IteratorGetNext"
-    is_row = found.rows.numbers == (ROW,)
+        growing = [growth.variable for growth in report.growth[:1]] or [finding.part]
+        return growing[0].startswith(PLACES[place])
+    line = planted.change.__name__ in "".join(finding.origin.lines)
+    is_named = line or finding.root.node.kind == "IteratorGetNext"
+    is_row = finding.rows.numbers == (ROW,)
     field = "label_probe" if place == "head" else "probe"
-    is_field = not wanted.is_of_field or list(found.fields) == [field]
-    return found.root.node.kind in wanted.kinds and is_named and is_row and is_field
+    is_field = not planted.is_of_field or list(finding.fields) == [field]
+    return finding.root.node.kind in planted.kinds and is_named and is_row and is_field
 
 
 def _describe(report: findings.Report) -> str:
     if not report.findings:
         return "nothing"
-    found = report.findings[0]
-    numbers = ", ".join(map(str, found.rows.numbers[:3])) or "none"
-    fields = ", ".join(found.fields)
-    grown = "".join(f"; {growth.variable} grew" for growth in report.growth[:1])
-    return f"{found.cause}; rows {numbers} {fields}{grown}"
+    finding = report.findings[0]
+    numbers = ", ".join(map(str, finding.rows.numbers[:3])) or "none"
+    fields = ", ".join(finding.fields)
+    growth_text = "".join(f"; {growth.variable} grew" for growth in report.growth[:1])
+    return f"{finding.cause}; rows {numbers} {fields}{growth_text}"
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""Maps of classes, depth and normals: a network a task, one for all, or MTAN; with and without
-balancing.
+"""Compares networks for maps of classes, depth and normals, with and without balancing.
 
     python -m benchmarks.dense --seeds 3
 
-It trains `gin_configs/experiments/scenes_unet.gin` for --steps steps and tests the last checkpoint
-on 300 other scenes. `gain` is the mean over tasks of the relative improvement on a network for each
-task, of the same seed: over the tasks' metrics, in percent (K.-K. Maninis, I. Radosavovic,
-I. Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918). Results lie in
---output; those that are there are not measured again.
+The networks are a network for each task, a shared network, and MTAN. Each run trains
+`gin_configs/experiments/scenes_unet.gin` for --steps steps, and tests the last checkpoint on 300
+other scenes. `gain` is the mean relative improvement of all tasks over a network for each task with
+the same seed, in percent. The improvement of a task is the mean over its metrics (K.-K. Maninis,
+I. Radosavovic, I. Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918).
+Results are stored in --output, and are not measured again.
 """
 
 import functools
@@ -28,7 +28,7 @@ from mtl.configs import config
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Runs of each row, paired by their seed.", allow_override=True
 )
-_STEPS = flags.DEFINE_integer("steps", 300, "Of a run.", allow_override=True)
+_STEPS = flags.DEFINE_integer("steps", 300, "Training steps of a run.", allow_override=True)
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs"
 _BASELINE = "a network a task"
@@ -44,7 +44,7 @@ ROWS: Sequence[tuple[str, str]] = [
     ("one network", "cagrad"),
     ("MTAN", "equal"),
 ]
-# {task: {metric: whether higher is better}}
+# {task: {metric: True if higher is better}}
 METRICS: Mapping[str, Mapping[str, bool]] = {
     "kind": {"miou": True, "pixel_accuracy": True},
     "depth": {"abs_error": False, "rel_error": False},
@@ -66,54 +66,58 @@ def list_files(network: str, balancing: str) -> list[str]:
 
 
 def measure(network: str, balancing: str, seed: int) -> dict[str, float]:
-    """Train one row, and return its metrics on the test split, and its seconds."""
+    """Train the experiment of a row; return test metrics and the seconds of the training."""
     paths = list_files(network, balancing)
     steps = _STEPS.value
     params = [f"Run.seed = {seed}", f"Run.train_steps = {steps}", f"Run.checkpoint_steps = {steps}"]
-    made, started = config.load(paths, [*params, "Serving.check_rows = 0"]), time.perf_counter()
+    settings, started = config.load(paths, [*params, "Serving.check_rows = 0"]), time.perf_counter()
     with tempfile.TemporaryDirectory() as model_dir:
-        metrics, _ = verbs.train(made, model_dir)
-    found = {f"{t}/{m}": float(metrics[f"{t}/{m}"]) for t, own in METRICS.items() for m in own}
-    return {**found, "seconds": time.perf_counter() - started}
+        metrics, _ = verbs.train(settings, model_dir)
+    results = {
+        f"{t}/{m}": float(metrics[f"{t}/{m}"])
+        for t, metric_names in METRICS.items()
+        for m in metric_names
+    }
+    return {**results, "seconds": time.perf_counter() - started}
 
 
 def compute_gain(found: Mapping[str, float], base: Mapping[str, float]) -> float:
     """Return the mean over tasks of the mean relative improvement of their metrics, in percent."""
     tasks = []
     for task, metrics in METRICS.items():
-        own = []
+        changes = []
         for metric, is_higher in metrics.items():
             name = f"{task}/{metric}"
             change = (found[name] - base[name]) / base[name]
-            own.append(change if is_higher else -change)
-        tasks.append(statistics.mean(own))
+            changes.append(change if is_higher else -change)
+        tasks.append(statistics.mean(changes))
     return 100 * statistics.mean(tasks)
 
 
 def build_table(results: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]) -> str:
-    """{row: metrics by seed} -> a Markdown table."""
+    """Return a Markdown table of {row: metrics by seed}."""
     bases, lines = results[ROWS[0]], []
-    for (network, balancing), found in results.items():
-        gains = [compute_gain(own, base) for own, base in zip(found, bases, strict=True)]
-        is_base = found is bases
-        apart = rows.describe_difference(gains, [0.0] * len(gains), digits=1)
-        means = [statistics.mean(own[name] for own in found) for name in _SHOWN]
+    for (network, balancing), runs in results.items():
+        gains = [compute_gain(run, base) for run, base in zip(runs, bases, strict=True)]
+        is_base = runs is bases
+        difference = rows.describe_difference(gains, [0.0] * len(gains), digits=1)
+        means = [statistics.mean(run[name] for run in runs) for name in _SHOWN]
         shown = [f"{100 * means[0]:.1f}", f"{means[1]:.3f}", f"{means[2]:.1f}"]
-        lines.append([network, balancing, *shown, "" if is_base else apart])
+        lines.append([network, balancing, *shown, "" if is_base else difference])
     header = ["network", "balancing", "mIoU", "depth error", "angle", "gain"]
     return rows.markdown(header, lines)
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     checks.at_least("--seeds", _SEEDS.value, 1)
     results: dict[tuple[str, str], list[dict[str, float]]] = {row: [] for row in ROWS}
     for seed, row in itertools.product(range(1, _SEEDS.value + 1), ROWS):
         path = os.path.join(rows.output("dense"), f"{' '.join(row)}, seed {seed}.json")
-        found = rows.kept(path, functools.partial(measure, *row, seed))
-        results[row].append(found)
-        told = ", ".join(f"{name} {found[name]:.3f}" for name in _SHOWN)
-        print(f"seed {seed}, {' '.join(row)}: {told} ({found['seconds']:.0f} s)", flush=True)
+        result = rows.kept(path, functools.partial(measure, *row, seed))
+        results[row].append(result)
+        summary = ", ".join(f"{name} {result[name]:.3f}" for name in _SHOWN)
+        print(f"seed {seed}, {' '.join(row)}: {summary} ({result['seconds']:.0f} s)", flush=True)
     print(build_table(results))
 
 

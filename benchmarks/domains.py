@@ -1,19 +1,21 @@
-"""Gradient reversal on UCI Adult with a shift of domains: AUC on a domain without labels.
+"""Measures gradient reversal on UCI Adult with a domain shift: AUC on a domain without labels.
 
     python -m benchmarks.domains --seeds 3
     python -m benchmarks.domains --seeds 3 --target random
 
-The source domain are people who work in private companies, and the target domain all others, who
-earn more; or a half of all rows, drawn at random, where the share of incomes is the same. Rows of
-the target were written down otherwise: ages are off by up to 10 years, years of education count
-from another start, and a week has fewer hours. Training has the income of rows of the source alone;
-rows of the target are there with an empty cell. The class of work tells the domain, so it is no
-feature. `source only` trains without the loss of the domains, `reversal` with it, at each strength
-(`value` of the schedule), and `all labels` without it on the true labels of both domains.
+The source domain has people who work in private companies, and the target domain has all others,
+who earn more. With `--target random`, the target domain is a random half of all rows, with the same
+share of incomes. In the target domain the measurements differ: ages are off by up to 10 years,
+years of education have an offset, and a week has fewer hours. Only training rows of the source
+domain have an income; in the target domain the cell is empty. The class of work is not a feature,
+as it reveals the domain. `source only` trains without the loss of the domains, `reversal` trains
+with it, at each strength (`value` of the schedule), and `all labels` trains without it on the true
+labels of all rows.
 
-A strength, or none, is chosen by the mean AUC on 1,000 labelled rows of the target that take no
-part in training: whoever has no such rows cannot choose so. The test split are the rows of the
-target in the official test file. Differences are paired by the seed, with their standard error.
+The strength, or `source only`, is chosen by the mean AUC on 1,000 labelled rows of the target
+domain, which take no part in training. Without such rows, this choice is not possible. The test
+split has the rows of the target domain in the official test file. Differences are paired by seed,
+with standard errors.
 """
 
 import argparse
@@ -54,21 +56,21 @@ def write_splits(folder: str, target: str, labels_of_target: bool) -> dict[str, 
     random = np.random.default_rng(0)
     train = list(_read("adult.data.gz", target, random))
     held_out = [row for row in train if row["is_target"] == TARGET][:_VALIDATION]
-    kept = {id(row) for row in held_out}
-    train = [row for row in train if id(row) not in kept]
+    held_out_ids = {id(row) for row in held_out}
+    train = [row for row in train if id(row) not in held_out_ids]
     if not labels_of_target:
         train = [row | {"income": ""} if row["is_target"] == TARGET else row for row in train]
     test = [row for row in _read("adult.test.gz", target, random) if row["is_target"] == TARGET]
     files = {}
-    for split, found in (("train", train), ("validation", held_out), ("test", test)):
+    for split, split_rows in (("train", train), ("validation", held_out), ("test", test)):
         files[split] = f"{split}.csv"
         with open(os.path.join(folder, files[split]), "w", newline="") as file:
-            csv.writer(file).writerows([row[field] for field in _FIELDS] for row in found)
+            csv.writer(file).writerows([row[field] for field in _FIELDS] for row in split_rows)
     return files
 
 
 def _read(name: str, target: str, random: np.random.Generator) -> Iterator[dict[str, str]]:
-    """Yield the rows of an official file, those of the target written down otherwise."""
+    """Yield the rows of an official file, with other measurements in the target domain."""
     with gzip.open(os.path.join(rows.data_dir("adult"), name), "rt") as file:
         for cells in csv.reader(file, skipinitialspace=True):
             if len(cells) != len(_RAW):
@@ -88,7 +90,7 @@ def _read(name: str, target: str, random: np.random.Generator) -> Iterator[dict[
 def make(
     folder: str, files: dict[str, str], seed: int, strength: float | None
 ) -> experiment.Experiment:
-    """Return the experiment at a strength of the reversal; None for none."""
+    """Return the experiment with a strength of the reversal, or without reversal for None."""
     reversal = auxiliary.GradientReversal(
         head=heads.Binary(name="is_target"), reversal=schedules.Sigmoid(value=strength or 1.0)
     )
@@ -125,12 +127,12 @@ def make(
 
 
 def measure(files_in: str, files: dict[str, str], seed: int, strength: float | None) -> dict:
-    """Train once; return the AUC of the splits of the target, {split: AUC}."""
+    """Train once; return {split: AUC} on the target domain."""
     with tempfile.TemporaryDirectory() as folder:
-        made = make(files_in, files, seed, strength)
-        found = {"validation": float(verbs.train(made, folder)[0]["income/auc"])}
-        found["test"] = float(verbs.evaluate(made, folder, "test", "latest")["income/auc"])
-    return found
+        settings = make(files_in, files, seed, strength)
+        aucs = {"validation": float(verbs.train(settings, folder)[0]["income/auc"])}
+        aucs["test"] = float(verbs.evaluate(settings, folder, "test", "latest")["income/auc"])
+    return aucs
 
 
 def measure_all(
@@ -140,8 +142,8 @@ def measure_all(
     seeds: Sequence[int],
     output: str,
 ) -> dict[str, list[dict[str, float]]]:
-    """Return {method: results by seed}, of runs that are kept in a folder."""
-    found: dict[str, list[dict[str, float]]] = {}
+    """Return {method: results by seed}, measured or stored in a folder."""
+    results: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         files = write_splits(folder, target, labels_of_target)
         for strength in strengths:
@@ -150,22 +152,22 @@ def measure_all(
             for seed in seeds:
                 path = os.path.join(output, target, f"{name} {seed}.json")
                 run = functools.partial(measure, folder, files, seed, strength)
-                found.setdefault(name, []).append(rows.kept(path, run))
-    return found
+                results.setdefault(name, []).append(rows.kept(path, run))
+    return results
 
 
-def show(found: dict[str, list[dict[str, float]]]) -> str:
-    """Return the table, {method: results by seed}."""
-    plain = [result["test"] for result in found["source only"]]
+def show(results_of_methods: dict[str, list[dict[str, float]]]) -> str:
+    """Return the table of {method: results by seed}."""
+    plain = [result["test"] for result in results_of_methods["source only"]]
     lines = []
-    for name, results in found.items():
+    for name, results in results_of_methods.items():
         means = [
             f"{statistics.mean(result[split] for result in results):.4f}"
             for split in ("validation", "test")
         ]
-        own = [result["test"] for result in results]
-        apart = "" if name == "source only" else rows.describe_difference(own, plain)
-        lines.append([name, *means, apart])
+        aucs = [result["test"] for result in results]
+        difference = "" if name == "source only" else rows.describe_difference(aucs, plain)
+        lines.append([name, *means, difference])
     header = ["training", "AUC, validation", "AUC, test", "test, less source only"]
     return rows.markdown(header, lines)
 
@@ -177,15 +179,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", choices=TARGETS, default="work")
     parser.add_argument("--strengths", type=float, nargs="*", default=STRENGTHS)
     parser.add_argument("--output", default=os.path.join("runs", "domains"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
-    seeds = range(1, given.seeds + 1)
-    strengths = [None, *given.strengths]
-    found = measure_all(given.target, False, strengths, seeds, given.output)
-    found |= measure_all(given.target, True, [None], seeds, given.output)
-    print(show(found))
-    choices = [name for name in found if name != "all labels"]
-    best = max(choices, key=lambda name: statistics.mean(r["validation"] for r in found[name]))
+    seeds = range(1, options.seeds + 1)
+    strengths = [None, *options.strengths]
+    results = measure_all(options.target, False, strengths, seeds, options.output)
+    results |= measure_all(options.target, True, [None], seeds, options.output)
+    print(show(results))
+    choices = [name for name in results if name != "all labels"]
+    best = max(choices, key=lambda name: statistics.mean(r["validation"] for r in results[name]))
     print(f"\nChosen on the validation split: {best}.")
 
 

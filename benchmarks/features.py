@@ -1,18 +1,19 @@
-"""Many columns of ids, beside tf.feature_column: forward, backward and SGD in one session call.
+"""Compares steps with many columns of ids with tf.feature_column: forward, backward and SGD.
 
     python -m benchmarks.features --columns 40 --rounds 9
     python -m benchmarks.features --columns 300 --kind hashed
     python -m benchmarks.features --values 5              # of each field, as a ragged list
     python -m benchmarks.features --rows 50000            # both sides read rows in memory
 
-Each column is a field of strings with a table of 10,000 rows of 8 numbers, batch 512. The loss is
-the mean square of all columns, joined. Both sides take turns in one run; a ratio is taken within a
-round, and once more of the least times of all rounds, which other work on the machine changes
-least. "bare" looks up given ids in as many tables and moves these: what no side can do without.
---serving leaves the gradient and SGD out.
+Each column is a field of strings with a table of 10,000 rows of 8 numbers, and a batch has 512
+rows. The loss is the mean square of all columns. The two sides take turns in one run. A ratio
+compares the times of a round; another ratio compares the least times of all rounds, which other
+work on the machine affects least. "bare" looks up ids in as many tables and updates them, which is
+the least work of any side. --serving leaves out gradient and SGD.
 
-With --rows, the time of a step includes reading: each side mixes so many rows in memory, ours by
-`Pipeline.cache` with ids, and theirs by tf.data with texts. Without, all rows of a step are given.
+With --rows, the time of a step includes reading: each side shuffles this many rows in memory, ours
+by `Pipeline.cache` with ids, and theirs by tf.data with texts. Without --rows, all steps have the
+same rows in variables.
 """
 
 import argparse
@@ -39,24 +40,33 @@ KINDS = ("vocabulary", "hashed")
 
 
 def draw_fields(columns: int, values: int, count: int = _BATCH) -> dict[str, Any]:
-    """Return {field: strings of `count` rows}, or as many values for each row in the mean."""
-    rng, found = np.random.default_rng(0), {}
+    """Return {field: random strings}.
+
+    Args:
+      columns: the number of fields.
+      values: the mean number of values of a row; 1 gives exactly one value for each row.
+      count: the number of rows.
+
+    Returns:
+      Strings [count], or a pair of flat strings and lengths of rows if `values` is above 1.
+    """
+    rng, fields = np.random.default_rng(0), {}
     for number in range(columns):
         lengths = None if values == 1 else rng.integers(0, 2 * values, count)
         total = count if lengths is None else lengths.sum()
         tokens = np.array([b"%d" % token for token in rng.integers(0, _SIZE, total)], object)
-        found[f"f{number}"] = tokens if lengths is None else (tokens, lengths)
-    return found
+        fields[f"f{number}"] = tokens if lengths is None else (tokens, lengths)
+    return fields
 
 
 def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes fields of a graph of these values, the same in each step."""
+    """Return a function that creates fields of a graph with these values in each step."""
 
     def make() -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for name, values in given.items():
             if isinstance(values, tuple):
-                # Variables: to feed 300 fields costs more than to encode them.
+                # Use variables, as feeding 300 fields costs more than encoding them.
                 flat, lengths = (_keep(f"{name}_{i}", own) for i, own in enumerate(values))
                 fields[name] = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
             else:
@@ -67,7 +77,7 @@ def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
 
 
 def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes fields of mixed rows in memory, by tf.data."""
+    """Return a function that creates fields of shuffled rows in memory, by tf.data."""
 
     def make() -> dict[str, Any]:
         fields = {
@@ -110,7 +120,7 @@ def _get_next(batches: tf.data.Dataset) -> Any:
 
 
 class Side:
-    """A graph with what one side computes, and a session."""
+    """The graph of one side, and a session."""
 
     def __init__(
         self,
@@ -132,7 +142,7 @@ class Side:
             self._call = self._session.make_callable(self._op)
 
     def __call__(self, steps: int) -> float:
-        """Return the milliseconds a step, over so many."""
+        """Return the mean milliseconds of a step, over some steps."""
         started = time.perf_counter()
         for _ in range(steps):
             self._call()
@@ -140,7 +150,7 @@ class Side:
 
 
 def _keep(name: str, values: np.ndarray) -> tf.Tensor:
-    """Return values that a graph reads anew in each call, so that it folds nothing."""
+    """Return values that a graph reads again in each call, so that TensorFlow folds nothing."""
     return tf1.get_variable(f"given/{name}", initializer=values, trainable=False).read_value()
 
 
@@ -153,7 +163,7 @@ def make_columns(kind: str, directory: str, names: Sequence[str]) -> Any:
 
 
 def build_ours(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Tensor]:
-    """Return what encodes the fields by our columns."""
+    """Return a function that encodes fields by our columns."""
 
     def build(fields: dict[str, Any]) -> tf.Tensor:
         part = make_columns(kind, directory, list(fields))
@@ -164,39 +174,39 @@ def build_ours(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Tenso
 
 
 def build_theirs(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Tensor]:
-    """Return what encodes the fields by tf.feature_column."""
+    """Return a function that encodes fields by tf.feature_column."""
     lib = tf.feature_column
 
     def build(fields: dict[str, Any]) -> tf.Tensor:
-        made = []
+        columns = []
         for name in fields:
             if kind == "hashed":
                 ids = lib.categorical_column_with_hash_bucket(name, _SIZE)
             else:
                 path = f"{directory}/vocabulary.txt"
                 ids = lib.categorical_column_with_vocabulary_file(name, path, num_oov_buckets=1)
-            made.append(lib.embedding_column(ids, _WIDTH))
-        given = {
+            columns.append(lib.embedding_column(ids, _WIDTH))
+        inputs = {
             n: v.to_sparse() if isinstance(v, tf.RaggedTensor) else v for n, v in fields.items()
         }
-        return tf1.feature_column.input_layer(given, made)
+        return tf1.feature_column.input_layer(inputs, columns)
 
     return build
 
 
 def build_bare(fields: dict[str, Any]) -> tf.Tensor:
-    """Look up ids that are given in as many tables."""
-    rng, found = np.random.default_rng(1), []
+    """Look up random ids in as many tables."""
+    rng, columns = np.random.default_rng(1), []
     for name, values in fields.items():
         table = tf1.get_variable(f"bare/{name}", [_SIZE, _WIDTH])
         if isinstance(values, tf.RaggedTensor):
             flat = values.flat_values
             ids = _keep(f"{name}_ids", rng.integers(0, _SIZE, flat.shape[0]))
             rows_of = values.with_flat_values(tf.gather(table, ids))
-            found.append(tf.reduce_sum(rows_of, axis=1))
+            columns.append(tf.reduce_sum(rows_of, axis=1))
         else:
-            found.append(tf.gather(table, _keep(f"{name}_ids", rng.integers(0, _SIZE, _BATCH))))
-    return tf.concat(found, axis=1)
+            columns.append(tf.gather(table, _keep(f"{name}_ids", rng.integers(0, _SIZE, _BATCH))))
+    return tf.concat(columns, axis=1)
 
 
 def compare(
@@ -208,9 +218,19 @@ def compare(
     steps: int = 100,
     count: int | None = None,
 ) -> str:
-    """Return the table of milliseconds and ratios; `count` rows in memory, if it is set."""
-    given = draw_fields(columns, values, count or _BATCH)
-    batch = given if count is None else draw_fields(columns, values)
+    """Return the table of milliseconds and ratios.
+
+    Args:
+      kinds: some of `KINDS`.
+      columns: the number of columns.
+      values: the mean number of values of a field in a row.
+      trains: True includes gradient and SGD.
+      rounds: the number of rounds.
+      steps: the steps of a side in a round.
+      count: the number of rows in memory to read from; None repeats one batch.
+    """
+    values_of_fields = draw_fields(columns, values, count or _BATCH)
+    batch = values_of_fields if count is None else draw_fields(columns, values)
     with tempfile.TemporaryDirectory() as directory:
         with open(f"{directory}/vocabulary.txt", "w") as file:
             file.writelines(f"{token}\n" for token in range(_SIZE))
@@ -218,19 +238,25 @@ def compare(
         for kind in kinds:
             ours, theirs = hold_fields(batch), hold_fields(batch)
             if count is not None:
-                ours = read_ours(given, make_columns(kind, directory, list(given)))
-                theirs = read_theirs(given)
+                ours = read_ours(
+                    values_of_fields, make_columns(kind, directory, list(values_of_fields))
+                )
+                theirs = read_theirs(values_of_fields)
             sides[f"ours, {kind}"] = Side(build_ours(kind, directory), ours, trains)
             sides[f"feature_column, {kind}"] = Side(build_theirs(kind, directory), theirs, trains)
         times = rows.take_turns(sides, rounds, steps)
     lines = []
-    for name, own in times.items():
+    for name, milliseconds in times.items():
         base = times.get(f"feature_column, {name.partition(', ')[2]}", [])
-        cells = [f"{statistics.median(own):.2f}", f"{min(own):.2f}", f"{sides[name].num_ops:,}"]
+        cells = [
+            f"{statistics.median(milliseconds):.2f}",
+            f"{min(milliseconds):.2f}",
+            f"{sides[name].num_ops:,}",
+        ]
         if name.startswith("ours"):
-            ratios = sorted(a / b for a, b in zip(own, base, strict=True))
+            ratios = sorted(a / b for a, b in zip(milliseconds, base, strict=True))
             cells.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-            cells.append(f"{min(own) / min(base):.2f}")
+            cells.append(f"{min(milliseconds) / min(base):.2f}")
         lines.append([name, *cells, *[""] * (5 - len(cells))])
     header = ["", "ms a step", "least", "ops of the graph", "of feature_column", "of the least"]
     return rows.markdown(header, lines)
@@ -240,12 +266,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--columns", type=int, default=40)
-    parser.add_argument("--values", type=int, default=1, help="of each field in the mean")
-    parser.add_argument("--kind", default="", help=f"one of {', '.join(KINDS)}; both by default")
-    parser.add_argument("--serving", action="store_true", help="without gradient and SGD")
-    parser.add_argument("--rows", type=int, help="in memory, from which both sides read")
+    parser.add_argument("--values", type=int, default=1, help="mean values of a field in a row")
+    parser.add_argument("--kind", default="", help=f"{' or '.join(KINDS)}; all by default")
+    parser.add_argument("--serving", action="store_true", help="leave out gradient and SGD")
+    parser.add_argument("--rows", type=int, help="rows in memory to read from")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=100, help="of a round")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     if args.kind:

@@ -1,12 +1,12 @@
-"""Finished runs that are pruned: at once by each criterion, and in rounds.
+"""Measures pruning of finished runs: once by each criterion, and in rounds.
 
     python -m benchmarks.finished_pruning --seeds 3
     python -m benchmarks.finished_pruning --rounds 5 --seeds 3
 
-The network is LeNet-300-100 on the digits of `benchmarks.pruning`, trained by a run of 15 epochs.
-At once, the layers before the head lose their weights and nothing is trained; all criteria see
-1,024 rows. With --rounds, each cuts the smallest weights of all three layers and goes back to the
-initial ones; masks that are shuffled and weights that are drawn anew are trained beside it.
+The network is LeNet-300-100 on the digits of `benchmarks.pruning`, trained for 15 epochs. By
+default, weights of the layers before the head are cut once, without training. All criteria use
+1,024 rows. With --rounds, each round cuts the smallest weights of all three layers, and resets the
+others to their initial values. Controls train with shuffled masks, and with other initial weights.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CRITERIA: Mapping[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Digits:
-    """The digits in memory."""
+    """A source of digits in memory."""
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return all records of a split."""
@@ -58,14 +58,14 @@ class Digits:
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split: str, spec: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield where each record is, and its values."""
+        """Yield (place, values) of each record."""
         del spec
         for number, (image, digit) in enumerate(zip(*self._take(split), strict=True)):
             yield f"{split} {number}", {"x": image.tolist(), "digit": int(digit)}
 
     def _take(self, split: str) -> list[np.ndarray]:
-        chosen = slice(0, _TRAIN) if split == "train" else slice(_TRAIN, None)
-        return [values[chosen] for values in pruning_benchmark.read_digits()]
+        places = slice(0, _TRAIN) if split == "train" else slice(_TRAIN, None)
+        return [values[places] for values in pruning_benchmark.read_digits()]
 
 
 def an_experiment(
@@ -73,7 +73,7 @@ def an_experiment(
     parts: Sequence[pruning.Pruning] = (),
     layers: Sequence[int] = pruning_benchmark.LAYERS,
 ) -> experiment.Experiment:
-    """Return the run, with these parts."""
+    """Return the experiment, with these parts for pruning."""
     return experiment.Experiment(
         data=pipeline.Pipeline(
             source=Digits(),
@@ -103,33 +103,33 @@ def score(folder: str) -> float:
 
 
 def prune_at_once(seed: int, out: str, name: str, sparsity: float) -> float:
-    """Return the test accuracy of the network once it is cut."""
+    """Return the test accuracy of the network after the cut."""
     source = train_dense(seed, out)
     path = run_directory.checkpoint_path(source, "latest")
     settings = {"density": densities.Uniform(), "patterns": _HIDDEN, **CRITERIA[name]}
     once = pruning_schedules.OneShot()
     part = pruning.Pruning(sparsity=sparsity, schedule=once, **settings)
-    made = an_experiment(seed, [part])
+    settings_of_run = an_experiment(seed, [part])
     with tempfile.TemporaryDirectory() as folder:
-        cut = finished_pruning.choose_cut(made, source, path, rows=1024)
-        finished_pruning.write_run(made, source, path, cut, folder)
+        cut = finished_pruning.choose_cut(settings_of_run, source, path, rows=1024)
+        finished_pruning.write_run(settings_of_run, source, path, cut, folder)
         return score(folder)
 
 
 def compare_at_once(seeds: Sequence[int], out: str) -> str:
-    """Return the table of networks that are cut and not trained again."""
+    """Return the table of networks after a cut without training."""
     lines = []
     for name in CRITERIA:
         line = [name]
         for sparsity in _SPARSITIES:
-            found = [
+            accuracies = [
                 rows.kept(
                     os.path.join(out, "at_once", f"{name}_{sparsity:g}_{seed}.json"),
                     functools.partial(prune_at_once, seed, out, name, sparsity),
                 )
                 for seed in seeds
             ]
-            line.append(pruning_benchmark.cell(found))
+            line.append(pruning_benchmark.cell(accuracies))
         lines.append(line)
         print(", ".join(line), flush=True)
     dense = [score(train_dense(seed, out)) for seed in seeds]
@@ -138,13 +138,13 @@ def compare_at_once(seeds: Sequence[int], out: str) -> str:
 
 
 def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
-    """Return {way: test accuracies of its rounds}, and {"sparsity": those of the rounds}."""
+    """Return {way: test accuracies of its rounds, "sparsity": sparsities of the rounds}."""
     source, once = train_dense(seed, out), pruning_schedules.OneShot()
     part = pruning.Pruning(
         sparsity=_LAST, schedule=once, density=densities.Global(floor=0.001), **_ALL
     )
     folder = os.path.join(out, f"tickets_{seed}")
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for ticket in tickets.train_tickets(
         an_experiment(seed),
         an_experiment(seed, [part]),
@@ -155,27 +155,30 @@ def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
         tickets.CONTROLS,
     ):
         way = ticket.name.split("_", 2)[2] if ticket.name.count("_") > 1 else "ticket"
-        found.setdefault(way, []).append(score(ticket.model_dir))
+        accuracies.setdefault(way, []).append(score(ticket.model_dir))
         if way == "ticket":
-            found.setdefault("sparsity", []).append(ticket.sparsity)
+            accuracies.setdefault("sparsity", []).append(ticket.sparsity)
     shutil.rmtree(folder)
-    return found
+    return accuracies
 
 
 def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
     """Return the table of tickets and their controls."""
-    found = []
+    results = []
     for seed in seeds:
         path = os.path.join(out, "tickets", f"{rounds}_{seed}.json")
-        found.append(rows.kept(path, functools.partial(find_tickets, seed, out, rounds)))
-        print(f"seed {seed}: {found[-1]}", flush=True)
-    header = ["test accuracy, %", *(f"{100 * own:.1f}%" for own in found[0]["sparsity"])]
+        results.append(rows.kept(path, functools.partial(find_tickets, seed, out, rounds)))
+        print(f"seed {seed}: {results[-1]}", flush=True)
+    header = [
+        "test accuracy, %",
+        *(f"{100 * sparsity:.1f}%" for sparsity in results[0]["sparsity"]),
+    ]
     lines = [
         [
             way,
             *(
-                pruning_benchmark.cell(own)
-                for own in zip(*(one[way] for one in found), strict=True)
+                pruning_benchmark.cell(sparsity)
+                for sparsity in zip(*(result[way] for result in results), strict=True)
             ),
         ]
         for way in ("ticket", *tickets.CONTROLS)
@@ -184,11 +187,11 @@ def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=0, help="of lottery tickets")
-    parser.add_argument("--out", default="runs/finished_pruning", help="where results are kept")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of lottery tickets")
+    parser.add_argument("--out", default="runs/finished_pruning", help="the folder of results")
     args = parser.parse_args()
     checks.at_least("--seeds", args.seeds, 1)
     seeds = range(1, args.seeds + 1)

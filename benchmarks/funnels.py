@@ -1,17 +1,17 @@
-"""Bias and AUC of the probability of an order, over all impressions of a made-up funnel.
+"""Measures bias and AUC of order probabilities, over all impressions of a simulated funnel.
 
     python -m benchmarks.funnels --seeds 3
 
-Impressions are those of `data.funnel.Funnel`, of which about one in ten is clicked, and each seed
-has others. The probability of an order after a click is predicted for every impression of the test
-split, clicked or not, and compared with the true one. `bias` is the mean of the predictions less
-that of the true probabilities, and `size of bias` the mean over the seeds of how large it is.
-`AUC` is the one that is expected of labels drawn by the true probabilities. All rows of the table
-have a task of the click, and differ in what teaches the order:
-`naive` has the loss of clicked rows; `ESMM` that of click and order together; `IPW` and `DR` the
-losses of `auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` has those and that of
-ESMM. `all seen` is trained on what a click on each impression would have led to, which nobody knows
-outside of a simulation. Differences are paired by the seed, with their standard error.
+Impressions come from `datasets.funnel.Funnel`, other ones for each seed; about one in ten is
+clicked. Models predict the probability of an order after a click for every impression of the test
+split, clicked or not, which is compared with the true probability. `bias` is the mean prediction
+minus the mean true probability, and `size of bias` is the mean over the seeds of its absolute
+value. `AUC` is the expected AUC of labels that are drawn by the true probabilities. All rows of the
+table have a task for clicks, and differ in the loss for orders: `naive` has the loss of clicked
+rows; `ESMM` has the loss of click and order together; `IPW` and `DR` have the losses of
+`auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` adds the loss of ESMM to these.
+`all seen` is trained on the outcome of a click on every impression, which is known only in a
+simulation. Differences are paired by seed, with standard errors.
 """
 
 import argparse
@@ -92,36 +92,40 @@ def make(method: str, network: str, seed: int, train_rows: int) -> experiment.Ex
 
 
 def compare(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return the bias of predicted probabilities, and the AUC that is expected of their labels."""
+    """Return the bias of predicted probabilities, and the expected AUC of random labels."""
     order = np.argsort(predicted, kind="stable")
     true = true[order]
-    # Of each pair of rows, one has a label of 1 and the other of 0; equal predictions are rare.
+    # Count pairs of rows with the labels 1 and 0; equal predictions are rare.
     below = np.cumsum(1 - true) - (1 - true)
     pairs = true.sum() * (1 - true).sum() - (true * (1 - true)).sum()
     return {"bias": predicted.mean() - true.mean(), "auc": (true * below).sum() / pairs}
 
 
 def measure(method: str, network: str, seed: int, train_rows: int) -> dict[str, float]:
-    """Train once, and compare the predictions of all impressions with what is true."""
-    made = make(method, network, seed, train_rows)
+    """Train once, and compare the predictions for all impressions with the true probabilities."""
+    settings = make(method, network, seed, train_rows)
     with tempfile.TemporaryDirectory() as folder:
-        verbs.train(made, folder)
-        found = list(verbs.predict(made, folder, "test", keep=[_TRUE]))
+        verbs.train(settings, folder)
+        predictions = list(verbs.predict(settings, folder, "test", keep=[_TRUE]))
     predicted, true = (
-        np.array([row[name] for row in found], np.float64) for name in ("order/probability", _TRUE)
+        np.array([row[name] for row in predictions], np.float64)
+        for name in ("order/probability", _TRUE)
     )
     return {name: float(value) for name, value in compare(predicted, true).items()}
 
 
-def show(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Return the table, {method: results by seed}."""
+def show(results_of_methods: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return the table of {method: results by seed}."""
     lines = []
-    for method, results in found.items():
+    for method, results in results_of_methods.items():
         cells = [method, f"{statistics.mean(result['bias'] for result in results):+.4f}"]
         for name in ("bias", "auc"):
-            own, base = ([abs(one[name]) for one in some] for some in (results, found["naive"]))
-            cells.append(f"{statistics.mean(own):.4f}")
-            cells.append("" if method == "naive" else rows.describe_difference(own, base))
+            values, base = (
+                [abs(result[name]) for result in some]
+                for some in (results, results_of_methods["naive"])
+            )
+            cells.append(f"{statistics.mean(values):.4f}")
+            cells.append("" if method == "naive" else rows.describe_difference(values, base))
         lines.append(cells)
     header = ["method", "bias", "size of bias", "less naive", "AUC", "less naive"]
     return rows.markdown(header, lines)
@@ -135,17 +139,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="*", default=METHODS, choices=METHODS)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--output", default=os.path.join("runs", "funnels"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
-    for network in given.networks:
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(1, given.seeds + 1):
-            for method in dict.fromkeys(["naive", *given.methods]):
-                path = os.path.join(given.output, network, str(given.rows), f"{method} {seed}.json")
-                run = functools.partial(measure, method, network, seed, given.rows)
-                found.setdefault(method, []).append(rows.kept(path, run))
+    for network in options.networks:
+        results: dict[str, list[dict[str, float]]] = {}
+        for seed in range(1, options.seeds + 1):
+            for method in dict.fromkeys(["naive", *options.methods]):
+                path = os.path.join(
+                    options.output, network, str(options.rows), f"{method} {seed}.json"
+                )
+                run = functools.partial(measure, method, network, seed, options.rows)
+                results.setdefault(method, []).append(rows.kept(path, run))
         print(
-            f"\n{network}, {given.rows:,} rows, {given.seeds} seeds:\n\n{show(found)}", flush=True
+            f"\n{network}, {options.rows:,} rows, {options.seeds} seeds:\n\n{show(results)}",
+            flush=True,
         )
 
 

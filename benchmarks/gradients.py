@@ -1,12 +1,12 @@
-"""The step time of every transform of the gradient, as a ratio to the plain step.
+"""Compares the step time of every transform of the gradient with a plain step.
 
     python -m benchmarks.gradients --rounds 5 --rows 10000 10000000
 
-A dense network (three layers of 512 on 256 rows) and a looked-up table of some sizes, of which the
-batch has 256 rows. The parts on the dense network take turns within a round, and so do
-the tables of one part; the table shows medians of the rounds, and what a step on the largest takes
-beside the smallest: when only as many of its rows are ever looked up as the smallest has, which
-tells what its size costs, and when all are, whose rows are in no cache.
+The models are a dense network (three layers of 512 units on 256 rows), and a lookup of 256 rows in
+tables of two sizes. All parts on the dense network take turns in a round, and so do the tables of a
+part. The result shows medians over the rounds. For tables, it compares a step on the large table
+with a step on the small table in two ways. If only as many rows are looked up as the small table
+has, the ratio shows the cost of the size. If all rows are looked up, they are in no cache.
 """
 
 import argparse
@@ -33,7 +33,7 @@ tf1 = tf.compat.v1
 
 _BATCH, _UNITS, _DIMENSION = 256, 512, 16
 _ADAM, _GLOBAL = optimizers.LazyAdam(), clipping.GlobalNorm(max_norm=1.0)
-# Not for tables: what costs as much as the table is large, which their docstrings say.
+# Parts whose cost grows with the size of a table, as their docstrings say; not measured on tables.
 _WHOLE = ("masked entries",)
 
 PARTS = {
@@ -73,7 +73,7 @@ def _table(rows: int, used: int) -> tf.Tensor:
 
 
 class _Steps:
-    """Steps of one part, in the graph's loop, ready to be timed."""
+    """The steps of one part, in a loop of the graph, for timing."""
 
     def __init__(self, name: str, loss: Callable[[], tf.Tensor]):
         part = update.Update(**{"optimizer": _ADAM, **PARTS[name]})
@@ -94,14 +94,14 @@ class _Steps:
             self._session.run(tf1.global_variables_initializer())
 
     def secs(self, steps: int) -> float:
-        """Seconds a step."""
+        """Return the mean seconds of a step."""
         start, end = time.perf_counter(), self._done + steps
         while self._done < end:
             self._done, _ = self._session.run(self._fetches, {self._until: end})
         return (time.perf_counter() - start) / steps
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the session."""
         self._session.close()
 
 
@@ -117,7 +117,7 @@ def _step(
 def _measured(
     pairs: Sequence[tuple[str, Callable[[], tf.Tensor]]], rounds: int, steps: int
 ) -> np.ndarray:
-    """Medians over rounds of the seconds a step, of parts and losses that take turns."""
+    """Return the median seconds of a step for each pair of a part and a loss, in turns."""
     sides = []
     for name, loss in pairs:
         sides.append(_Steps(name, loss))
@@ -140,7 +140,7 @@ def main() -> None:
     options = parser.parse_args()
     names, (few, many) = options.parts, options.rows
     dense = _measured([(name, _dense) for name in names], options.rounds, options.steps)
-    # One part at a time: a table of ten million rows and its state take gigabytes.
+    # Measure one part at a time, as a table of ten million rows with its state takes gigabytes.
     tables = [
         functools.partial(_table, *sizes) for sizes in ((few, few), (many, few), (many, many))
     ]
@@ -151,9 +151,14 @@ def main() -> None:
     for name, secs in zip(names, dense, strict=True):
         cells = ["-"] * len(tables)
         if name not in _WHOLE:
-            own = _measured([(name, of) for of in tables], options.rounds, options.steps)
-            plain = own if plain is None else plain
-            cells = [f"{ratio:.2f}" for ratio in (own[0] / plain[0], *own[1:] / own[0])]
+            secs_of_tables = _measured(
+                [(name, loss) for loss in tables], options.rounds, options.steps
+            )
+            plain = secs_of_tables if plain is None else plain
+            cells = [
+                f"{ratio:.2f}"
+                for ratio in (secs_of_tables[0] / plain[0], *secs_of_tables[1:] / secs_of_tables[0])
+            ]
         print(f"| {name} | {secs / dense[0]:.2f} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Resident size and open files of a run with many evaluations: neither may grow.
+"""Shows resident memory and open files of a run with many evaluations, which must not grow.
 
-Trains a small model, evaluating and exporting every 100 steps, in a process of its own, and looks
-at that process from outside after each tenth of the run.
+A separate process trains a small model, with an evaluation and an export every 100 steps. The
+command looks at that process from outside after each tenth of the run.
 
     python -m benchmarks.long_run --evaluations 200
 """
@@ -19,7 +19,7 @@ from absl import app, flags
 from benchmarks import overhead
 from mtl import verbs
 
-_EVALUATIONS = flags.DEFINE_integer("evaluations", 200, "How many, 100 steps apart.")
+_EVALUATIONS = flags.DEFINE_integer("evaluations", 200, "Evaluations, one every 100 steps.")
 _EVERY = 100
 
 
@@ -30,7 +30,7 @@ def _train(model_dir: str, evaluations: int) -> None:
 
 
 def _evaluated(model_dir: pathlib.Path) -> int:
-    """Return how many evaluations are done."""
+    """Return the number of finished evaluations."""
     record = model_dir / "best" / "best.json"
     return json.loads(record.read_text())["last_step"] // _EVERY if record.exists() else 0
 

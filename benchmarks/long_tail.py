@@ -1,7 +1,7 @@
-"""Accuracy on long-tailed MNIST of every recipe in `gin_configs/experiments/mnist_lt`.
+"""Measures the accuracy on long-tailed MNIST of every recipe in `gin_configs/experiments/mnist_lt`.
 
-Differences are to joint training of the same seed, in points, with their standard errors. Runs lie
-under --root, and those that are done there are not repeated.
+Differences compare with joint training of the same seed, in percentage points, with standard
+errors. Runs lie under --root, and finished runs are not repeated.
 
     python -m benchmarks.long_tail --mnist_dir data/mnist --seeds 5
 """
@@ -18,21 +18,21 @@ from absl import app, flags
 from launch import stages
 from mtl import checks
 
-_MNIST_DIR = flags.DEFINE_string("mnist_dir", "data/mnist", "Holds t10k-*-ubyte.gz.")
+_MNIST_DIR = flags.DEFINE_string("mnist_dir", "data/mnist", "The folder of t10k-*-ubyte.gz.")
 _SEEDS = flags.DEFINE_integer(
     "seeds",
     5,
     "Runs of each recipe, paired by their seed.",
     allow_override=True,  # Tests import several benchmarks into one process.
 )
-_ROOT = flags.DEFINE_string("root", None, "Keeps the runs. (default: a temporary folder)")
+_ROOT = flags.DEFINE_string("root", None, "The folder of the runs. (default: a temporary folder)")
 _RECIPES = flags.DEFINE_list("recipes", [], "Some of the recipes. (default: all)")
 
 FOLDER = pathlib.Path(__file__).parents[1] / "gin_configs" / "experiments" / "mnist_lt"
 BASELINE = "joint"
-# What others include; not a run of its own.
+# A file that other files include, which is not a recipe.
 SHARED = "retrained"
-# Further rows: another setting of a recipe.
+# {further row: (recipe, another setting)}
 VARIANTS = {
     "tau_norm, tau = 1": ("tau_norm", "refit.TauNormalized.taus = [1.0]"),
     "crt, averages adapt": ("crt", 'freezing.Freezing.batch_norm = "adapt"'),
@@ -41,22 +41,24 @@ METRICS = ("accuracy", "many_shot_accuracy", "medium_shot_accuracy", "few_shot_a
 
 
 def recipes() -> dict[str, tuple[str, ...]]:
-    """{row: (gin file, further bindings)}, joint training first."""
-    found = {path.stem: (path.stem,) for path in sorted(FOLDER.glob("*.gin"))}
-    del found[SHARED]
-    return {BASELINE: found.pop(BASELINE), **found, **VARIANTS}
+    """Return {row: (gin file, further bindings)}, with joint training first."""
+    files = {path.stem: (path.stem,) for path in sorted(FOLDER.glob("*.gin"))}
+    del files[SHARED]
+    return {BASELINE: files.pop(BASELINE), **files, **VARIANTS}
 
 
 def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Return the recipes of these names, and the baseline."""
-    known = recipes()
+    """Return the recipes with these names, and the baseline."""
+    all_recipes = recipes()
     for name in names:
-        checks.one_of("--recipes", name, known)
-    return {name: row for name, row in known.items() if not names or name in [BASELINE, *names]}
+        checks.one_of("--recipes", name, all_recipes)
+    return {
+        name: row for name, row in all_recipes.items() if not names or name in [BASELINE, *names]
+    }
 
 
 def accuracies(name: str, row: tuple[str, ...], seed: int, root: pathlib.Path) -> list[float]:
-    """Train one recipe at one seed, and return its METRICS in percent."""
+    """Train a recipe with a seed, and return its METRICS in percent."""
     stem, *params = row
     params += [f'mnist_dir = "{_MNIST_DIR.value}"', f"experiment.Run.seed = {seed}"]
     file, folder = str(FOLDER / f"{stem}.gin"), root / f"seed_{seed}"
@@ -67,16 +69,21 @@ def accuracies(name: str, row: tuple[str, ...], seed: int, root: pathlib.Path) -
 
 
 def table(results: dict[str, np.ndarray]) -> str:
-    """{recipe: [seeds, METRICS]} -> a Markdown table."""
+    """Return a Markdown table of {recipe: accuracies [seeds, METRICS]}."""
     heads = ["recipe", "overall", "points", "many", "medium", "few"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for name, found in results.items():
-        difference = found - results[BASELINE]
-        mean, error = difference.mean(0), difference.std(0, ddof=1) / np.sqrt(len(found))
+    for name, accuracies_of_recipe in results.items():
+        difference = accuracies_of_recipe - results[BASELINE]
+        mean, error = (
+            difference.mean(0),
+            difference.std(0, ddof=1) / np.sqrt(len(accuracies_of_recipe)),
+        )
         points = [f"{m:+.1f} ± {e:.1f}" for m, e in zip(mean, error, strict=True)]
         if name == BASELINE:
-            points = ["", *(f"{value:.1f}" for value in found.mean(0)[1:])]
-        lines.append("| " + " | ".join([name, f"{found[:, 0].mean():.1f}", *points]) + " |")
+            points = ["", *(f"{value:.1f}" for value in accuracies_of_recipe.mean(0)[1:])]
+        lines.append(
+            "| " + " | ".join([name, f"{accuracies_of_recipe[:, 0].mean():.1f}", *points]) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -1,10 +1,10 @@
-"""Ways to find the tokens of many columns in their vocabularies, beside each other.
+"""Compares ways to find the tokens of many columns in their vocabularies.
 
     python -m benchmarks.lookups --columns 40 --rounds 60
 
-Each column is a field of 512 strings with a vocabulary of 10,000. All ways give the same places,
-but for the hash alone, which is what no way does without. A perfect hash finds one candidate for
-each token without a search, and compares the two texts.
+Each column is a field of 512 strings with a vocabulary of 10,000 tokens. All ways give the same
+places, except the hash alone, which is the least work of any way. A perfect hash finds a candidate
+for each token without a search, and compares the texts.
 """
 
 import argparse
@@ -50,37 +50,37 @@ def _find_apart(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 def _find_perfectly(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     steps, slots = _fit_perfect_hash()
-    given = {"words": _WORDS, "steps": steps, "slots": slots}
-    kept = {
+    arrays = {"words": _WORDS, "steps": steps, "slots": slots}
+    variables = {
         name: tf1.get_variable(name, initializer=values, trainable=False).read_value()
-        for name, values in given.items()
+        for name, values in arrays.items()
     }
 
     def find(tokens: tf.Tensor) -> tf.Tensor:
         hashes = tf.strings.to_hash_bucket_fast(tokens, _HASHES)
-        step = tf.gather(kept["steps"], tf.bitwise.bitwise_and(hashes, _GROUPS - 1))
+        step = tf.gather(variables["steps"], tf.bitwise.bitwise_and(hashes, _GROUPS - 1))
         slot = tf.bitwise.bitwise_and(tf.bitwise.right_shift(hashes, 24) + step, _SLOTS - 1)
-        place = tf.gather(kept["slots"], slot)
-        return tf.where(tf.equal(tf.gather(kept["words"], place), tokens), place, _SIZE)
+        place = tf.gather(variables["slots"], slot)
+        return tf.where(tf.equal(tf.gather(variables["words"], place), tokens), place, _SIZE)
 
     return [find(tokens) for tokens in columns]
 
 
 def _fit_perfect_hash() -> tuple[np.ndarray, np.ndarray]:
-    """Return a step for each group of hashes, so that no two words have one slot; and the slots."""
+    """Return a step for each group of hashes, so that each word has another slot, and the slots."""
     with tf.Graph().as_default(), tf1.Session() as session:
         hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(_WORDS), _HASHES))
     groups: list[list[int]] = [[] for _ in range(_GROUPS)]
-    for place, own in enumerate(hashes):
-        groups[own % _GROUPS].append(place)
+    for place, word_hash in enumerate(hashes):
+        groups[word_hash % _GROUPS].append(place)
     steps, slots = np.zeros(_GROUPS, np.int64), np.full(_SLOTS, -1)
     for group in sorted(range(_GROUPS), key=lambda group: -len(groups[group])):
         while True:
-            taken = [((int(hashes[p]) >> 24) + steps[group]) % _SLOTS for p in groups[group]]
-            if len(set(taken)) == len(taken) and (slots[taken] < 0).all():
+            group_slots = [((int(hashes[p]) >> 24) + steps[group]) % _SLOTS for p in groups[group]]
+            if len(set(group_slots)) == len(group_slots) and (slots[group_slots] < 0).all():
                 break
             steps[group] += 1
-        slots[taken] = groups[group]
+        slots[group_slots] = groups[group]
     return steps, np.maximum(slots, 0)
 
 
@@ -102,7 +102,7 @@ WAYS: dict[str, Find] = {
 
 
 class Side:
-    """A graph that finds the tokens of all columns in one way, and a session."""
+    """A graph that finds the tokens of all columns in one of `WAYS`, and a session."""
 
     def __init__(self, find: Find, columns: int):
         with tf.Graph().as_default():
@@ -122,7 +122,7 @@ class Side:
             self._call = self.session.make_callable(tf.group(*kept))
 
     def __call__(self, steps: int) -> float:
-        """Return the milliseconds a step, over so many."""
+        """Return the mean milliseconds of a step, over some steps."""
         started = time.perf_counter()
         for _ in range(steps):
             self._call()
@@ -141,7 +141,8 @@ def main() -> None:
     sides = {name: Side(find, args.columns) for name, find in WAYS.items()}
     times = rows.take_turns(sides, args.rounds, 20)
     lines = [
-        [name, f"{min(own):.2f}", f"{statistics.median(own):.2f}"] for name, own in times.items()
+        [name, f"{min(milliseconds):.2f}", f"{statistics.median(milliseconds):.2f}"]
+        for name, milliseconds in times.items()
     ]
     print(rows.markdown(["", "least ms", "median"], lines))
 

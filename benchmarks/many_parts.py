@@ -1,9 +1,9 @@
-"""How a run starts that has many tasks, many columns, long vocabularies or many classes.
+"""Measures the start of a run with many tasks, many columns, long vocabularies or many classes.
 
-Each case is a gin file and a CSV file of its own, trained for one step in a process of its own: how
-long until that step is done and saved, with the processor's seconds, the peak memory up to there
-and to the end of the run, with an evaluation and two exports, and how many ops the training graph
-has, those of its functions included.
+Each case trains a gin file with a CSV file for one step, in a separate process. The table shows the
+seconds until that step is done and saved, processor seconds, peak memory up to this step and up to
+the end of the run with an evaluation and two exports, and the number of ops in the training graph
+with its functions.
 
     python -m benchmarks.many_parts --cases tasks=100,columns=2000
     python -m benchmarks.many_parts --cases tokens=2000000,classes=100000 --limit 300
@@ -32,8 +32,8 @@ _ALL = (
     "tokens=2000000",
     "classes=100000",
 )
-_CASES = flags.DEFINE_list("cases", list(_ALL), "What there is how much of.")
-_LIMIT = flags.DEFINE_integer("limit", 300, "After so many seconds a case is given up.")
+_CASES = flags.DEFINE_list("cases", list(_ALL), "Cases such as tasks=100.")
+_LIMIT = flags.DEFINE_integer("limit", 300, "The seconds after which a case is stopped.")
 _ROWS = 1000
 
 _COMMON = """
@@ -95,18 +95,18 @@ def _written(kind: str, count: int, folder: pathlib.Path) -> pathlib.Path:
 
 
 def _peak() -> float:
-    """Of this process, in GB."""
+    """Return the peak memory of this process in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def _train(folder: pathlib.Path) -> None:
-    """Train the run in a folder, writing into a file what is known so far."""
-    model_dir, found, started = folder / "run", {}, time.perf_counter()
+    """Train the run of a folder, and write all measured values so far to a file."""
+    model_dir, measured, started = folder / "run", {}, time.perf_counter()
 
     def tell(**values: float) -> None:
-        found.update(values)
+        measured.update(values)
         temporary = folder / "found.tmp"
-        temporary.write_text(json.dumps(found))
+        temporary.write_text(json.dumps(measured))
         temporary.replace(folder / "found.json")
 
     def watch() -> None:
@@ -138,10 +138,10 @@ def _row(case: str, limit: int) -> str:
             process.kill()
             process.join()
         path = folder / "found.json"
-        found = json.loads(path.read_text()) if path.exists() else {}
+        measured = json.loads(path.read_text()) if path.exists() else {}
     cells = [f"{case:<18}"]
     for key, form in _COLUMNS.items():
-        cells.append(format(found[key], form) if key in found else "-".rjust(11))
+        cells.append(format(measured[key], form) if key in measured else "-".rjust(11))
     return " ".join(cells)
 
 
@@ -158,7 +158,7 @@ _COLUMNS = {
 
 
 def main(_) -> None:
-    """Print a line for each case: seconds, GB and ops; "-" for what the limit cut off."""
+    """Print a line for each case: seconds, GB and ops, or "-" after the limit."""
     print(f"{'':<18} {' '.join(f'{key:>11}' for key in _COLUMNS)}", flush=True)
     for case in _CASES.value:
         print(_row(case, _LIMIT.value), flush=True)

@@ -1,7 +1,9 @@
-"""Peak memory and speed of a step over slices of the batch, beside the step over the batch at once.
+"""Compares peak memory and speed of a step over slices of a batch with a step over the whole batch.
 
-python -m benchmarks.micro_batches --batch_size 8192
-# Each row is a process of its own: peak resident memory over that before the first step.
+    python -m benchmarks.micro_batches --batch_size 8192
+
+Each row of the table is measured in a separate process: the peak resident memory, minus the memory
+before the first step.
 """
 
 import argparse
@@ -50,7 +52,7 @@ def _step(part: str, batch_size: int, slices: int) -> tuple[tf.Operation, model.
 
 
 def _peak() -> float:
-    """MiB that this process has held at most."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -69,11 +71,12 @@ def _measure(part: str, batch_size: int, slices: int) -> None:
 
 
 def main() -> None:
-    """Print a markdown table."""
+    """Measure all rows, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch_size", type=int, default=8192)
     parser.add_argument("--slices", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--measure", nargs=2, metavar=("SURGERY", "SLICES"), help="one row, here")
+    help_text = "only measure this row, in this process"
+    parser.add_argument("--measure", nargs=2, metavar=("SURGERY", "SLICES"), help=help_text)
     options = parser.parse_args()
     if options.measure:
         return _measure(options.measure[0], options.batch_size, int(options.measure[1]))

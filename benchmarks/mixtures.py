@@ -1,13 +1,14 @@
-"""Mixtures of Gaussians by gradient steps, beside scikit-learn's EM: nats of a held-out row.
+"""Compares mixtures of Gaussians by gradient steps with scikit-learn's EM, in nats of a test row.
 
     python -m benchmarks.mixtures --seeds 3
-    python -m benchmarks.mixtures --seeds 3 --floor      # in place of the noise
+    python -m benchmarks.mixtures --seeds 3 --floor      # a bound of the scales, without noise
 
-Both sides have 8 components and see the same standardised numbers: the first 5 principal components
-of the digits that come along, and the numeric columns of UCI Adult, from the folder MTL_DATA_DIR.
-Ours is `heads.GaussianMixture` as `launch.train` trains it, with 40 starts and with 1, and a noise
-of 0.1. Theirs is `GaussianMixture(n_init=10)`, whose `reg_covar` is the square of that noise, added
-to all variances. Less is better; the difference is ours less theirs, paired by seed.
+The two sides have 8 components and read the same standardised numbers: the first 5 principal
+components of the digits in this package, and the numeric columns of UCI Adult in MTL_DATA_DIR. Our
+side is `heads.GaussianMixture`, trained as by `launch.train`, with 40 starts and with 1, and with
+noise of 0.1. The other side is `GaussianMixture(n_init=10)`, whose `reg_covar`, which is added to
+all variances, is the square of that noise. Lower nats are better. The difference is our value minus
+theirs, paired by seed.
 """
 
 import argparse
@@ -35,7 +36,7 @@ COVARIANCES = {"diagonal": "diag", "full": "full"}
 STARTS = (40, 1)
 _COMPONENTS, _NOISE, _STEPS, _BATCH, _RATE, _PRINCIPAL = 8, 0.1, 2000, 256, 0.1, 5
 _SPREAD = 0.5
-_LEAST = 0.01  # No component gets below the noise: the floor of the scales decides nothing.
+_LEAST = 0.01  # A bound far below the noise, which does not affect the scales.
 # {column: its place in a line}
 _ADULT = {
     "age": 0,
@@ -48,7 +49,7 @@ _ADULT = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(types.Source):
-    """Rows of one field `x`.
+    """A source of rows with the field `x`.
 
     Attributes:
       splits: {split: [N, D] float32}.
@@ -72,10 +73,12 @@ class Arrays(types.Source):
 
 @functools.cache
 def read(name: str) -> dict[str, np.ndarray]:
-    """Return {split: [N, D]}, standardised by the training split."""
-    found = _read_digits() if name == "digits" else _read_adult()
-    mean, stddev = found["train"].mean(0), found["train"].std(0)
-    return {split: ((own - mean) / stddev).astype(np.float32) for split, own in found.items()}
+    """Return {split: numbers [N, D]}, standardised by the training split."""
+    splits = _read_digits() if name == "digits" else _read_adult()
+    mean, stddev = splits["train"].mean(0), splits["train"].std(0)
+    return {
+        split: ((numbers - mean) / stddev).astype(np.float32) for split, numbers in splits.items()
+    }
 
 
 def _read_digits() -> dict[str, np.ndarray]:
@@ -87,7 +90,7 @@ def _read_digits() -> dict[str, np.ndarray]:
     }
     mean = images["train"].mean(0)
     _, _, axes = np.linalg.svd(images["train"] - mean, full_matrices=False)
-    return {split: (own - mean) @ axes[:_PRINCIPAL].T for split, own in images.items()}
+    return {split: (pixels - mean) @ axes[:_PRINCIPAL].T for split, pixels in images.items()}
 
 
 def _all(source: tfds.Tfds, split: str) -> Iterator[Any]:
@@ -95,7 +98,7 @@ def _all(source: tfds.Tfds, split: str) -> Iterator[Any]:
 
 
 def _read_adult() -> dict[str, np.ndarray]:
-    """Return the numeric columns, those of money as logarithms."""
+    """Return the numeric columns, with logarithms of sums of money."""
     columns = [f"column_{number}" for number in range(15)]
     for name, number in _ADULT.items():
         columns[number] = name
@@ -105,27 +108,27 @@ def _read_adult() -> dict[str, np.ndarray]:
         columns=columns,
         comment="|",
     )
-    wanted = spec.Spec(features=dict.fromkeys(_ADULT, "float32"), labels={})
-    found = {}
+    fields = spec.Spec(features=dict.fromkeys(_ADULT, "float32"), labels={})
+    splits = {}
     for split in ("train", "test"):
         batch = next(
             source.records(split)
             .batch(10**6)
-            .map(lambda lines: source.decode(lines, wanted, False))
+            .map(lambda lines: source.decode(lines, fields, False))
             .as_numpy_iterator()
         )
         numbers = np.stack([batch[name] for name in _ADULT], axis=1).astype(np.float64)
         numbers[:, 3:] = np.log1p(numbers[:, 3:])
-        found[split] = numbers
-    return found
+        splits[split] = numbers
+    return splits
 
 
 def train(
     name: str, covariance: str, starts: int, seed: int, is_floor: bool = False
 ) -> dict[str, float]:
-    """Return the nats of a training row and of a held-out one by ours, and the seconds."""
+    """Return the nats of a row of each split by our mixture, and the seconds of the training."""
     splits = read(name)
-    made = experiment.Experiment(
+    settings = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Arrays(splits=splits),
             spec=spec.Spec(features={"x": ("float32", splits["train"].shape[1:])}, labels={}),
@@ -156,17 +159,17 @@ def train(
     )
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        verbs.train(made, folder)
+        verbs.train(settings, folder)
         seconds = time.perf_counter() - started
         nats = {
-            split: float(verbs.evaluate(made, folder, split, "latest")["x/average_loss"])
+            split: float(verbs.evaluate(settings, folder, split, "latest")["x/average_loss"])
             for split in splits
         }
     return {**nats, "seconds": seconds}
 
 
 def fit(name: str, covariance: str, seed: int) -> dict[str, float]:
-    """Return the same by scikit-learn."""
+    """Return the nats of a row of each split by scikit-learn, and the seconds of the fit."""
     from sklearn import mixture
 
     splits, started = read(name), time.perf_counter()
@@ -180,11 +183,14 @@ def fit(name: str, covariance: str, seed: int) -> dict[str, float]:
     )
     theirs.fit(splits["train"])
     seconds = time.perf_counter() - started
-    return {**{split: -theirs.score(own) for split, own in splits.items()}, "seconds": seconds}
+    return {
+        **{split: -theirs.score(numbers) for split, numbers in splits.items()},
+        "seconds": seconds,
+    }
 
 
 def compare(seeds: int, out: str, is_floor: bool = False) -> str:
-    """Measure what is missing, and return the table."""
+    """Measure results that are not stored yet, and return the table."""
     lines = []
     for name, covariance in itertools.product(DATA, COVARIANCES):
         results = {}
@@ -199,15 +205,15 @@ def compare(seeds: int, out: str, is_floor: bool = False) -> str:
             result = rows.kept(path, measure)
             results.setdefault(starts, []).append(result)
             print(f"{name}, {covariance}, starts {starts}, seed {seed}: {result}", flush=True)
-        for starts, own in results.items():
+        for starts, runs in results.items():
             side = f"ours, {starts} start{'s' * (starts > 1)}" if starts else "scikit-learn"
-            means = {key: statistics.mean(one[key] for one in own) for key in own[0]}
-            apart = [
-                rows.describe_difference(*([one[split] for one in of] for of in (own, results[0])))
+            means = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+            differences = [
+                rows.describe_difference(*([run[split] for run in of] for of in (runs, results[0])))
                 for split in ("train", "test")
             ]
             numbers = [f"{means[split]:.4f}" for split in ("train", "test")]
-            cells = [*numbers, *(apart if starts else ["", ""])]
+            cells = [*numbers, *(differences if starts else ["", ""])]
             lines.append([name, covariance, side, *cells, f"{means['seconds']:.0f}"])
     header = ["data", "covariance", "side", "training", "held out"]
     header += ["training, difference", "held out, difference", "seconds"]
@@ -215,11 +221,11 @@ def compare(seeds: int, out: str, is_floor: bool = False) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", default="runs/mixtures", help="where results are kept")
-    floor = "bound the scales by 0.1 in place of the noise"
+    parser.add_argument("--out", default="runs/mixtures", help="the folder of results")
+    floor = "bound the scales by 0.1, without noise"
     parser.add_argument("--floor", action="store_true", help=floor)
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)

@@ -1,19 +1,18 @@
-"""Networks of equal size side by side: every file of `gin_configs/networks` on one data set.
+"""Compares networks of equal size: every file of `gin_configs/networks` on one data set.
 
     python -m benchmarks.networks --data census_income --data_dir data/census_income --seeds 3
     python -m benchmarks.networks --data adult --data_dir data/adult --networks mmoe,ple
     python -m benchmarks.networks --data related_tasks --correlations 0,0.5,0.9,1 --seeds 3
 
-The layers of each network but its towers are made wider or narrower by one factor, until the
-network has about as many parameters as `--parameters` says; columns and heads are not counted. What
-comes to a sixth more or less at best, such as full cross layers of many inputs, stays as its file
-has it: the table shows how large it is. A run is trained as a user trains it. Its checkpoint is the
-one with the least loss on the validation split, which decides nothing else, and the table shows the
-test split: the mean over the seeds, and the mean difference to the baseline at the same seed with
-its standard error. On census records the baseline is `single_task`, and on related tasks, where the
-experts are those of the paper, the shared bottom.
+A factor scales the widths of all layers but the towers, until a network has about `--parameters`
+parameters, without columns and heads. A network that misses this number by more than a sixth, such
+as full cross layers of many inputs, keeps the widths of its file; the table shows its size. A run
+trains as for a user. The validation split only chooses the checkpoint with the least loss. The
+table shows the test split: the mean over the seeds, and the mean difference from the baseline with
+the same seed, with its standard error. On census records, the baseline is `single_task`. On related
+tasks, with the experts of the paper, it is the shared bottom.
 
-Results are kept in `--out`, so that a second call goes on, or prints the table once more. Steps are
+Results are stored in `--out`, so a second call continues, or prints the table again. Steps are
 timed on a batch of encoded columns, without reading and encoding.
 """
 
@@ -43,7 +42,7 @@ from mtl.tools.drawing import bar_charts, figures, line_charts
 tf1 = tf.compat.v1
 
 FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "networks"
-# What these columns do not fit.
+# {network that does not fit the columns of the data sets: reason}
 LEFT_OUT = {
     "shared_bottom_convnet": "takes images",
     "shared_bottom_resnet": "takes images",
@@ -57,7 +56,7 @@ LEFT_OUT = {
     "star": "needs a domain",
     "wide_and_deep": "needs columns for its wide part",
 }
-# The settings that are widths, by the class of the part; of other parts "layers" is.
+# {class of a part: its settings that are widths}; in other parts, "layers" is.
 WIDTHS = {
     "Convnet": ("filters", "layers"),
     "FTTransformer": ("dimension",),
@@ -65,7 +64,7 @@ WIDTHS = {
     "ResNet": ("filters",),
 }
 _TRIALS, _CLOSE, _FAR = 12, 0.01, 1 / 6
-# Units of a layer, unless its file has fewer: fewer learn nothing, whatever feeds them.
+# The least units of a layer, unless its file has fewer; narrower layers do not learn.
 _NARROWEST = 8
 _TIMED_STEPS, _ROUNDS = 20, 5
 
@@ -78,11 +77,11 @@ class Data:
 
     Attributes:
       gin_file: the experiment.
-      params: bindings on top of it.
-      macro: of the gin file, which says where the files are; "" where there are none.
-      metric: of every task.
-      parameters: the size of each network, but for columns and heads.
-      baseline: the network that others are compared with.
+      params: bindings after the gin file.
+      macro: the macro of the gin file for the folder of the data; "" if the data set has no files.
+      metric: the metric of every task.
+      parameters: the number of parameters of a network, without columns and heads.
+      baseline: the network for differences.
     """
 
     gin_file: str
@@ -101,7 +100,7 @@ DATA = {
             "Pipeline.train_split = 'train[:80%]'",
             "Pipeline.eval_split = 'train[80%:]'",
             "Pipeline.batch_size = 512",
-            # A checkpoint holds what is being shuffled.
+            # Each checkpoint stores the shuffle buffer.
             "Pipeline.shuffle_buffer = 5000",
             "Run.train_steps = 408",
             "Run.checkpoint_steps = 102",
@@ -114,7 +113,7 @@ DATA = {
     "census_income": Data(
         gin_file="gin_configs/experiments/census_income.gin",
         params=[
-            # The file has it for a trunk alone, which networks of experts do not have.
+            # The file sets dropout only for a trunk, which networks of experts do not have.
             "MLP.dropout = 0.3",
             "Pipeline.shuffle_buffer = 10000",
             "Run.train_steps = 936",
@@ -127,7 +126,7 @@ DATA = {
         gin_file="gin_configs/experiments/related_tasks.gin",
         params=["Run.checkpoint_steps = 750"],
         metric="rmse",
-        # 8 experts of 16 units on 256 inputs and 2 towers of 8 units, as in the paper.
+        # As in the paper: 8 experts of 16 units on 256 inputs, and 2 towers of 8 units.
         parameters=33_024,
         baseline="shared_bottom_mlp",
     ),
@@ -142,10 +141,10 @@ _RELATED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A column that hands on what is encoded.
+    """A column that passes encoded columns on.
 
     Attributes:
-      names: of the encoded columns.
+      names: the names of the encoded columns.
     """
 
     names: Sequence[str]
@@ -164,13 +163,13 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Networks on a data set; everything measured is kept in a folder.
+    """Networks on a data set, with results in a folder.
 
     Attributes:
-      name: of the data set.
-      data_dir: where its files are; "" where there are none.
-      out: where results lie.
-      parameters: the size of each network.
+      name: the data set.
+      data_dir: the folder of its files; "" if it has no files.
+      out: the folder of results.
+      parameters: the number of parameters of each network.
     """
 
     name: str
@@ -184,15 +183,15 @@ class Comparison:
         return DATA[self.name]
 
     def load(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
-        """Return the experiment that a user would run with the network's file."""
-        own = [f"{self.data.macro} = {self.data_dir!r}"] if self.data.macro else []
+        """Return the experiment of a user with the network's file."""
+        bindings = [f"{self.data.macro} = {self.data_dir!r}"] if self.data.macro else []
         if self.data.macro:
-            own.append(f"Tfds.data_dir = {os.path.join(self.out, 'datasets')!r}")
-        own += [*_ONCE, f"Run.seed = {seed}", *self.data.params]
+            bindings.append(f"Tfds.data_dir = {os.path.join(self.out, 'datasets')!r}")
+        bindings += [*_ONCE, f"Run.seed = {seed}", *self.data.params]
         if self.name == "related_tasks":
-            own += [*_RELATED[network], f"RelatedTasks.seed = {seed}"]
+            bindings += [*_RELATED[network], f"RelatedTasks.seed = {seed}"]
         files = [self.data.gin_file, str(FOLDER / f"{network}.gin")]
-        return config.load(files, [*own, *params])
+        return config.load(files, [*bindings, *params])
 
     @functools.cached_property
     def input_widths(self) -> dict[str, int]:
@@ -212,8 +211,8 @@ class Comparison:
         return rows.kept(os.path.join(self.out, self.name, "input_widths.json"), measure)
 
     def count_parameters(self, model: Any) -> int:
-        """Return how many numbers the network of a model trains."""
-        widths = self.input_widths  # Measured in eager mode, so before there is a graph.
+        """Return the number of trainable parameters of a model's network."""
+        widths = self.input_widths  # Measured in eager mode, so before the graph.
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             inputs = {name: tf.zeros([8, width]) for name, width in widths.items()}
@@ -222,7 +221,7 @@ class Comparison:
             return sum(int(np.prod(variable.shape)) for variable in tf1.trainable_variables())
 
     def fit_width(self, network: str) -> dict[str, float]:
-        """Return {"factor": of the widths, "parameters": which the network has with it}."""
+        """Return {"factor": factor of the widths, "parameters": number of parameters}."""
 
         def measure() -> dict[str, float]:
             made = self.load(network, 1)
@@ -244,7 +243,7 @@ class Comparison:
         return rows.kept(self._path(network, "width"), measure)
 
     def time_steps(self, network: str) -> float:
-        """Return the milliseconds of a training step, the median of some rounds."""
+        """Return the milliseconds of a training step, as the median of some rounds."""
 
         def measure() -> float:
             made = self.sized(network, 1)
@@ -274,21 +273,23 @@ class Comparison:
         return rows.kept(self._path(network, "ms_per_step"), measure)
 
     def sized(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
-        """Return the experiment with the network made as large as it should be."""
-        made = self.load(network, seed, params)
+        """Return the experiment with scaled widths of the network."""
+        plain = self.load(network, seed, params)
         factor = self.fit_width(network)["factor"]
-        own = scale_widths(made.model.network, factor)
-        return dataclasses.replace(made, model=dataclasses.replace(made.model, network=own))
+        scaled = scale_widths(plain.model.network, factor)
+        return dataclasses.replace(plain, model=dataclasses.replace(plain.model, network=scaled))
 
     def result_path(self, network: str, seed: int, params: Sequence[str] = ()) -> str:
-        """Return where the result of a run is kept."""
+        """Return the file of the result of a run."""
         words = "".join(f" {param.partition('.')[2].replace(' = ', ' ')}" for param in params)
         return self._path(network, f"seed {seed}{words}".replace(" ", "_"))
 
     def run(self, network: str, seed: int, params: Sequence[str] = ()) -> Result:
-        """{task: test metric of the checkpoint that is best on validation data}, or what is kept.
+        """Return the result of a run, measured or stored.
 
-        With them come "seconds" and "step", those of training and of that checkpoint.
+        Returns:
+          {task: test metric of the checkpoint that is best on validation data}, with "seconds" of
+          the training and the "step" of that checkpoint.
         """
 
         def measure() -> dict[str, float]:
@@ -298,9 +299,9 @@ class Comparison:
                 verbs.train(experiment, model_dir)
                 metrics = verbs.evaluate(experiment, model_dir, "test", "best")
             tasks = experiment.model.tasks
-            found = {task: float(metrics[f"{task}/{self.data.metric}"]) for task in tasks}
+            scores = {task: float(metrics[f"{task}/{self.data.metric}"]) for task in tasks}
             seconds = time.perf_counter() - started
-            return {**found, "seconds": seconds, "step": int(metrics["global_step"])}
+            return {**scores, "seconds": seconds, "step": int(metrics["global_step"])}
 
         return rows.kept(self.result_path(network, seed, params), measure)
 
@@ -309,18 +310,18 @@ class Comparison:
 
 
 def positive(head: Any) -> str:
-    """Return a label that is right for a binary head."""
+    """Return the positive label of a binary head."""
     return head.positive[0]
 
 
 def scale_widths(part: Any, factor: float, multiple: int = 2) -> Any:
-    """Return a network with all its widths times a factor, as multiples of `multiple`.
+    """Return a network with all widths times a factor, as multiples of `multiple`.
 
-    Where a part has heads of attention, or of FinalMLP, they divide its widths. Towers keep theirs:
-    a task that is left two units learns nothing, whatever tasks share.
+    If a part has heads of attention, or of FinalMLP, its widths are multiples of their number.
+    Towers keep their widths, as a task does not learn with a tower of two units.
     """
     if isinstance(part, (list, tuple)):
-        return [scale_widths(one, factor, multiple) for one in part]
+        return [scale_widths(item, factor, multiple) for item in part]
     if not dataclasses.is_dataclass(part):
         return part
     widths = WIDTHS.get(type(part).__name__, ("layers",))
@@ -332,8 +333,8 @@ def scale_widths(part: Any, factor: float, multiple: int = 2) -> Any:
             continue
         if field.name in widths:
             sizes = [value] if isinstance(value, int) else value
-            wanted = [max(size * factor, min(size, _NARROWEST)) for size in sizes]
-            scaled = [multiple * max(1, round(size / multiple)) for size in wanted]
+            targets = [max(size * factor, min(size, _NARROWEST)) for size in sizes]
+            scaled = [multiple * max(1, round(size / multiple)) for size in targets]
             changed[field.name] = scaled[0] if isinstance(value, int) else scaled
         elif dataclasses.is_dataclass(value) or isinstance(value, (list, tuple)):
             changed[field.name] = scale_widths(value, factor, multiple)
@@ -341,17 +342,18 @@ def scale_widths(part: Any, factor: float, multiple: int = 2) -> Any:
 
 
 def find_networks(names: Sequence[str] = ()) -> list[str]:
-    """Return the networks to compare: these, or every file but those that are left out."""
-    found = sorted(path.stem for path in FOLDER.glob("*.gin"))
+    """Return the networks to compare: `names`, or all files that are not in `LEFT_OUT`."""
+    file_names = sorted(path.stem for path in FOLDER.glob("*.gin"))
     for name in names:
-        checks.one_of("--networks", name, found)
+        checks.one_of("--networks", name, file_names)
         reason = LEFT_OUT.get(name, "")
-        checks.require(not reason, "--networks", "name what these columns fit", name, reason)
-    return list(names) or [name for name in found if name not in LEFT_OUT]
+        rule = "name networks that fit these columns"
+        checks.require(not reason, "--networks", rule, name, reason)
+    return list(names) or [name for name in file_names if name not in LEFT_OUT]
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean, and its standard error; NaN for one value."""
+    """Return the mean and its standard error, which is NaN for a single value."""
     spread = statistics.stdev(values) if len(values) > 1 else float("nan")
     return statistics.mean(values), spread / len(values) ** 0.5
 
@@ -359,15 +361,15 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def differences(
     runs: Sequence[Result], baseline: Sequence[Result], tasks: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """{task, or "mean" over the tasks: mean paired difference and its standard error}."""
+    """Return {task, or "mean" over the tasks: (mean paired difference, its standard error)}."""
     pairs = [
         [run[task] - base[task] for task in tasks] for run, base in zip(runs, baseline, strict=True)
     ]
-    found = {
-        task: mean_and_error(own)
-        for task, own in zip(tasks, np.transpose(pairs).tolist(), strict=True)
+    changes = {
+        task: mean_and_error(values)
+        for task, values in zip(tasks, np.transpose(pairs).tolist(), strict=True)
     }
-    return {**found, "mean": mean_and_error([statistics.mean(pair) for pair in pairs])}
+    return {**changes, "mean": mean_and_error([statistics.mean(pair) for pair in pairs])}
 
 
 def tasks_of(run: Result) -> list[str]:
@@ -378,7 +380,7 @@ def tasks_of(run: Result) -> list[str]:
 def table(
     results: Mapping[str, Sequence[Result]], baselines: Mapping[str, str], metric: str
 ) -> list[list[str]]:
-    """Return a header and a line for each row: metrics, and differences to the row's baseline."""
+    """Return a header, and a line for each row: metrics, and differences from its baseline."""
     tasks = tasks_of(next(iter(results.values()))[0])
     header = [""]
     for task in [*tasks, "mean"]:
@@ -399,17 +401,17 @@ def table(
 
 
 def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric: str) -> str:
-    """Draw a panel for each task and for their mean: differences with standard errors."""
+    """Draw a panel for each task and for the mean: differences with standard errors."""
     tasks = tasks_of(results[baseline][0])
-    found = {
+    changes = {
         row: differences(runs, results[baseline], tasks)
         for row, runs in results.items()
         if row != baseline
     }
-    order = sorted(found, key=lambda row: -found[row]["mean"][0])
+    order = sorted(changes, key=lambda row: -changes[row]["mean"][0])
     return draw(
         {
-            f"{task}, {metric}": {row: found[row][task] for row in order}
+            f"{task}, {metric}": {row: changes[row][task] for row in order}
             for task in [*tasks, "mean"]
         },
         f"difference to {baseline}, with standard errors",
@@ -421,7 +423,7 @@ def draw(found: Mapping[str, Mapping[str, tuple[float, float]]], what: str) -> s
     panels = []
     for title, changes in found.items():
         bars = [bar_charts.Bar(row, x, x - e, x + e) for row, (x, e) in changes.items()]
-        # One network that learns little would press all others together.
+        # With `near`, a network that learns little does not hide the others.
         typical = max(3 * np.median([abs(bar.value) for bar in bars]), 1e-9)
         near = 10.0 ** round(np.log10(typical))
         panels.append(bar_charts.draw(title, bars, what, near=near))
@@ -431,49 +433,49 @@ def draw(found: Mapping[str, Mapping[str, tuple[float, float]]], what: str) -> s
 def plot_correlations(
     results: Mapping[tuple[str, float], Sequence[Result]], baseline: str, metric: str
 ) -> str:
-    """Draw each network's difference to the baseline over the correlation, between errors."""
+    """Draw the difference of each network from the baseline over the correlation, with errors."""
     lines, behind = {}, []
     for network in dict.fromkeys(name for name, _ in results if name != baseline):
         places = sorted(place for name, place in results if name == network)
-        found = []
+        changes = []
         for place in places:
             runs = results[network, place]
             tasks = tasks_of(runs[0])
-            found.append(differences(runs, results[baseline, place], tasks)["mean"])
-        means, errors = np.array(found).T
+            changes.append(differences(runs, results[baseline, place], tasks)["mean"])
+        means, errors = np.array(changes).T
         lines[network] = list(zip(places, means, strict=True))
         behind += [list(zip(places, means + sign * errors, strict=True)) for sign in (-1, 1)]
     across, up = "correlation of the tasks' weights", f"mean {metric}, difference to {baseline}"
-    drawn = line_charts.draw("tasks that are related", lines, across, up, behind=behind)
+    figure = line_charts.draw("tasks that are related", lines, across, up, behind=behind)
     note = "Thin lines are one standard error away."
-    return figures.lay_out("Networks side by side", [drawn._replace(note=note)])
+    return figures.lay_out("Networks side by side", [figure._replace(note=note)])
 
 
 def run_all(comparison: Comparison, jobs: Sequence[tuple[str, int, Sequence[str]]]) -> list[Result]:
-    """Run what is missing, and print a line for each run with the time that is left."""
+    """Measure results that are not stored yet, and print a line of progress for each run."""
     missing = sum(not os.path.exists(comparison.result_path(*job)) for job in jobs)
     print(f"{len(jobs)} runs, {missing} of them to do", flush=True)
-    found, done, started = [], 0, time.perf_counter()
+    results, done, started = [], 0, time.perf_counter()
     for network, seed, params in jobs:
         is_new = not os.path.exists(comparison.result_path(network, seed, params))
-        found.append(comparison.run(network, seed, params))
+        results.append(comparison.run(network, seed, params))
         if is_new:
             done += 1
             left = (time.perf_counter() - started) / done * (missing - done) / 60
-            scores = ", ".join(f"{task} {found[-1][task]:.4f}" for task in tasks_of(found[-1]))
+            scores = ", ".join(f"{task} {results[-1][task]:.4f}" for task in tasks_of(results[-1]))
             what = " ".join([network, *params, f"seed {seed}"])
-            spent = f"{found[-1]['seconds']:.0f} s, best step {found[-1]['step']}"
+            spent = f"{results[-1]['seconds']:.0f} s, best step {results[-1]['step']}"
             print(f"{done}/{missing} {what}: {scores} ({spent}); {left:.0f} min left", flush=True)
-    return found
+    return results
 
 
 def compare_networks(comparison: Comparison, networks: Sequence[str], seeds: range) -> str:
     """Run the networks on census records, write the plot and return the table."""
     baseline, metric = comparison.data.baseline, comparison.data.metric
     networks = list(dict.fromkeys([baseline, *networks]))
-    for network in networks:  # Before the first run: a width that does not fit ends it all.
+    for network in networks:  # Fail before the first run if a network cannot be scaled.
         comparison.fit_width(network)
-    # A round over all networks for each seed: a run that is cut short has whole pairs.
+    # Run all networks for each seed, so that an interrupted call has whole pairs.
     jobs = [(network, seed, ()) for seed in seeds for network in networks]
     results: dict[str, list[Result]] = {network: [] for network in networks}
     for (network, *_), result in zip(jobs, run_all(comparison, jobs), strict=True):
@@ -523,25 +525,26 @@ def compare_correlations(
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command line."""
+    """Return the flags."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=DATA, default="census_income")
     parser.add_argument("--data_dir", default="", help="the folder of the data set's files")
     parser.add_argument("--networks", default="", help="names of gin files; all by default")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--correlations", default="0,0.5,0.9,1", help="of related_tasks")
-    parser.add_argument("--parameters", type=int, help="of each network")
-    parser.add_argument("--out", default="runs/networks", help="where results are kept")
+    correlations = "correlations of related_tasks"
+    parser.add_argument("--correlations", default="0,0.5,0.9,1", help=correlations)
+    parser.add_argument("--parameters", type=int, help="the parameters of each network")
+    parser.add_argument("--out", default="runs/networks", help="the folder of results")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Run what is missing, print the table and write it and the plot."""
+    """Measure results that are not stored yet, print the table, and write table and plot."""
     args = parse_arguments()
     logging.set_verbosity(logging.ERROR)
     data, out = DATA[args.data], os.path.abspath(args.out)
     if data.macro:
-        fix = "Name the folder of the data set's files."
+        fix = "Set the folder of the data set's files."
         checks.require(
             os.path.isdir(args.data_dir), "--data_dir", "be a folder", args.data_dir, fix
         )
@@ -556,10 +559,10 @@ def main() -> None:
     seeds = range(1, args.seeds + 1)
     if args.data == "related_tasks":
         correlations = [float(value) for value in args.correlations.split(",")]
-        made = compare_correlations(comparison, names or list(_RELATED), correlations, seeds)
+        lines = compare_correlations(comparison, names or list(_RELATED), correlations, seeds)
     else:
-        made = compare_networks(comparison, find_networks(names), seeds)
-    text = f"{args.data}, {args.seeds} seeds\n\n{made}\n"
+        lines = compare_networks(comparison, find_networks(names), seeds)
+    text = f"{args.data}, {args.seeds} seeds\n\n{lines}\n"
     with open(os.path.join(out, f"{args.data}.md"), "w") as file:
         file.write(text)
     print(f"\n{text}\n{os.path.join(out, args.data)}.md and .svg")

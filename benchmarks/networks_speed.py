@@ -1,16 +1,16 @@
-"""The step time of networks, beside one MLP of equal FLOPs and beside Keras.
+"""Compares the step times of networks with those of an MLP of equal FLOPs, and of Keras models.
 
-Training steps as users get them, many a session call, on 128 inputs and two binary tasks, by Adam.
-All sides take turns in one run, with the same number of threads; a ratio is taken within a round,
-and the table shows the medians and the range.
+Steps run as in training, many in a session call, on 128 inputs and two binary tasks, with Adam. All
+sides take turns in one run, with the same number of threads. A ratio compares two times of a round,
+and the table shows medians and ranges.
 
     python -m benchmarks.networks_speed --rounds 7
 
-The MLP of equal FLOPs has as many units in its first layer as all experts together, and as many in
-its second as one expert: the same products, without gates. The Keras models have the same
-equations, built from layers as one writes them (experts in a Python loop), and are trained by
-`fit`. They need tf-keras or Keras 3, whichever `tf.keras` is. The transformer reads the inputs as
-16 columns of 8.
+The first layer of the MLP of equal FLOPs has as many units as the first layers of all experts
+together, and its second layer as many as the second layer of an expert. It computes the same matrix
+products, without gates. The Keras models have the same equations, are built from common layers
+(experts in a Python loop), and are trained by `fit`. They run on tf-keras or Keras 3, whichever
+`tf.keras` is. The transformer reads the inputs as 16 columns of 8 numbers.
 """
 
 import argparse
@@ -36,12 +36,12 @@ CROSSES, DEEP = 3, (256, 128)
 
 
 class Cut:
-    """Columns that each hand on a part of the field."""
+    """Columns that each pass on a part of the field."""
 
     columns = {f"x_{index}": ("x",) for index in range(COLUMNS)}
 
     def accumulators(self):
-        """Return nothing: there is nothing to learn of the data."""
+        """Return no accumulators, since these columns need no statistics of the data."""
         return {}
 
     def __call__(self, features, fitted):
@@ -51,7 +51,7 @@ class Cut:
 
 
 def build_networks() -> dict[str, types.Network]:
-    """Return the networks to time, by name."""
+    """Return {name: network} of the networks that are timed."""
     tower, expert = networks.MLP(layers=TOWER), networks.MLP(layers=EXPERT)
     wide = networks.MLP(layers=[EXPERTS * EXPERT[0], EXPERT[1]])
     ple = networks.PLE(experts=[networks.MLP(layers=LEVEL)] * 2, tower=tower)
@@ -85,19 +85,19 @@ def build_steps(network: types.Network, batch: tuple, threads: int) -> balancing
     """Return training steps of a network with two binary heads."""
     trunk = getattr(network, "trunk", None)
     is_cut = isinstance(trunk, networks.FTTransformer)
-    made = model.MultiTaskModel(
+    mtl_model = model.MultiTaskModel(
         columns=[Cut() if is_cut else balancing_speed.Given()],
         network=network,
         heads=[heads.Binary(name=task) for task in TASKS],
         update=update.Update(optimizer=optimizers.Adam()),
     )
     return balancing_speed.Steps(
-        made, lambda: tf.data.Dataset.from_tensors(batch).cache().repeat(), threads
+        mtl_model, lambda: tf.data.Dataset.from_tensors(batch).cache().repeat(), threads
     )
 
 
 class KerasSteps:
-    """Training steps of a Keras functional model with the equations of one of ours."""
+    """Training steps of a functional Keras model with the equations of a network of `mtl`."""
 
     def __init__(self, kind: str, batch: tuple):
         keras = tf.keras
@@ -109,8 +109,8 @@ class KerasSteps:
                 hidden = dense(size, activation="relu")(hidden)
             return hidden
 
-        def mix(given, experts):
-            weights = dense(len(experts), activation="softmax", use_bias=False)(given)
+        def mix(gate_inputs, experts):
+            weights = dense(len(experts), activation="softmax", use_bias=False)(gate_inputs)
             products = [
                 keras.layers.Multiply()([weights[:, index : index + 1], expert])
                 for index, expert in enumerate(experts)
@@ -130,38 +130,39 @@ class KerasSteps:
         elif kind == "FT-Transformer":
             mixed = [_build_transformer(keras, inputs)] * len(TASKS)
         else:
-            seen = [inputs] * (len(TASKS) + 1)
+            # The inputs of the experts of each task, and last of the shared experts.
+            level_inputs = [inputs] * (len(TASKS) + 1)
             for level in range(2):
-                found = [[mlp(own, LEVEL) for _ in range(2)] for own in seen]
-                mixed = [mix(seen[t], found[t] + found[-1]) for t in range(len(TASKS))]
+                groups = [[mlp(values, LEVEL) for _ in range(2)] for values in level_inputs]
+                mixed = [mix(level_inputs[t], groups[t] + groups[-1]) for t in range(len(TASKS))]
                 if level == 0:
-                    every = [expert for own in found for expert in own]
-                    seen = [*mixed, mix(seen[-1], every)]
+                    experts = [expert for group in groups for expert in group]
+                    level_inputs = [*mixed, mix(level_inputs[-1], experts)]
         outputs = {
-            task: dense(1, activation="sigmoid", name=task)(mlp(own, TOWER))
-            for task, own in zip(TASKS, mixed, strict=True)
+            task: dense(1, activation="sigmoid", name=task)(mlp(tower_input, TOWER))
+            for task, tower_input in zip(TASKS, mixed, strict=True)
         }
         self._model = keras.Model(inputs, outputs)
         losses = dict.fromkeys(TASKS, "binary_crossentropy")
         self._model.compile(optimizer=keras.optimizers.Adam(), loss=losses)
         features, labels = batch
-        given = (features["x"], {task: value[:, np.newaxis] for task, value in labels.items()})
-        self._data = tf.data.Dataset.from_tensors(given).cache().repeat()
+        columns = {task: value[:, np.newaxis] for task, value in labels.items()}
+        self._data = tf.data.Dataset.from_tensors((features["x"], columns)).cache().repeat()
         self(2)
 
     def __call__(self, steps: int) -> float:
-        """Seconds a step, over so many."""
+        """Return the mean seconds of a step, over some steps."""
         started = time.perf_counter()
         self._model.fit(self._data, steps_per_epoch=steps, epochs=1, verbose=0)
         return (time.perf_counter() - started) / steps
 
 
 def _build_transformer(keras, inputs):
-    """Return the output of an FT-Transformer of Keras layers, [B, TOKEN]."""
+    """Return the output [B, TOKEN] of an FT-Transformer that consists of Keras layers."""
     layers = keras.layers
 
     class Tokens(layers.Layer):
-        """Cuts the inputs into columns, projects each of them, and adds the learned token."""
+        """Cuts the inputs into columns, projects each column, and puts a learned token in front."""
 
         def build(self, shape):
             width = shape[-1] // COLUMNS
@@ -170,13 +171,13 @@ def _build_transformer(keras, inputs):
             self.learned = self.add_weight(name="learned", shape=[1, 1, TOKEN])
 
         def call(self, values):
-            cut = tf.reshape(values, [-1, COLUMNS, values.shape[-1] // COLUMNS])
-            tokens = tf.einsum("bfd,fdt->bft", cut, self.kernel) + self.bias
+            columns = tf.reshape(values, [-1, COLUMNS, values.shape[-1] // COLUMNS])
+            tokens = tf.einsum("bfd,fdt->bft", columns, self.kernel) + self.bias
             learned = tf.tile(self.learned, [tf.shape(values)[0], 1, 1])
             return tf.concat([learned, tokens], axis=1)
 
     class Gate(layers.Layer):
-        """Multiplies one half of the units by the other, rectified."""
+        """Multiplies the first half of the units by the rectified second half."""
 
         def call(self, values):
             first, second = tf.split(values, 2, axis=-1)
@@ -190,40 +191,40 @@ def _build_transformer(keras, inputs):
 
     hidden = Tokens()(inputs)
     for block in range(BLOCKS):
-        given = layers.LayerNormalization(epsilon=1e-5)(hidden) if block else hidden
+        scaled = layers.LayerNormalization(epsilon=1e-5)(hidden) if block else hidden
         attention = layers.MultiHeadAttention(ATTENTION_HEADS, TOKEN // ATTENTION_HEADS)
-        hidden = layers.Add()([hidden, attention(given, given)])
-        given = layers.LayerNormalization(epsilon=1e-5)(hidden)
-        added = layers.Dense(TOKEN)(Gate()(layers.Dense(2 * HIDDEN)(given)))
-        hidden = layers.Add()([hidden, added])
+        hidden = layers.Add()([hidden, attention(scaled, scaled)])
+        scaled = layers.LayerNormalization(epsilon=1e-5)(hidden)
+        outputs = layers.Dense(TOKEN)(Gate()(layers.Dense(2 * HIDDEN)(scaled)))
+        hidden = layers.Add()([hidden, outputs])
     return layers.ReLU()(layers.LayerNormalization(epsilon=1e-5)(First()(hidden)))
 
 
 def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -> dict:
-    """Return {side: seconds a step in each round}; the sides take turns."""
+    """Return {side: seconds of a step in each round}; the sides take turns."""
     for side in sides.values():
         side(5)
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
-            found[name].append(side(steps))
-    return found
+            times[name].append(side(steps))
+    return times
 
 
-def print_table(found: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> None:
-    """Print each side's median, and the ratios of pairs within rounds."""
+def print_table(times: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> None:
+    """Print the median time of each side, and the ratios of pairs, by round."""
     print("| side | ms a step |\n| -- | -- |")
-    for name, secs in found.items():
+    for name, secs in times.items():
         print(f"| {name} | {1000 * statistics.median(secs):.2f} |")
     print("\n| ratio | median | least | most |\n| -- | -- | -- | -- |")
-    for one, other in pairs:
-        ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
+    for side, base in pairs:
+        ratios = [a / b for a, b in zip(times[side], times[base], strict=True)]
         low, high = min(ratios), max(ratios)
-        print(f"| {one} / {other} | {statistics.median(ratios):.2f} | {low:.2f} | {high:.2f} |")
+        print(f"| {side} / {base} | {statistics.median(ratios):.2f} | {low:.2f} | {high:.2f} |")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Time all networks, and print two tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=40)
@@ -245,9 +246,9 @@ def main() -> None:
     for kind in ("MMoE", "PLE", "DCN-v2", "FT-Transformer"):
         sides[f"{kind} in Keras"] = KerasSteps(kind, batch)
     print(f"TensorFlow {tf.__version__}, Keras {keras_lib.in_use()}, {args.threads} threads\n")
-    found = measure(sides, args.rounds, args.steps)
+    times = measure(sides, args.rounds, args.steps)
     print_table(
-        found,
+        times,
         [
             ("MMoE, 8 experts", "one MLP of equal FLOPs"),
             ("DSelect-k of 8 experts", "one MLP of equal FLOPs"),

@@ -1,4 +1,4 @@
-"""The experiments of `benchmarks.clip_audit`: MNIST and UCI Adult with labels that were flipped.
+"""Builds the experiments of `benchmarks.clip_audit`: MNIST and UCI Adult with flipped labels.
 
 made, is_wrong = noisy_labels.noisy(noisy_labels.DATA["mnist"], seed=1, share=0.2)
 """
@@ -23,12 +23,12 @@ class Data:
     """A task whose labels are flipped.
 
     Attributes:
-      make: the experiment of a seed.
-      field: the label.
-      task: the head's name.
-      found_at: shares of flipped labels at which scores are judged.
-      trained_at: shares at which methods are compared; () for none.
-      long: an experiment -> the one that methods are compared in.
+      make: returns the experiment of a seed.
+      field: the field of the label.
+      task: the name of the head.
+      found_at: the shares of flipped labels for the comparison of scores.
+      trained_at: the shares of flipped labels for the comparison of methods; () for none.
+      long: turns an experiment into a longer one, for the comparison of methods.
     """
 
     make: Callable[[int], experiment.Experiment]
@@ -40,7 +40,7 @@ class Data:
 
 
 def mnist(seed: int) -> experiment.Experiment:
-    """Return one hidden layer on the pixels, 10 epochs."""
+    """Return an experiment with a hidden layer on the pixels, for 10 epochs."""
     folder = rows.data_dir("mnist")
     files = {"image": "t10k-images-idx3-ubyte.gz", "digit": "t10k-labels-idx1-ubyte.gz"}
     whole = idx.Idx(files={"all": files}, data_dir=folder)
@@ -66,14 +66,15 @@ def mnist(seed: int) -> experiment.Experiment:
 
 
 def long(made: experiment.Experiment) -> experiment.Experiment:
-    """30 epochs at a constant rate."""
+    """Return the experiment with 30 epochs and a constant learning rate."""
     run = dataclasses.replace(made.run, train_steps=3 * made.run.train_steps)
-    own = update.Update(optimizer=optimizers.Adam(learning_rate=0.002))
-    return dataclasses.replace(made, run=run, model=dataclasses.replace(made.model, update=own))
+    constant = update.Update(optimizer=optimizers.Adam(learning_rate=0.002))
+    longer_model = dataclasses.replace(made.model, update=constant)
+    return dataclasses.replace(made, run=run, model=longer_model)
 
 
 def adult(seed: int) -> experiment.Experiment:
-    """Return the network of `adult_shared_bottom.gin`, for income alone."""
+    """Return the experiment of `adult_shared_bottom.gin` with `income` as its only task."""
     params = [
         f"adult_dir = {rows.data_dir('adult')!r}",
         "MultiTaskModel.heads = [@income/heads.Binary()]",
@@ -90,7 +91,7 @@ DATA = {
 
 
 def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
-    """Return the labels of the training split, in order."""
+    """Return the labels [N] of the training split, in the order of its rows."""
     batches = list(source.iterate(lambda: data.one_pass(data.train_split)))
     return np.concatenate([labels[field] for _, labels in batches])
 
@@ -98,7 +99,10 @@ def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
 def noisy(
     made: experiment.Experiment, field: str, share: float
 ) -> tuple[experiment.Experiment, np.ndarray]:
-    """Return the experiment with a share of a label flipped, and which; always the same."""
+    """Return the experiment with a share of wrong labels, and which are wrong (bools [N]).
+
+    Every call flips the same labels.
+    """
     wrong, is_wrong = relabelled.flipped(labels_of(made.data, field), share, seed=1)
     labels = {made.data.train_split: wrong}
     noise = relabelled.Relabelled(source=made.data.source, field=field, labels=labels)
@@ -106,10 +110,16 @@ def noisy(
 
 
 def without(made: experiment.Experiment, ids: np.ndarray, share: float) -> experiment.Experiment:
-    """Return the experiment without the first share of the rows of the training split."""
-    kept = np.ones(len(ids), bool)
-    kept[ids[: round(share * len(ids))]] = False
-    noise = dataclasses.replace(made.data.source, kept={made.data.train_split: kept})
+    """Return the experiment without some rows of the training split.
+
+    Args:
+      made: an experiment of `noisy`.
+      ids: the numbers [N] of all rows; the first ones are left out.
+      share: the share of rows to leave out.
+    """
+    is_kept = np.ones(len(ids), bool)
+    is_kept[ids[: round(share * len(ids))]] = False
+    noise = dataclasses.replace(made.data.source, kept={made.data.train_split: is_kept})
     return _reading(made, noise)
 
 

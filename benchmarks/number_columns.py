@@ -1,10 +1,11 @@
-"""Columns for numbers on UCI Adult: test AUC of both tasks, and the mean gain over `Numeric`.
+"""Compares columns for numbers on UCI Adult by the test AUC of two tasks, and by the mean gain.
 
     python -m benchmarks.number_columns --seeds 3
 
-All runs take `gin_configs/experiments/adult_shared_bottom.gin`, its texts as `Categorical`, and its
-five numbers by the column of the row. The last checkpoint counts, on the official test file.
-`combined.MeanGain` compares each run with the run of `Numeric` of the same seed.
+All runs train `gin_configs/experiments/adult_shared_bottom.gin`, with its texts as `Categorical`.
+Each row of the table reads the five numbers by another column. The metrics are those of the last
+checkpoint on the official test file. `combined.MeanGain` compares each run with the run of
+`Numeric` of the same seed.
 """
 
 import argparse
@@ -40,9 +41,9 @@ COLUMNS = {
 
 
 def list_columns(name: str) -> list[Any]:
-    """Return the columns of a run whose numbers take the column `name`."""
+    """Return the columns of a run that reads its numbers by the column `name`."""
     kind = COLUMNS[name]
-    # Buckets of equal frequency are the same for logarithms.
+    # Logarithms of the values would give the same buckets of equal frequency.
     money = {} if name == "Bucketized" else {"log": True}
     return [
         kind(names=list(_NUMBERS)),
@@ -52,57 +53,57 @@ def list_columns(name: str) -> list[Any]:
 
 
 def make(name: str, seed: int, steps: int, baseline: str | None) -> experiment_lib.Experiment:
-    """Return the experiment; `baseline` is the folder of a run to compare with."""
+    """Return the experiment; `baseline` is the folder of the run that its gain refers to."""
     bindings = [
         f'adult_dir = "{rows.data_dir("adult")}"',
         f"experiment.Run.seed = {seed}",
         f"experiment.Run.train_steps = {steps}",
         f"experiment.Run.checkpoint_steps = {steps}",
     ]
-    given = config.load([GIN_FILE], bindings)
+    made = config.load([GIN_FILE], bindings)
     gains = [combined.MeanGain(baselines=dict.fromkeys(_METRICS, baseline))] if baseline else []
-    model = dataclasses.replace(given.model, columns=list_columns(name), combined_metrics=gains)
-    return dataclasses.replace(given, model=model, serving=serving.Serving(check_rows=0))
+    model = dataclasses.replace(made.model, columns=list_columns(name), combined_metrics=gains)
+    return dataclasses.replace(made, model=model, serving=serving.Serving(check_rows=0))
 
 
 def measure(seed: int, steps: int) -> dict[str, dict[str, float]]:
-    """Train once with each kind of column; return {column: {metric: value}}."""
+    """Train once with each kind of column, and return {column: {metric: value}}."""
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, dict[str, float]] = {}
+        results: dict[str, dict[str, float]] = {}
         for name in COLUMNS:
-            baseline = os.path.join(folder, "Numeric") if found else None
+            baseline = os.path.join(folder, "Numeric") if results else None
             made = make(name, seed, steps, baseline)
             metrics, _ = verbs.train(made, os.path.join(folder, name))
-            found[name] = {key: float(metrics[key]) for key in _METRICS}
-            found[name]["mean_gain"] = float(metrics.get("mean_gain", 0.0))
-    return found
+            results[name] = {key: float(metrics[key]) for key in _METRICS}
+            results[name]["mean_gain"] = float(metrics.get("mean_gain", 0.0))
+    return results
 
 
 def show(results: Sequence[dict[str, dict[str, float]]]) -> str:
     """Return the table of the results of several seeds."""
     lines = []
     for name in COLUMNS:
-        aucs = [statistics.mean(one[name][metric] for one in results) for metric in _METRICS]
-        gains = [one[name]["mean_gain"] for one in results]
+        aucs = [statistics.mean(run[name][metric] for run in results) for metric in _METRICS]
+        gains = [run[name]["mean_gain"] for run in results]
         spread = f"{min(gains):+.2%} to {max(gains):+.2%}"
         lines.append([f"`{name}`", *(f"{auc:.4f}" for auc in aucs), spread])
     return rows.markdown(["column", *_METRICS, "mean gain, least to most"], lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--output", default=os.path.join("runs", "number_columns"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
     results = [
         rows.kept(
-            os.path.join(given.output, f"{given.steps} steps, seed {seed}.json"),
-            functools.partial(measure, seed, given.steps),
+            os.path.join(options.output, f"{options.steps} steps, seed {seed}.json"),
+            functools.partial(measure, seed, options.steps),
         )
-        for seed in range(1, given.seeds + 1)
+        for seed in range(1, options.seeds + 1)
     ]
     print(show(results))
 

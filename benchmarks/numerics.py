@@ -1,6 +1,7 @@
-"""What checking every op of every step costs: `Run.check_numerics`, on the digits.
+"""Measures the step time with and without `Run.check_numerics`.
 
-Both runs take turns; a step takes the least over the rounds.
+The setting checks the output of every op. Two runs on the digits take turns, and the time of a step
+is the least over the rounds.
 
     python -m benchmarks.numerics                            # a minute on two cores
 """
@@ -14,9 +15,9 @@ from benchmarks import tensorboard
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Time both runs, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="of each run in a round")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each run in a round")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
@@ -25,8 +26,8 @@ def main() -> None:
         name: functools.partial(tensorboard.make, None, check_numerics=is_on)
         for name, is_on in switches.items()
     }
-    found = tensorboard.time_steps(builds, arguments.steps, arguments.rounds, 100)
-    tensorboard.report("A step", found)
+    secs = tensorboard.time_steps(builds, arguments.steps, arguments.rounds, 100)
+    tensorboard.report("A step", secs)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Steps per second of `Experiment.train`, all hooks on, against a bare session loop.
+"""Compares the steps per second of `verbs.train`, with all hooks, and of a bare session loop.
 
-Both run the same graph on the same data: batch 64, three hidden layers, four heads, Adam. The
-bare loop is `while True: session.run(train_op)`. The two take turns of 100 steps in one process, so
-that whatever else the machine does meets both; a ratio is of two turns in a row. The table shows
-the median ratio with its 95% interval by bootstrap, and the range of the middle 80% of the ratios.
+Both loops run the same graph on the same data: batches of 64 rows, three hidden layers, four heads,
+Adam. The bare loop is `while True: session.run(train_op)`. The loops take turns of 100 steps in a
+process, so that other work of the machine slows both. A ratio compares two consecutive turns. The
+table shows the median ratio with its 95% interval by bootstrap, and the range of the middle 80% of
+the ratios.
 
     python -m benchmarks.overhead --turns 60
 """
@@ -26,7 +27,7 @@ from mtl.optimization import optimizers, update
 
 tf1 = tf.compat.v1
 
-_STEPS = 100  # Of a turn.
+_STEPS = 100  # The steps of a turn.
 TASKS = ("a", "b", "c", "d")
 SPEC = spec.Spec(features={"x": ("float32", (32,))}, labels=dict.fromkeys(TASKS, "int64"))
 
@@ -50,7 +51,7 @@ class RandomRows:
 
 
 def an_experiment(units: int, steps_per_call: int, steps: int) -> experiment.Experiment:
-    """Three hidden layers of `units`, four binary heads."""
+    """Return an experiment with three hidden layers of `units`, and four binary heads."""
     mlp = networks.MLP(layers=[units] * 3)
     return experiment.Experiment(
         data=pipeline.Pipeline(source=RandomRows(), spec=SPEC, batch_size=64, cache=True),
@@ -67,10 +68,14 @@ def an_experiment(units: int, steps_per_call: int, steps: int) -> experiment.Exp
 
 
 class Turns:
-    """Lets two threads take steps in turns; each is told how long its own turns took.
+    """Lets two threads, "bare" and "trained", take steps in turns.
+
+    Args:
+      steps: the steps of a turn.
 
     Attributes:
       secs: {side: seconds of each turn}.
+      is_over: True stops the bare loop after its turn.
     """
 
     def __init__(self, steps: int):
@@ -82,28 +87,28 @@ class Turns:
     def start(self, side: str) -> None:
         """Wait for the turn of this side."""
         self._may_go[side].acquire()
-        self._started, self._left = time.perf_counter(), self._steps
+        self._started, self._steps_left = time.perf_counter(), self._steps
 
     def count(self, side: str, steps: int = 1) -> None:
         """Count steps, and pass the turn on after enough of them."""
-        self._left -= steps
-        if self._left > 0:
+        self._steps_left -= steps
+        if self._steps_left > 0:
             return
         self.secs[side].append(time.perf_counter() - self._started)
         self.hand_over(side)
         self.start(side)
 
     def hand_over(self, side: str) -> None:
-        """Let the other side go."""
+        """Start the turn of the other side."""
         self._may_go["bare" if side == "trained" else "trained"].release()
 
 
 class Counting(tf1.train.SessionRunHook):
-    """Takes the turns of a training.
+    """Makes a training take turns with the bare loop.
 
     Args:
-      turns: of both sides.
-      step: the global step after a call; None where each call makes a step.
+      turns: the turns of both sides.
+      step: the global step after a session call; None if every call makes a single step.
     """
 
     def __init__(self, turns: Turns, step: tf.Tensor | None = None):
@@ -115,7 +120,7 @@ class Counting(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         step = (self._last or 0) + 1 if self._step is None else int(run_values.results)
-        if self._last is None:  # Graphs are optimized in the first call.
+        if self._last is None:  # The first call is slow, since it optimizes the graph.
             self._turns.start("trained")
         else:
             self._turns.count("trained", step - self._last)
@@ -124,7 +129,7 @@ class Counting(tf1.train.SessionRunHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakingTurns(types.Hook):
-    """Has a run take turns, at whose ends alone it has to see a step."""
+    """A hook that makes a run take turns, and that must see the step only at the end of a turn."""
 
     turns: Turns
     every_steps: int = _STEPS
@@ -134,7 +139,7 @@ class TakingTurns(types.Hook):
 
 
 def run_bare_loop(units: int, turns: Turns) -> None:
-    """Take steps by session calls that fetch the train op alone, until the turns are over."""
+    """Take steps by session calls that fetch only the train op, until the turns are over."""
     bare = an_experiment(units, 1, 1)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.create_global_step()
@@ -157,7 +162,7 @@ def run_bare_loop(units: int, turns: Turns) -> None:
 
 
 def train_plain(units: int, steps: int, turns: Turns) -> None:
-    """Train by `Estimator.train` as TensorFlow ships it, default hooks on."""
+    """Train by `Estimator.train` of TensorFlow with its default hooks."""
     plain = an_experiment(units, 1, steps)
     with tempfile.TemporaryDirectory() as model_dir:
         model_fn = functools.partial(
@@ -180,11 +185,11 @@ def train_whole(units: int, steps: int, turns: Turns, steps_per_call: int) -> No
 
 
 def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:
-    """Run a side beside the bare loop."""
+    """Run a side in turns with the bare loop, and return the times."""
     turns = Turns(_STEPS)
     bare = threading.Thread(target=run_bare_loop, args=[units, turns])
     bare.start()
-    # The first turn warms up; the end of a training is none of them.
+    # The first turn warms up, and the last one is not counted: it contains the end of the training.
     side(units, (num_turns + 2) * _STEPS, turns)
     turns.is_over = True
     turns.hand_over("trained")
@@ -193,13 +198,13 @@ def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:
 
 
 def describe_ratios(turns: Turns, num_turns: int) -> str:
-    """Return steps per second, and how many of those of the bare loop."""
-    both = (turns.secs["trained"], turns.secs["bare"])
-    ours, bare = (np.array(secs[1 : num_turns + 1]) for secs in both)
+    """Return a line of the steps per second of both sides, and the ratios of their speeds."""
+    sides = (turns.secs["trained"], turns.secs["bare"])
+    ours, bare = (np.array(secs[1 : num_turns + 1]) for secs in sides)
     ratios = bare / ours
     rng = np.random.default_rng(0)
-    drawn = np.median(rng.choice(ratios, [2000, len(ratios)]), axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    medians = np.median(rng.choice(ratios, [2000, len(ratios)]), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
     least, most = np.quantile(ratios, [0.1, 0.9])
     speeds = [_STEPS / np.median(secs) for secs in (ours, bare)]
     return (
@@ -209,9 +214,9 @@ def describe_ratios(turns: Turns, num_turns: int) -> str:
 
 
 def main() -> None:
-    """Print one table for each width."""
+    """Print a table for each width of the layers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=60, help="how many of each side are timed")
+    parser.add_argument("--turns", type=int, default=60, help="timed turns of each side")
     parser.add_argument("--units", type=int, nargs="+", default=[64, 512])
     options = parser.parse_args()
     sides = {

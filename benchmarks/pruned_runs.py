@@ -1,14 +1,14 @@
-"""Runs of gin files, pruned while they train: a convnet, rows of tables, and what is exported.
+"""Measures metrics and exports of runs that are pruned while they train.
 
     python -m benchmarks.pruned_runs --data digits --seeds 3
     python -m benchmarks.pruned_runs --data adult --seeds 3
     python -m benchmarks.pruned_runs --data census_income --seeds 3
     python -m benchmarks.pruned_runs --exports
 
-Of the digits all kernels of the network are cut, those of convolutions, of dense layers and of
-towers, and of the other two the rows of all tables. The table
-shows metrics of the best checkpoint. --exports trains LeNet-300-100 with single weights or whole
-units cut, and prints bytes and latency in every format; ONNX needs `pip install '.[onnx]'`.
+On the digits, pruning cuts weights in all kernels of the network: of convolutions, dense layers and
+towers. On the other two data sets it cuts rows of all embedding tables. The table shows metrics of
+the best checkpoint. --exports trains LeNet-300-100, cuts single weights or whole units, and prints
+bytes and latency of every format. The format ONNX needs `pip install '.[onnx]'`.
 """
 
 import argparse
@@ -33,9 +33,15 @@ _GIN = pathlib.Path(__file__).parent.parent / "gin_configs"
 
 
 class Data(NamedTuple):
-    """A gin file, the macro of its data, how it is pruned, what is compared, and sparsities.
+    """A data set of the benchmark.
 
-    `params` are bindings beside those of the file.
+    Attributes:
+      file: the name of a gin file of gin_configs/experiments, without its ending.
+      macro: the gin macro of the folder of the data; "" for none.
+      prune: the name of a gin file of gin_configs/sparsity, without its ending.
+      metric: the metric of the table; "" for the metrics of the digits.
+      sparsities: the lines of the table.
+      params: gin bindings beside those of the file.
     """
 
     file: str
@@ -56,54 +62,54 @@ DATA = {
         "table_rows",
         "auc",
         _ROWS,
-        # The file has one-hot inputs, and no table.
+        # Without these bindings the inputs are one-hot, and there is no table to prune.
         [f"features.{kind}.dimension = 8" for kind in ("Categorical", "Bucketized")],
     ),
 }
 _DIGITS = ("digit/accuracy", "parity/accuracy", "loops/accuracy")
-_END = 840  # Of 1,200 steps: where the last weight is cut.
+_END = 840  # The step, of 1,200, that cuts the last weight.
 
 
 def train(data: str, sparsity: float, seed: int) -> dict[str, float]:
-    """Return {metric: value} of the best checkpoint of a run, on the split that the file tests."""
-    own = DATA[data]
-    files = [str(_GIN / "experiments" / f"{own.file}.gin")]
-    params = [f"experiment.Run.seed = {seed}", "Serving.check_rows = 0", *own.params]
-    if own.macro:
-        params.append(f"{own.macro} = {rows.data_dir(data)!r}")
+    """Return {metric: value} of the best checkpoint of a run, on the evaluation split."""
+    case = DATA[data]
+    files = [str(_GIN / "experiments" / f"{case.file}.gin")]
+    params = [f"experiment.Run.seed = {seed}", "Serving.check_rows = 0", *case.params]
+    if case.macro:
+        params.append(f"{case.macro} = {rows.data_dir(data)!r}")
     steps = config.load(files, params).run.train_steps
     if sparsity:
-        files.append(str(_GIN / "sparsity" / f"{own.prune}.gin"))
+        files.append(str(_GIN / "sparsity" / f"{case.prune}.gin"))
         params += [f"Pruning.sparsity = {sparsity}", f"Cubic.end_step = {round(0.7 * steps)}"]
     with tempfile.TemporaryDirectory() as folder:
         metrics, _ = verbs.train(config.load(files, params), folder)
         if run_directory.find_latest(os.path.join(folder, "best")):
             metrics = verbs.evaluate(config.load(files, params), folder, checkpoint="best")
-    names = [name for name in metrics if own.metric and name.endswith(f"/{own.metric}")]
+    names = [name for name in metrics if case.metric and name.endswith(f"/{case.metric}")]
     return {name: float(metrics[name]) for name in names or _DIGITS}
 
 
 def compare_runs(data: str, seeds: Sequence[int], out: str) -> str:
-    """Return the table of runs, a line for each sparsity."""
+    """Return the table of runs, with a line for each sparsity."""
     lines = []
     for sparsity in DATA[data].sparsities:
-        found = [
+        results = [
             rows.kept(
                 os.path.join(out, "tables", f"{data}_{sparsity:g}_{seed}.json"),
                 functools.partial(train, data, sparsity, seed),
             )
             for seed in seeds
         ]
-        cells = [_cell([one[name] for one in found]) for name in found[0]]
+        cells = [_cell([run[name] for run in results]) for name in results[0]]
         lines.append([f"{100 * sparsity:g}%", *cells])
         print(", ".join(lines[-1]), flush=True)
-    return rows.markdown(["cut", *found[0]], lines)
+    return rows.markdown(["cut", *results[0]], lines)
 
 
 def export_cases() -> dict[str, list[pruning.Pruning]]:
-    """Return {what is cut: the part that cuts it}."""
+    """Return {description of the cut: the parts that prune}."""
     gradually = pruning_schedules.Cubic(begin_step=160, end_step=_END, every_steps=40)
-    found: dict[str, list[pruning.Pruning]] = {"nothing": []}
+    cases: dict[str, list[pruning.Pruning]] = {"nothing": []}
     for sparsity in (0.9, 0.98):
         for name, density in (
             ("ERK", densities.ErdosRenyiKernel()),
@@ -116,7 +122,7 @@ def export_cases() -> dict[str, list[pruning.Pruning]]:
                 patterns=("^network/.*/kernel$", "^head/digit/.*kernel$"),
                 cuts_heads=True,
             )
-            found[f"{100 * sparsity:g}% of the weights, {name}"] = [part]
+            cases[f"{100 * sparsity:g}% of the weights, {name}"] = [part]
     for sparsity in (0.5, 0.75):
         part = pruning.Pruning(
             sparsity=sparsity,
@@ -125,12 +131,17 @@ def export_cases() -> dict[str, list[pruning.Pruning]]:
             density=densities.Uniform(),
             criterion=criteria.Taylor(),
         )
-        found[f"{100 * sparsity:g}% of the units"] = [part]
-    return found
+        cases[f"{100 * sparsity:g}% of the units"] = [part]
+    return cases
 
 
 def compare_exports(layers: Sequence[int], batch_size: int) -> str:
-    """Return the table of formats of each case: a network of these layers, so many rows at once."""
+    """Return the table of all export formats of each case.
+
+    Args:
+      layers: the units of each layer of the network.
+      batch_size: the rows of the larger request that is timed.
+    """
     lines = []
     for name, parts in export_cases().items():
         with tempfile.TemporaryDirectory() as folder:
@@ -140,10 +151,10 @@ def compare_exports(layers: Sequence[int], batch_size: int) -> str:
             lines.append([name, f"test accuracy {100 * metrics['digit/accuracy']:.1f}%"])
             print(", ".join(lines[-1]), flush=True)
             made = dataclasses.replace(made, serving=serving.Serving(warm_up_rows=batch_size))
-            for one in export_comparison.compare_formats(made, folder, path):
-                times = ", ".join(f"{own:.3f}" for own in one.milliseconds.values())
-                told = [f"{one.size:,}", f"{one.gzipped:,}", times]
-                lines.append(["", one.name, *([one.problem] if one.problem else told)])
+            for form in export_comparison.compare_formats(made, folder, path):
+                times = ", ".join(f"{millis:.3f}" for millis in form.milliseconds.values())
+                cells = [f"{form.size:,}", f"{form.gzipped:,}", times]
+                lines.append(["", form.name, *([form.problem] if form.problem else cells)])
                 print("  ".join(lines[-1]), flush=True)
     header = ["cut", "format", "bytes", "gzipped", f"ms for 1 and {batch_size} rows"]
     return rows.markdown(header, [[*line, *[""] * (len(header) - len(line))] for line in lines])
@@ -155,14 +166,14 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="digits", help=f"one of {', '.join(DATA)}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--exports", action="store_true", help="compare exports of LeNet instead")
-    parser.add_argument("--layers", default="300,100", help="of --exports")
-    parser.add_argument("--rows", type=int, default=32, help="of the larger request of --exports")
-    parser.add_argument("--out", default="runs/pruned_runs", help="where results are kept")
+    parser.add_argument("--layers", default="300,100", help="units of the layers for --exports")
+    parser.add_argument("--rows", type=int, default=32, help="rows of a request for --exports")
+    parser.add_argument("--out", default="runs/pruned_runs", help="the folder of results")
     args = parser.parse_args()
     checks.one_of("--data", args.data, DATA)
     checks.at_least("--seeds", args.seeds, 1)

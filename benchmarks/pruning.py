@@ -1,17 +1,18 @@
-"""Ways to prune LeNet-300-100 on the digits at hand: accuracy at 90, 95, 98 and 99% sparsity.
+"""Compares ways to prune LeNet-300-100 by their accuracy at 90, 95, 98 and 99% sparsity.
 
     python -m benchmarks.pruning --seeds 3
     python -m benchmarks.pruning --units --seeds 3
     python -m benchmarks.pruning --tasks --seeds 3
     python -m benchmarks.pruning --cost
 
-8,000 of the 10,000 test digits of MNIST, drawn at random, train and 2,000 test, for 15 epochs of
-SGD with a momentum of 0.9, a rate of 0.1 on a cosine, batches of 100 and an L2 penalty of 1e-4. The
-sparsity is over all three layers, that of the head among them. Gradual ways cut from step 160 to
-70% of the run, every 40 steps. `--units` cuts whole units after 10 epochs, and trains networks of
-that size from scratch beside them. `--tasks` prunes a trunk of 200 and 100 units for two tasks: the
-digit of one image, and the slant of another beside it, both of half the height and width. `--cost`
-prints what masks cost a step, and what a change costs.
+The data are the 10,000 test digits of MNIST: 8,000 random rows to train, the others to test.
+Training takes 15 epochs of SGD with a momentum of 0.9, a rate of 0.1 with cosine decay, batches of
+100 and an L2 penalty of 1e-4. The sparsity is the share of zeros in all three layers, including the
+layer of the head. Gradual ways cut every 40 steps, from step 160 to 70% of the run. `--units` cuts
+whole units after 10 epochs, and compares with networks of the smaller size that train from scratch.
+`--tasks` prunes a trunk of 200 and 100 units for two tasks: the digit of an image, and the slant of
+another image. The inputs are these two images side by side, at half their height and width.
+`--cost` prints the time of a step with masks, and of a step that changes them.
 """
 
 import argparse
@@ -104,13 +105,13 @@ TASK_WAYS: Mapping[str, dict[str, Any]] = {
 
 @functools.cache
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the 10,000 images, [N, 784] in [0, 1], and their digits, int64 [N]."""
+    """Return the 10,000 images [N, 784] in [0, 1], and their digits [N]."""
     folder = pathlib.Path(rows.data_dir("mnist"))
     images, digits = (
         np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8, offset=offset)
         for name, offset in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
     )
-    # The first half of the file was written by other people than the second one.
+    # Different people wrote the digits of the first and of the second half of the file.
     order = np.random.default_rng(0).permutation(len(digits))
     images = images.reshape([-1, 784]).astype(np.float32) / 255
     return images[order], digits[order].astype(np.int64)
@@ -119,7 +120,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 def a_model(
     parts: Sequence[pruning.Pruning], layers: Sequence[int] = LAYERS
 ) -> model.MultiTaskModel:
-    """Return a network of this size, by default LeNet-300-100, with these parts."""
+    """Return a model with these layers, by default LeNet-300-100, and these pruning parts."""
     rate = schedules.Cosine(value=0.1, decay_steps=_STEPS)
     penalty = regularization.Regularization(l2=dict.fromkeys(_KERNELS, 1e-4))
     sgd = optimizers.Momentum(learning_rate=rate, momentum=0.9)
@@ -135,7 +136,7 @@ def a_model(
 def train(
     parts: Sequence[pruning.Pruning], seed: int, layers: Sequence[int] = LAYERS
 ) -> dict[str, float]:
-    """Train; return the test accuracy in percent, and the share of weights that are 0."""
+    """Train, and return the test accuracy in percent, and the share of weights that are 0."""
     images, digits = read_digits()
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(_TRAIN) for _ in range(_EPOCHS)])
@@ -164,7 +165,16 @@ def train(
 
 
 def score(values: Mapping[str, np.ndarray], x: np.ndarray, digits: np.ndarray) -> dict[str, float]:
-    """Return accuracy and sparsity by NumPy, of the values of all variables."""
+    """Compute accuracy and sparsity by NumPy.
+
+    Args:
+      values: {variable: its values}.
+      x: the images, [N, 784].
+      digits: the labels, [N].
+
+    Returns:
+      {"accuracy": percent, "sparsity": the share of weights that are 0}.
+    """
     zeros = total = 0
     for layer in ("network/trunk/hidden_0", "network/trunk/hidden_1", "head/digit/logits"):
         kernel = values[f"{layer}/kernel"]
@@ -175,12 +185,12 @@ def score(values: Mapping[str, np.ndarray], x: np.ndarray, digits: np.ndarray) -
 
 
 def prune(way: str, sparsity: float) -> list[pruning.Pruning]:
-    """Return the parts of a way; none for 0."""
+    """Return the pruning parts of a way; no parts for a sparsity of 0."""
     return [pruning.Pruning(sparsity=sparsity, **_ALL, **WAYS[way])] if sparsity else []
 
 
 def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
-    """Train what is missing, and return the table of test accuracies."""
+    """Measure results that are not stored yet, and return the table of test accuracies."""
 
     def run(way: str, sparsity: float, seed: int) -> dict[str, float]:
         path = os.path.join(out, way.replace(" ", "_"), f"{sparsity:g}_seed_{seed}.json")
@@ -191,10 +201,10 @@ def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
     for way in ways:
         line = [way]
         for sparsity in SPARSITIES:
-            found = [run(way, sparsity, seed) for seed in seeds]
-            off = max(abs(one["sparsity"] - sparsity) for one in found)
-            checks.require(off < 1e-3, way, f"reach a sparsity of {sparsity}", found)
-            line.append(cell([one["accuracy"] for one in found]))
+            results = [run(way, sparsity, seed) for seed in seeds]
+            error = max(abs(result["sparsity"] - sparsity) for result in results)
+            checks.require(error < 1e-3, way, f"reach a sparsity of {sparsity}", results)
+            line.append(cell([result["accuracy"] for result in results]))
         lines.append(line)
         print(f"{way}: {', '.join(line[1:])} ({time.perf_counter() - started:.0f} s)", flush=True)
     header = ["test accuracy, %", *(f"{100 * sparsity:g}%" for sparsity in SPARSITIES)]
@@ -202,7 +212,7 @@ def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
 
 
 def compare_units(seeds: Sequence[int], out: str) -> str:
-    """Train what is missing, and return the table of networks that keep a share of their units."""
+    """Measure results that are not stored yet, and return the table of smaller networks."""
     ways: dict[str, Any] = {
         "units at random": criteria.Random(),
         "units of the smallest weights": criteria.Magnitude(),
@@ -211,35 +221,35 @@ def compare_units(seeds: Sequence[int], out: str) -> str:
     schedule = pruning_schedules.OneShot(step=_STEPS * 10 // _EPOCHS)
     common = {"granularity": granularity.Units(), "density": densities.Uniform()}
     lines = [[way] for way in (*ways, "a network of this size from scratch")]
-    for kept in KEPT:
+    for share in KEPT:
         for line in lines:
-            parts, layers = [], [round(kept * size) for size in LAYERS]
+            parts, layers = [], [round(share * size) for size in LAYERS]
             if line[0] in ways:
-                settings = {"sparsity": 1 - kept, "criterion": ways[line[0]], **common}
+                settings = {"sparsity": 1 - share, "criterion": ways[line[0]], **common}
                 parts, layers = [pruning.Pruning(schedule=schedule, **settings)], LAYERS
-            found = []
+            accuracies = []
             for seed in seeds:
-                path = os.path.join(out, line[0].replace(" ", "_"), f"{kept:g}_seed_{seed}.json")
-                one = rows.kept(path, functools.partial(train, parts, seed, layers))
-                found.append(one["accuracy"])
-            line.append(cell(found))
-            print(f"{line[0]}, {kept:.1%}: {line[-1]}", flush=True)
-    header = ["test accuracy, %, of units kept", *(f"{kept:.1%}" for kept in KEPT)]
+                path = os.path.join(out, line[0].replace(" ", "_"), f"{share:g}_seed_{seed}.json")
+                result = rows.kept(path, functools.partial(train, parts, seed, layers))
+                accuracies.append(result["accuracy"])
+            line.append(cell(accuracies))
+            print(f"{line[0]}, {share:.1%}: {line[-1]}", flush=True)
+    header = ["test accuracy, %, by the share of units", *(f"{share:.1%}" for share in KEPT)]
     return rows.markdown(header, lines)
 
 
 @functools.cache
 def read_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pairs of images [N, 392], the digit of the first, and the slant of the second [N].
+    """Return pairs of images [N, 392], digits [N] of the first and slants [N] of the second image.
 
-    The slant is the covariance of row and column by the variance of the row, standardised.
+    A slant is the covariance of row and column divided by the variance of the row, standardised.
     """
     images, digits = read_digits()
     small = images.reshape([-1, 14, 2, 14, 2]).mean(axis=(2, 4))
     other = small[np.random.default_rng(1).permutation(len(small))]
     mass = other / other.sum(axis=(1, 2), keepdims=True)
     row, column = np.mgrid[:14, :14].astype(float)
-    mean_row, mean_column = ((mass * own).sum(axis=(1, 2)) for own in (row, column))
+    mean_row, mean_column = ((mass * place).sum(axis=(1, 2)) for place in (row, column))
     variance = (mass * row**2).sum(axis=(1, 2)) - mean_row**2
     slant = ((mass * row * column).sum(axis=(1, 2)) - mean_row * mean_column) / variance
     slant = (slant - slant[:_TRAIN].mean()) / slant[:_TRAIN].std()
@@ -248,7 +258,7 @@ def read_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]:
-    """Train two tasks; return accuracy in percent, R2, and the overlap of the tasks' choices."""
+    """Train two tasks, and return the accuracy in percent, R2, and the overlap of their masks."""
     x, digits, slant = read_pairs()
     order = np.random.default_rng(seed).integers(0, _TRAIN, [_TASK_STEPS, _BATCH])
     rate = schedules.Cosine(value=1e-3, decay_steps=_TASK_STEPS)
@@ -262,11 +272,11 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(seed)
         tf1.train.create_global_step()
-        rows_of = [tf.constant(own[:_TRAIN]) for own in (x, digits, slant)]
+        columns = [tf.constant(values[:_TRAIN]) for values in (x, digits, slant)]
 
         def take(index: tf.Tensor) -> Any:
-            own = [tf.gather(values, index) for values in rows_of]
-            return {"x": own[0]}, {"digit": own[1], "slant": own[2]}
+            pairs, batch_digits, slants = (tf.gather(values, index) for values in columns)
+            return {"x": pairs}, {"digit": batch_digits, "slant": slants}
 
         batches = tf.data.Dataset.from_tensor_slices(order).map(take).prefetch(2)
         iterator = tf1.data.make_initializable_iterator(batches)
@@ -283,52 +293,51 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
     for kernel in _SHARED:
         layer = kernel.removesuffix("/kernel")
         x = np.maximum(x @ values[kernel] + values[f"{layer}/bias"], 0)
-    logits, price = (
+    logits, prediction = (
         x @ values[f"head/{task}/logits/kernel"] + values[f"head/{task}/logits/bias"]
         for task in ("digit", "slant")
     )
     overlap = values.get("pruning/overlap_0", np.array([np.nan]))
     return {
         "accuracy": 100 * float((logits.argmax(1) == digits).mean()),
-        "r2": 1 - float(np.square(price[:, 0] - slant).mean() / slant.var()),
+        "r2": 1 - float(np.square(prediction[:, 0] - slant).mean() / slant.var()),
         "overlap": float(overlap.mean()),
     }
 
 
 def compare_tasks(seeds: Sequence[int], out: str) -> str:
-    """Return the table of two tasks: accuracy of the first, R2 of the second, and overlap."""
+    """Return the table of accuracy of the first task, R2 of the second, and overlap of masks."""
 
     def run(way: str, sparsity: float) -> str:
         settings = TASK_WAYS.get(way)
         parts = [pruning.Pruning(sparsity=sparsity, **settings)] if settings else []
-        found = []
+        results = []
         for seed in seeds:
             path = os.path.join(out, "tasks", f"{way}_{sparsity:g}_{seed}.json")
-            found.append(rows.kept(path, functools.partial(train_tasks, parts, seed)))
-        error = statistics.stdev(one["r2"] for one in found) / len(found) ** 0.5
-        told = cell([one["accuracy"] for one in found])
-        told += f"; {statistics.mean(one['r2'] for one in found):.3f} ± {error:.3f}"
-        overlap = statistics.mean(one["overlap"] for one in found)
-        told += "" if np.isnan(overlap) else f"; {overlap:.2f}"
-        print(f"{way}, {sparsity:.0%}: {told}", flush=True)
-        return told
+            results.append(rows.kept(path, functools.partial(train_tasks, parts, seed)))
+        text = cell([result["accuracy"] for result in results])
+        text += f"; {cell([result['r2'] for result in results], digits=3)}"
+        overlap = statistics.mean(result["overlap"] for result in results)
+        text += "" if np.isnan(overlap) else f"; {overlap:.2f}"
+        print(f"{way}, {sparsity:.0%}: {text}", flush=True)
+        return text
 
     dense = run("dense", 0)
     lines = [[way, *(run(way, sparsity) for sparsity in SPARSITIES[:3])] for way in TASK_WAYS]
-    header = ["accuracy, %; R2; overlap", *(f"{100 * own:g}%" for own in SPARSITIES[:3])]
+    header = ["accuracy, %; R2; overlap", *(f"{100 * share:g}%" for share in SPARSITIES[:3])]
     return f"dense {dense}\n\n{rows.markdown(header, lines)}"
 
 
-def cell(values: Sequence[float]) -> str:
-    """Return the mean, with its standard error where there is one."""
-    mean = f"{statistics.mean(values):.1f}"
+def cell(values: Sequence[float], digits: int = 1) -> str:
+    """Return the mean, with its standard error if there are several values."""
+    mean = f"{statistics.mean(values):.{digits}f}"
     if len(values) == 1:
         return mean
-    return f"{mean} ± {statistics.stdev(values) / len(values) ** 0.5:.1f}"
+    return f"{mean} ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}"
 
 
 def measure_cost(rounds: int) -> str:
-    """Return the time of a step with masks, and of one that changes them, beside a plain one."""
+    """Return the table of step times without masks, with masks, and with changes of masks."""
     never = pruning_schedules.OneShot(step=1 << 40)
     always = pruning_schedules.Cubic(end_step=1 << 40, every_steps=1)
     cases = {
@@ -342,34 +351,34 @@ def measure_cost(rounds: int) -> str:
         "masks that change, global": [{"schedule": always, "density": densities.Global()}],
     }
     images, digits = read_digits()
-    one = ({"x": images[:_BATCH]}, {"digit": digits[:_BATCH]})
+    batch = ({"x": images[:_BATCH]}, {"digit": digits[:_BATCH]})
     steps = {
         name: balancing_speed.Steps(
-            a_model([pruning.Pruning(sparsity=0.9, **_ALL, **own) for own in parts]),
-            lambda: tf.data.Dataset.from_tensors(one).cache().repeat(),
+            a_model([pruning.Pruning(sparsity=0.9, **_ALL, **settings) for settings in parts]),
+            lambda: tf.data.Dataset.from_tensors(batch).cache().repeat(),
         )
         for name, parts in cases.items()
     }
     times = rows.take_turns(steps, rounds, lambda name: 10 if "change" in name else 200)
     lines = []
-    for name, own in times.items():
-        ratios = sorted(a / b for a, b in zip(own, times["none"], strict=True))
+    for name, secs in times.items():
+        ratios = sorted(a / b for a, b in zip(secs, times["none"], strict=True))
         median = statistics.median(ratios)
-        lines.append([name, f"{1000 * statistics.median(own):.2f}", f"{median:.2f}"])
+        lines.append([name, f"{1000 * statistics.median(secs):.2f}", f"{median:.2f}"])
         lines[-1].append(f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
     return rows.markdown(["", "ms a step", "ratio to none", "range"], lines)
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", default="", help="comma-separated; all by default")
-    parser.add_argument("--out", default="runs/pruning", help="where results are kept")
+    parser.add_argument("--out", default="runs/pruning", help="the folder of results")
     parser.add_argument("--units", action="store_true", help="cut whole units instead")
     parser.add_argument("--tasks", action="store_true", help="prune for two tasks instead")
     parser.add_argument("--cost", action="store_true", help="time steps instead")
-    parser.add_argument("--rounds", type=int, default=9, help="of --cost")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of --cost")
     args = parser.parse_args()
     ways = [way for way in args.ways.split(",") if way] or list(WAYS)
     for way in ways:

@@ -1,15 +1,16 @@
-"""Ranking on made-up data: losses within queries, two towers and their negatives, memory.
+"""Measures ranking on simulated data: losses within queries, negatives of two towers, and memory.
 
     python -m benchmarks.ranking losses --seeds 3
     python -m benchmarks.ranking towers --seeds 3
     python -m benchmarks.ranking memory --rows 1000000
 
-`losses` trains the recipe of `docs/ranking.md` with each loss, and with a pointwise one of squared
-errors on the same batches; the table shows NDCG of the test queries at the last step. `towers`
-trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests 10,000: with and
-without log Q, counted or streamed, and with items drawn as negatives. Differences to the first row
-are paired by seed, with their standard errors. `memory` evaluates a head that ranks on random rows:
-what the process takes at most beyond what it took before the first row, and the seconds.
+`losses` trains the recipe of `docs/ranking.md` with each ranking loss, and with squared errors of
+single rows on the same batches. Its table shows the NDCG of the test queries at the last step.
+`towers` trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests them on
+10,000. It compares runs without log Q, with counted or streamed log Q, and with random items as
+negatives. Differences to the first row are paired by seed, with their standard errors. `memory`
+evaluates a ranking head on random rows. Its table shows seconds, and by how much the peak memory of
+the process grows from the first row on.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def _train(
 
 
 def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
-    """Return the metrics of the test split, {name: value}."""
+    """Train with a loss, and return the metrics of the test split, {name: value}."""
     page = (_ROOT / "docs" / "ranking.md").read_text()
     code, gin = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "gin"))
     with tempfile.TemporaryDirectory() as name:
@@ -95,28 +96,36 @@ def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
         predicted = "grade/value" if loss == POINTWISE else "grade/score"
         scores = np.array([row[predicted] for row in verbs.predict(made, run, "test")])
         with open(files["test"]) as file:
-            given = list(csv.DictReader(file))
-    queries = np.array([row["query"] for row in given])
-    grades = np.array([float(row["grade"]) for row in given])
-    cuts = {"ndcg": len(given), "ndcg_at_5": 5, "ndcg_at_1": 1}
+            table = list(csv.DictReader(file))
+    queries = np.array([row["query"] for row in table])
+    grades = np.array([float(row["grade"]) for row in table])
+    cuts = {"ndcg": len(table), "ndcg_at_5": 5, "ndcg_at_1": 1}
     return {name: compute_ndcg(queries, scores, grades, k) for name, k in cuts.items()}
 
 
 def compute_ndcg(keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, k: int) -> float:
-    """Return the mean NDCG at k of the groups with a label above 0, with exponential gains."""
-    found = []
+    """Return the mean NDCG at k of all groups with a label above 0, with exponential gains.
+
+    Args:
+      keys: the group of each row, [N].
+      scores: the predicted scores, [N]; higher ranks first.
+      labels: the relevance of each row, [N].
+      k: the number of places that count.
+    """
+    ratios = []
     for key in np.unique(keys):
-        own = keys == key
-        gains = 2 ** labels[own] - 1
+        is_in_group = keys == key
+        gains = 2 ** labels[is_in_group] - 1
         discounts = np.where(np.arange(len(gains)) < k, 1 / np.log2(2 + np.arange(len(gains))), 0)
         if gains.any():
             best = (np.sort(gains)[::-1] * discounts).sum()
-            found.append((gains[np.argsort(-scores[own])] * discounts).sum() / best)
-    return float(np.mean(found))
+            order = np.argsort(-scores[is_in_group])
+            ratios.append((gains[order] * discounts).sum() / best)
+    return float(np.mean(ratios))
 
 
 def train_towers(name: str, seed: int, steps: int) -> dict[str, float]:
-    """Return the metrics of the test split, {name: value}."""
+    """Train two towers, and return the metrics of the test split, {name: value}."""
     with tempfile.TemporaryDirectory() as folder:
         files = [_TOWERS, _DRAWN_ITEMS] if "drawn" in name else [_TOWERS]
         made = _train(files, [*TOWERS[name], _ROWS], seed, steps, folder)
@@ -132,43 +141,51 @@ def compare(
     steps: int,
     out: str,
 ) -> str:
-    """Train what is missing, and return the table; differences are to the first of `kinds`."""
+    """Measure results that are not stored yet, and return the table.
+
+    Args:
+      kinds: {row of the table: gin bindings}; differences refer to the first row.
+      train: returns the metrics of a row, a seed and a number of steps.
+      seeds: the seeds of the runs.
+      steps: the steps of a run.
+      out: the folder of results.
+    """
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, kinds):
         path = os.path.join(out, f"{name.replace(' ', '_')}_{steps}_{seed}.json")
-        found = rows.kept(path, functools.partial(train, name, seed, steps))
-        results.setdefault(name, []).append(found)
-        print(name, seed, {metric: round(value, 4) for metric, value in found.items()}, flush=True)
+        result = rows.kept(path, functools.partial(train, name, seed, steps))
+        results.setdefault(name, []).append(result)
+        print(name, seed, {metric: round(value, 4) for metric, value in result.items()}, flush=True)
     first = next(iter(kinds))
     metrics = list(results[first][0])
     lines = []
     for name, runs in results.items():
         line = [name]
         for metric in metrics:
-            own, baseline = ([run[metric] for run in of] for of in (runs, results[first]))
-            apart = "" if name == first else rows.describe_difference(own, baseline)
-            line += [f"{statistics.mean(own):.4f}", apart]
+            values, baseline = ([run[metric] for run in r] for r in (runs, results[first]))
+            difference = "" if name == first else rows.describe_difference(values, baseline)
+            line += [f"{statistics.mean(values):.4f}", difference]
         lines.append(line)
     header = ["", *itertools.chain(*((metric, "difference") for metric in metrics))]
     return rows.markdown(header, lines)
 
 
 def measure_memory(count: int, group_rows: int, batch_size: int = 4096) -> str:
-    """Return the table of the memory and the time that the metrics of a head take."""
+    """Return the table of memory and time of the metrics of a ranking head."""
     random = np.random.default_rng(0)
     head = heads.Ranking(name="y", group="query", loss_type="softmax")
     with tf.Graph().as_default(), tf1.Session() as session:
         scores = tf1.placeholder(tf.float32, [None, 1])
         labels = {name: tf1.placeholder(tf.int64, [None]) for name in ("y", "query")}
         metrics = head.metrics(scores, labels)
-        update = [each for _, each in metrics.values()]
+        update = [update_op for _, update_op in metrics.values()]
         values = [value for value, _ in metrics.values()]
 
         def add(first: int) -> None:
             size = min(batch_size, count - first)
             keys = (first + np.arange(size)) // group_rows
-            given = {labels["y"]: random.integers(0, 3, size), labels["query"]: keys}
-            session.run(update, {scores: random.normal(size=(size, 1)), **given})
+            label_feed = {labels["y"]: random.integers(0, 3, size), labels["query"]: keys}
+            session.run(update, {scores: random.normal(size=(size, 1)), **label_feed})
 
         session.run(tf1.local_variables_initializer())
         add(0)
@@ -177,10 +194,10 @@ def measure_memory(count: int, group_rows: int, batch_size: int = 4096) -> str:
         before, started = _peak(), time.perf_counter()
         for first in range(0, count, batch_size):
             add(first)
-        added = time.perf_counter()
+        batches_end = time.perf_counter()
         session.run(values)
-        seconds = (added - started, time.perf_counter() - added)
-    line = [str(count), f"{_peak() - before:.0f}", *(f"{taken:.1f}" for taken in seconds)]
+        durations = (batches_end - started, time.perf_counter() - batches_end)
+    line = [str(count), f"{_peak() - before:.0f}", *(f"{secs:.1f}" for secs in durations)]
     return rows.markdown(["rows", "MB more", "s of batches", "s of the metrics"], [line])
 
 
@@ -189,14 +206,14 @@ def _peak() -> float:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["losses", "towers", "memory"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300, help="of a training")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of memory")
-    parser.add_argument("--group_rows", type=int, default=20, help="of each group, of memory")
-    parser.add_argument("--out", default="runs/ranking", help="where results are kept")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a training")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows for `memory`")
+    parser.add_argument("--group_rows", type=int, default=20, help="rows of a group for `memory`")
+    parser.add_argument("--out", default="runs/ranking", help="the folder of results")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     checks.at_least("--seeds", args.seeds, 1)

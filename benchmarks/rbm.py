@@ -1,17 +1,18 @@
-"""Restricted Boltzmann machines of digits: exact log-likelihoods of held-out rows.
+"""Measures exact log-likelihoods of restricted Boltzmann machines on held-out digits.
 
     python -m benchmarks.rbm --seeds 3
     python -m benchmarks.rbm --labels 100
 
-The images are those that come along, 1,437 to train on and 360 held out; a pixel is on from 8 of
-16. With 12 hidden units the likelihood is exact: Z is a sum over 4,096 states. Ours is
-`networks.RBM` as `launch.train` trains it, with persistent chains and with CD-1. Theirs is
-scikit-learn's BernoulliRBM, which has persistent chains too, with the better of two learning rates
-on held-out rows. More is better, in nats of a row. AUC tells how well the likelihood separates
-held-out rows from rows of pixels that are drawn one by one, each from another held-out image.
+The images are the digits of this repository, 1,437 to train on and 360 held out. A pixel counts as
+on from a value of 8 of 16. With 12 hidden units the likelihood is exact, since the partition
+function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with persistent
+chains and with CD-1. scikit-learn's BernoulliRBM, which has persistent chains too, trains with two
+learning rates, and the better on held-out rows counts. The log-likelihood is in nats per row, and
+more is better. AUC measures how well the likelihood separates held-out rows from rows whose pixels
+are drawn independently, each from a random held-out image.
 
-With `--labels` a classifier of that many labelled images starts from the hidden layer of an RBM of
-128 units, which has seen all training images, or from random values.
+`--labels` compares classifiers of that number of labelled images. They start from random values, or
+from the hidden layer of an RBM of 128 units that was trained on all training images.
 """
 
 import argparse
@@ -47,17 +48,17 @@ from mtl.optimization import optimizers, schedules, update
 
 UNITS = 12
 _STEPS, _BATCH, _RATE, _CHAINS, _WIDTH = 10000, 100, 0.01, 500, 128
-# {how: chains, Gibbs steps}
+# {row of the table: (chains, Gibbs steps)}
 _OURS = {"ours, persistent chains": (_CHAINS, 1), "ours, CD-1": (0, 1)}
 _INDEPENDENT, _THEIRS = "independent pixels", "scikit-learn"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(types.Source):
-    """Rows of one field `x`, and of the label `digit`.
+    """Rows of a field `x` and a label `digit`.
 
     Attributes:
-      splits: {split: {field: [N, ...]}}.
+      splits: {split: {field: values [N, ...]}}.
     """
 
     splits: Any = dataclasses.field(repr=False)
@@ -67,7 +68,7 @@ class Arrays(types.Source):
         return tf.data.Dataset.from_tensor_slices(self.splits[split])
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, tf.Tensor]:
-        """Decode a batch."""
+        """Return the fields of a batch."""
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -82,13 +83,13 @@ class Arrays(types.Source):
 def read_fields() -> dict[str, dict[str, np.ndarray]]:
     """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
     source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits")
-    found = {}
+    splits = {}
     for split in ("train", "test"):
         records = list(source.records(split).as_numpy_iterator())
         images = np.stack([row["image"].ravel() for row in records])
         digits = np.array([row["digit"] for row in records], np.int64)
-        found[split] = {"x": (images >= 8).astype(np.float32), "digit": digits}
-    return found
+        splits[split] = {"x": (images >= 8).astype(np.float32), "digit": digits}
+    return splits
 
 
 def read() -> dict[str, np.ndarray]:
@@ -99,13 +100,16 @@ def read() -> dict[str, np.ndarray]:
 def compute_log_likelihoods(
     values: np.ndarray, kernel: np.ndarray, hidden_bias: np.ndarray, visible_bias: np.ndarray
 ) -> np.ndarray:
-    """Return the log-likelihoods of rows, [N, D] of 0 and 1 -> [N], by all states of hidden units.
+    """Compute exact log-likelihoods of rows, by a sum over all states of the hidden units.
 
     Args:
-      values: the rows.
-      kernel: [D, H].
-      hidden_bias: [H].
-      visible_bias: [D].
+      values: the rows, [N, D] of 0 and 1.
+      kernel: the weights, [D, H].
+      hidden_bias: the biases of the hidden units, [H].
+      visible_bias: the biases of the visible units, [D].
+
+    Returns:
+      The log-likelihoods in nats, [N].
     """
     numbers = np.arange(2 ** len(hidden_bias))
     states = (numbers[:, np.newaxis] >> np.arange(len(hidden_bias)) & 1).astype(np.float64)
@@ -116,34 +120,38 @@ def compute_log_likelihoods(
 
 
 def measure_independent() -> dict[str, float]:
-    """Return the nats of a row of each split where every pixel is on by its share, smoothed."""
+    """Measure independent pixels: each is on with its smoothed share of the training rows."""
     splits, started = read(), time.perf_counter()
     share = (splits["train"].sum(0) + 1) / (len(splits["train"]) + 2)
     seconds = time.perf_counter() - started
-    found = _measure(lambda own: own @ np.log(share) + (1 - own) @ np.log1p(-share))
-    return {**found, "seconds": seconds}
+    figures = _measure(lambda x: x @ np.log(share) + (1 - x) @ np.log1p(-share))
+    return {**figures, "seconds": seconds}
 
 
 def _measure(compute: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
-    """Return the nats of a row of each split, and the AUC, of [N, 64] -> log-likelihoods [N]."""
+    """Return {split: mean nats of a row} and the AUC.
+
+    Args:
+      compute: a function from rows [N, 64] to log-likelihoods [N].
+    """
     random, test = np.random.default_rng(0), read()["test"]
-    # Each pixel is on as often as in images, and independently of the others.
-    others = compute(random.permuted(test, axis=0))
-    scores = np.concatenate([compute(test), others])
-    labels = np.repeat([1, 0], [len(test), len(others)])
-    nats = {split: float(compute(own).mean()) for split, own in read().items()}
+    # Each pixel is on as often as in the images, but independently of other pixels.
+    noise = compute(random.permuted(test, axis=0))
+    scores = np.concatenate([compute(test), noise])
+    labels = np.repeat([1, 0], [len(test), len(noise)])
+    nats = {split: float(compute(x).mean()) for split, x in read().items()}
     return {**nats, "auc": rows.compute_auc(labels, scores)}
 
 
 def _measure_machine(*values: np.ndarray) -> dict[str, float]:
-    return _measure(lambda own: compute_log_likelihoods(own, *values))
+    return _measure(lambda x: compute_log_likelihoods(x, *values))
 
 
 def fit(seed: int) -> dict[str, float]:
-    """Return the same by scikit-learn, of the better of two learning rates on held-out rows."""
+    """Train by scikit-learn with two learning rates, and return the figures of the better one."""
     from sklearn import neural_network
 
-    found = []
+    figures = []
     for rate in (0.05, 0.01):
         theirs = neural_network.BernoulliRBM(
             UNITS, learning_rate=rate, batch_size=10, n_iter=200, random_state=seed
@@ -154,8 +162,8 @@ def fit(seed: int) -> dict[str, float]:
         nats = _measure_machine(
             theirs.components_.T, theirs.intercept_hidden_, theirs.intercept_visible_
         )
-        found.append({**nats, "seconds": seconds})
-    return max(found, key=lambda one: one["test"])
+        figures.append({**nats, "seconds": seconds})
+    return max(figures, key=lambda of_rate: of_rate["test"])
 
 
 def _train(
@@ -166,12 +174,12 @@ def _train(
     num_rows: int | None = None,
     **settings: Any,
 ) -> experiment.Experiment:
-    """Train a trunk with a head, on so many rows that the seed draws; all of them for None."""
+    """Train a trunk with a head on `num_rows` random training rows; None means all rows."""
     fields, labels = read_fields(), {}
     if num_rows:
-        chosen = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]
-        own = {name: values[chosen] for name, values in fields["train"].items()}
-        fields, labels = {**fields, "train": own}, {"digit": "int64"}
+        ids = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]
+        train_fields = {name: values[ids] for name, values in fields["train"].items()}
+        fields, labels = {**fields, "train": train_fields}, {"digit": "int64"}
     steps = _STEPS if num_rows is None else 1000
     made = experiment.Experiment(
         data=pipeline.Pipeline(
@@ -200,7 +208,7 @@ def _train(
 
 
 def train(chains: int, steps: int, seed: int) -> dict[str, float]:
-    """Return the same by ours."""
+    """Train `networks.RBM`, and return its nats, AUC and seconds."""
     part = networks.RBM(units=UNITS, chains=chains, steps=steps, output="free_energy")
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -213,9 +221,9 @@ def train(chains: int, steps: int, seed: int) -> dict[str, float]:
 
 
 def classify(num_labels: int, seed: int) -> dict[str, float]:
-    """Return held-out accuracies by what the classifier starts from."""
+    """Return {"random" or "rbm", by the start of the classifier: held-out accuracy}."""
     layer = networks.MLP(layers=[_WIDTH], activation="sigmoid")
-    head, found = heads.MultiClass(name="digit", classes=10), {}
+    head, accuracies = heads.MultiClass(name="digit", classes=10), {}
     with tempfile.TemporaryDirectory() as folder:
         part = networks.RBM(units=_WIDTH, output="free_energy")
         _train(f"{folder}/start", part, heads.Score(name="usual"), seed)
@@ -223,23 +231,23 @@ def classify(num_labels: int, seed: int) -> dict[str, float]:
         for name, settings in (("random", {}), ("rbm", {"warm_start": start})):
             made = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
             metrics = verbs.evaluate(made, f"{folder}/{name}", "test", "latest")
-            found[name] = float(metrics["digit/accuracy"])
-    return found
+            accuracies[name] = float(metrics["digit/accuracy"])
+    return accuracies
 
 
 def compare_starts(num_labels: int, seeds: int, out: str) -> str:
-    """Measure what is missing, and return the table of classifiers."""
+    """Measure results that are not stored yet, and return the table of classifiers."""
     results = []
     for seed in range(1, seeds + 1):
         path = os.path.join(out, f"classify_{num_labels}_{seed}.json")
         results.append(rows.kept(path, functools.partial(classify, num_labels, seed)))
         print(f"{num_labels} labels, seed {seed}: {results[-1]}", flush=True)
-    lines = [[name, ", ".join(f"{one[name]:.3f}" for one in results)] for name in ("random", "rbm")]
+    lines = [[name, ", ".join(f"{run[name]:.3f}" for run in results)] for name in ("random", "rbm")]
     return rows.markdown(["starts from", "accuracy by seed"], lines)
 
 
 def compare(seeds: int, out: str) -> str:
-    """Measure what is missing, and return the table."""
+    """Measure results that are not stored yet, and return the table of log-likelihoods."""
     sides = {_INDEPENDENT: lambda seed: measure_independent(), _THEIRS: fit}
     for name, (chains, steps) in _OURS.items():
         sides[name] = functools.partial(train, chains, steps)
@@ -250,19 +258,19 @@ def compare(seeds: int, out: str) -> str:
             path = os.path.join(out, f"{side.replace(' ', '_')}_{seed}.json")
             results.append(rows.kept(path, functools.partial(measure, seed)))
             print(f"{side}, seed {seed}: {results[-1]}", flush=True)
-        means = {key: statistics.mean(one[key] for one in results) for key in results[0]}
-        each = ", ".join(f"{one['test']:.2f}" for one in results)
+        means = {key: statistics.mean(run[key] for run in results) for key in results[0]}
+        by_seed = ", ".join(f"{run['test']:.2f}" for run in results)
         numbers = [f"{means['auc']:.3f}", f"{means['seconds']:.0f}"]
-        lines.append([side, f"{means['train']:.2f}", f"{means['test']:.2f}", each, *numbers])
+        lines.append([side, f"{means['train']:.2f}", f"{means['test']:.2f}", by_seed, *numbers])
     return rows.markdown(["side", "training", "held out", "by seed", "AUC", "seconds"], lines)
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--labels", type=int, help="compare classifiers of so many labelled images")
-    parser.add_argument("--out", default="runs/rbm", help="where results are kept")
+    parser.add_argument("--labels", type=int, help="labelled images of classifiers to compare")
+    parser.add_argument("--out", default="runs/rbm", help="the folder of results")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     checks.at_least("--seeds", args.seeds, 1)

@@ -1,11 +1,11 @@
-"""How fast sources feed training, and what a checkpoint of their state takes.
+"""Measures the speed of sources in training, and the size of their state in checkpoints.
 
-One table of 8 numbers, 16 texts and a label, as a CSV, a TFRecord and a Parquet file, a dataset of
-tensorflow-datasets and rows in memory. Each side reads it as training does, shuffled and in batches
-of 512. Beside them stand two ways that tf.data offers: examples as `as_dataset` gives them, parsed
-one by one, and rows that are chosen one by one, as `Dataset.filter` does. All sides take turns in a
-round; the table shows the medians of rows a second and of the processor's time for a row. The
-second table shows the state of the input that a checkpoint holds, and the seconds to write it.
+A table of 8 numbers, 16 texts and a label lies in a CSV, a TFRecord and a Parquet file, in a
+dataset of tensorflow-datasets, and in memory. Each side reads it as training does, shuffled and in
+batches of 512. Two further sides read by plain tf.data: `as_dataset` parses single examples, and
+`Dataset.filter` chooses single rows. All sides take turns in a round. The first table shows medians
+of the rows per second and of the processor time for a row. The second table shows the size of the
+input's state in a checkpoint, and the seconds to write it.
 
     python -m benchmarks.reading --rows 100000 --rounds 5
 """
@@ -38,13 +38,13 @@ SPEC = spec_lib.Spec(
     labels={"label": "int64"},
 )
 BATCH, _BATCHES = 512, 100
-# Sources that `Pipeline.cache` also decodes once into memory.
-_KEPT = ("Csv", "TfRecord")
+# These sources are timed with `Pipeline.cache`, too: rows are decoded once and stay in memory.
+_CACHED = ("Csv", "TfRecord")
 _ARROW = ("Arrow", "Arrow, windows of a fifth")
 
 
 def draw_table(num_rows: int) -> dict[str, np.ndarray]:
-    """Return {field: [N]}."""
+    """Return a random table, {field: values [N]}."""
     draw = np.random.default_rng(0)
     table = {name: draw.normal(size=num_rows).astype(np.float32).round(3) for name in NUMBERS}
     words = np.array([f"category_{index}" for index in range(1000)], object)
@@ -62,8 +62,8 @@ class Drawn(tensorflow_datasets.core.GeneratorBasedBuilder):
         features = tensorflow_datasets.features
         kinds = {name: features.Scalar(np.float32) for name in NUMBERS}
         kinds |= {name: features.Text() for name in TEXTS}
-        described = features.FeaturesDict({**kinds, "label": features.Scalar(np.int64)})
-        return self.dataset_info_from_configs(features=described, disable_shuffling=True)
+        schema = features.FeaturesDict({**kinds, "label": features.Scalar(np.int64)})
+        return self.dataset_info_from_configs(features=schema, disable_shuffling=True)
 
     def _split_generators(self, dl_manager):
         return {"train": self._generate_examples()}
@@ -75,7 +75,7 @@ class Drawn(tensorflow_datasets.core.GeneratorBasedBuilder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneByOne(subset.Subset):
-    """Chooses the rows of a split in a function of TensorFlow that is called for each row."""
+    """Chooses the rows of a split by `Dataset.filter`, with a call for each row."""
 
     def records(self, split: str) -> tf.data.Dataset:
         numbered = self.source.records(self.split).enumerate()
@@ -83,7 +83,7 @@ class OneByOne(subset.Subset):
 
 
 class Parsed(tfds.Tfds):
-    """Reads examples as tensorflow-datasets hands them out."""
+    """Reads examples after tensorflow-datasets has parsed them."""
 
     _stored: Any = {}
 
@@ -99,40 +99,40 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
             writer.write(SPEC.serialize(dict(zip(table, row, strict=True))))
     parquet.write_table(pa.table(table), path / "a.parquet", row_group_size=-(-num_rows // 40))
     Drawn.pkg_dir_path, Drawn.table = path, table
-    of_file: dict[str, Any] = {"data_dir": folder}
-    lines_of = csv.Csv(files={"train": "a.csv"}, **of_file)
-    prepared: dict[str, Any] = {"name": f"{Drawn.__module__}.Drawn", **of_file}
+    place: dict[str, Any] = {"data_dir": folder}
+    csv_source = csv.Csv(files={"train": "a.csv"}, **place)
+    dataset: dict[str, Any] = {"name": f"{Drawn.__module__}.Drawn", **place}
     return {
-        "Csv": lines_of,
-        "TfRecord": tfrecord.TfRecord(files={"train": "a.tfrecord"}, **of_file),
-        "Arrow": arrow.Arrow(files={"train": "a.parquet"}, **of_file),
+        "Csv": csv_source,
+        "TfRecord": tfrecord.TfRecord(files={"train": "a.tfrecord"}, **place),
+        "Arrow": arrow.Arrow(files={"train": "a.parquet"}, **place),
         "Arrow, windows of a fifth": arrow.Arrow(
-            files={"train": "a.parquet"}, window=num_rows // 5, **of_file
+            files={"train": "a.parquet"}, window=num_rows // 5, **place
         ),
-        "Tfds": tfds.Tfds(**prepared),
-        "Tfds, parsed one by one": Parsed(**prepared),
+        "Tfds": tfds.Tfds(**dataset),
+        "Tfds, parsed one by one": Parsed(**dataset),
         "Frames": frames.Frames(splits={"train": table}),
-        "Subset of Csv": subset.Subset(source=lines_of, share=0.9),
-        "Subset of Csv, chosen one by one": OneByOne(source=lines_of, share=0.9),
+        "Subset of Csv": subset.Subset(source=csv_source, share=0.9),
+        "Subset of Csv, chosen one by one": OneByOne(source=csv_source, share=0.9),
     }
 
 
 def feed(source: Any, cache: bool = False) -> pipeline.Pipeline:
-    """Return the data as a run reads it."""
+    """Return the pipeline of a run that reads the source."""
     return pipeline.Pipeline(source=source, spec=SPEC, batch_size=BATCH, cache=cache)
 
 
 def measure_reading(data: pipeline.Pipeline) -> tuple[float, float]:
-    """Return rows a second, and the microseconds of the processor for a row."""
+    """Return rows per second, and the processor time for a row in microseconds."""
     batches = iter(data.dataset("train", training=True, seed=1))
-    for _ in range(20):  # The buffer is filled.
+    for _ in range(20):  # Fill the shuffle buffer first.
         next(batches)
     before, started = os.times(), time.perf_counter()
     for _ in range(_BATCHES):
         next(batches)
-    took, after, count = time.perf_counter() - started, os.times(), _BATCHES * BATCH
-    used = after.user + after.system - before.user - before.system
-    return count / took, 1e6 * used / count
+    secs, after, count = time.perf_counter() - started, os.times(), _BATCHES * BATCH
+    processor_secs = after.user + after.system - before.user - before.system
+    return count / secs, 1e6 * processor_secs / count
 
 
 def measure_state(data: pipeline.Pipeline, num_rows: int) -> tuple[float, float]:
@@ -152,19 +152,28 @@ def measure_state(data: pipeline.Pipeline, num_rows: int) -> tuple[float, float]
             session.run(following)
         started = time.perf_counter()
         saver.save(session, os.path.join(folder, "state"), write_meta_graph=False)
-        took = time.perf_counter() - started
+        secs = time.perf_counter() - started
         size = sum(os.path.getsize(entry.path) for entry in os.scandir(folder))
-    return size / 1e6, took
+    return size / 1e6, secs
 
 
 def time_all(measure: Callable[[Any], tuple], sides: Mapping[str, Any], rounds: int) -> dict:
-    """Return {side: the medians of what it measures}; the sides take turns."""
-    found = [{name: measure(side) for name, side in sides.items()} for _ in range(rounds)]
-    return {name: np.median([each[name] for each in found], axis=0) for name in sides}
+    """Measure sides in turns.
+
+    Args:
+      measure: returns the figures of a side.
+      sides: {name: side}.
+      rounds: the number of measurements of each side.
+
+    Returns:
+      {name: the median of each figure}.
+    """
+    results = [{name: measure(side) for name, side in sides.items()} for _ in range(rounds)]
+    return {name: np.median([result[name] for result in results], axis=0) for name in sides}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all sources, and print two tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -172,13 +181,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sources = build_sources(folder, args.rows)
         sides = {name: feed(source) for name, source in sources.items()}
-        kept = {f"{name}, kept in memory": feed(sources[name], cache=True) for name in _KEPT}
-        sides |= kept
-        read = time_all(measure_reading, sides, args.rounds)
-        lines = [[name, f"{speed:,.0f}", f"{used:.0f}"] for name, (speed, used) in read.items()]
+        cached = {f"{name}, kept in memory": feed(sources[name], cache=True) for name in _CACHED}
+        sides |= cached
+        speeds = time_all(measure_reading, sides, args.rounds)
+        lines = [[name, f"{speed:,.0f}", f"{us:.0f}"] for name, (speed, us) in speeds.items()]
         print(rows.markdown(["source", "rows a second", "us of the processor a row"], lines))
-        named = {name: measure_state(sides[name], args.rows) for name in ("Csv", *kept, *_ARROW)}
-        lines = [[name, f"{size:.4f}", f"{took:.2f}"] for name, (size, took) in named.items()]
+        states = {name: measure_state(sides[name], args.rows) for name in ("Csv", *cached, *_ARROW)}
+        lines = [[name, f"{size:.4f}", f"{secs:.2f}"] for name, (size, secs) in states.items()]
         print("\n" + rows.markdown(["state of the input", "MB", "s"], lines))
 
 

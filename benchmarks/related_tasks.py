@@ -1,16 +1,17 @@
-"""How errors rise as tasks have less in common: the MMoE paper's experiment, with many seeds.
+"""Repeats the MMoE paper's experiment on related tasks, with many seeds.
 
     python -m benchmarks.related_tasks --seeds 12 --steps 3000
     python -m benchmarks.related_tasks --sines 8
     python -m benchmarks.related_tasks --scale 0.3 --rows 10240 --steps 1200
 
-The tasks are those of `mtl.datasets.related_tasks`, and the networks have the paper's sizes: 100
-inputs, 8 experts of 16 units, towers of 8, and a shared bottom with as many parameters. They are
-written in plain TensorFlow, apart from `mtl`. All seeds, correlations and rates of Adam train
-together, as one compiled program. For each network and correlation the rate with the least error on
-validation data is taken, and at each of four moments of training the least error up to it; the
-table shows the error on test data. A network's rise is what its error rises from the highest
-correlation to the lowest; the last columns compare the rises at the same seeds.
+The experiment measures by how much errors rise if tasks have less in common. The tasks are those of
+`mtl.datasets.related_tasks`, and the networks have the sizes of the paper: 100 inputs, 8 experts of
+16 units, towers of 8 units, and a shared bottom with as many parameters as MMoE. The networks use
+plain TensorFlow, without `mtl`. All seeds, correlations and learning rates of Adam train together
+in a compiled program. At each of four moments of the training, the table shows test errors. For
+each network and correlation they belong to the rate and the moment so far with the least error on
+validation data. The rise of a network is its error at the lowest correlation minus its error at the
+highest. The last columns compare the rises of networks at the same seeds.
 """
 
 import argparse
@@ -33,10 +34,13 @@ Tensors = Sequence[tf.Variable]
 
 
 class Networks:
-    """One network of each kind for each of N settings, whose weights have N in front."""
+    """A network of each kind for each of N settings, with weights of shape [N, ...].
+
+    Args:
+      draws: the seed of the weights for each setting; settings of a seed start equal.
+    """
 
     def __init__(self, draws: Sequence[int]):
-        # Settings of one seed start alike.
         self._draws = draws
         per_unit = _DIMENSION + 1 + _TASKS * _TOWER
         gates = _TASKS * _EXPERTS * _DIMENSION
@@ -49,7 +53,7 @@ class Networks:
             random = [np.random.default_rng([index, draw]) for draw in draws]
             hidden = width if name == "shared bottom" else wide
             fan_out = width if name == "shared bottom" else _UNITS
-            made = [
+            weights = [
                 _draw(random, (_DIMENSION, hidden), _DIMENSION + fan_out),
                 tf.Variable(tf.zeros([len(draws), 1, hidden])),
                 _draw(random, (_TASKS, inputs, _TOWER), inputs + _TOWER),
@@ -59,11 +63,11 @@ class Networks:
             ]
             if name != "shared bottom":
                 shape = (_DIMENSION, 1 if name == "OMoE" else _TASKS, _EXPERTS)
-                made.append(_draw(random, shape, _DIMENSION + _EXPERTS))
-            self.weights[name] = made
+                weights.append(_draw(random, shape, _DIMENSION + _EXPERTS))
+            self.weights[name] = weights
 
     def predict(self, name: str, x: tf.Tensor) -> tf.Tensor:
-        """Return both tasks' predictions: [B, D] -> [N, B, 2]."""
+        """Return the predictions of two tasks, [N, B, 2], for inputs [B, D]."""
         kernel, bias, tower, tower_bias, last, last_bias, *gate = self.weights[name]
         hidden = tf.nn.relu(tf.einsum("bd,ndh->nbh", x, kernel) + bias)
         if gate:
@@ -80,11 +84,11 @@ class Networks:
 def _draw(random: Sequence[np.random.Generator], shape: tuple[int, ...], fans: int) -> tf.Variable:
     """Return Glorot-uniform values, [N, *shape]."""
     limit = np.sqrt(6 / fans)
-    return tf.Variable(np.float32([one.uniform(-limit, limit, shape) for one in random]))
+    return tf.Variable(np.float32([rng.uniform(-limit, limit, shape) for rng in random]))
 
 
 class Adam:
-    """Adam whose rate differs between settings."""
+    """Adam with a learning rate for each setting."""
 
     def __init__(self, rates: Sequence[float], weights: Tensors):
         self._rates = tf.constant(rates, tf.float32)
@@ -93,7 +97,7 @@ class Adam:
         self._weights = weights
 
     def move(self, gradients: Tensors, step: tf.Tensor) -> None:
-        """Take a step, the first of which is number 1."""
+        """Take a step; the number of the first step is 1."""
         count = tf.cast(step, tf.float32)
         rates = self._rates * tf.sqrt(1 - 0.999**count) / (1 - 0.9**count)
         slots = zip(self._weights, self._means, self._squares, gradients, strict=True)
@@ -107,12 +111,12 @@ class Adam:
 def make_reader(
     settings: Sequence[tuple[float, int, float]], scale: float, sines: int
 ) -> Callable[[int, tf.Tensor, int], tuple[tf.Tensor, tf.Tensor]]:
-    """Return what draws rows: (seed, number, B) -> x [B, D] and labels [N, B, 2]."""
-    found = [
+    """Return a function that draws rows: (seed, number, B) -> x [B, D] and labels [N, B, 2]."""
+    directions = [
         scale * simulated.draw_directions(seed, _DIMENSION, correlation)
         for correlation, seed, _ in settings
     ]
-    weights = tf.constant(np.float32(found))
+    weights = tf.constant(np.float32(directions))
 
     def read(seed: int, number: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
         x = tf.random.stateless_normal([count, _DIMENSION], [seed, number])
@@ -131,7 +135,18 @@ def train(
     scale: float,
     sines: int,
 ) -> list[dict[str, np.ndarray]]:
-    """Return {network: RMSE of validation and of test [2, N]} at some moments of a training."""
+    """Train all settings together.
+
+    Args:
+      settings: (correlation, seed, learning rate) of each of N settings.
+      steps: the steps of the training.
+      num_rows: the number of training rows; 0 for new rows at each step.
+      scale: a factor of the sums that the labels depend on.
+      sines: the number of sine waves in the labels.
+
+    Returns:
+      {network: RMSE of validation and test [2, N]} at each of four moments.
+    """
     read = make_reader(settings, scale, sines)
     made = Networks([seed for _, seed, _ in settings])
     optimizers = {
@@ -155,48 +170,58 @@ def train(
             for name in NETWORKS
         }
 
-    seen = []
+    moments = []
     num_batches = num_rows // _BATCH or steps
     for step in range(steps):
         move(tf.constant(step + 1), tf.constant(step % num_batches))
         if (step + 1) % (steps // _MOMENTS) == 0:
             validated, tested = measure(2), measure(4)
-            seen.append({name: np.stack([validated[name], tested[name]]) for name in NETWORKS})
-    return seen
+            moments.append({name: np.stack([validated[name], tested[name]]) for name in NETWORKS})
+    return moments
 
 
-def choose(seen: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, int]) -> dict:
-    """Return {network: test RMSE [correlations, seeds]} of the best rate and moment so far."""
-    found = {}
+def choose(moments: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, int]) -> dict:
+    """Choose the learning rate and the moment with the least error on validation data.
+
+    Args:
+      moments: the errors of all moments so far, as of `train`.
+      shape: the numbers of correlations, seeds and rates.
+
+    Returns:
+      {network: test RMSE [correlations, seeds]}.
+    """
+    test_errors = {}
     for name in NETWORKS:
         # [moments, validation and test, correlations, seeds, rates]
-        errors = np.stack([moment[name] for moment in seen]).reshape(-1, 2, *shape)
+        errors = np.stack([moment[name] for moment in moments]).reshape(-1, 2, *shape)
         by_choice = np.moveaxis(errors, (0, 4), (3, 4))  # [2, correlations, seeds, moments, rates]
         by_choice = by_choice.reshape(2, *shape[:2], -1)
         best = by_choice[0].mean(axis=1).argmin(axis=-1)  # [correlations]
-        found[name] = np.stack([by_choice[1, place, :, at] for place, at in enumerate(best)])
-    return found
+        test_errors[name] = np.stack([by_choice[1, c, :, at] for c, at in enumerate(best)])
+    return test_errors
 
 
 def tell(values: np.ndarray) -> str:
-    """Return a mean over seeds and its standard error."""
+    """Return the text of a mean over seeds and its standard error."""
     mean, error = networks.mean_and_error(values.tolist())
     return f"{mean:+.3f} ± {error:.3f}"
 
 
 def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> str:
-    """Return a line for each network: its errors, its rise, and what that is beside others'."""
-    rises = {name: found[0] - found[-1] for name, found in errors.items()}
+    """Return a line for each network: its errors, its rise, and differences to other rises."""
+    rises = {
+        name: by_correlation[0] - by_correlation[-1] for name, by_correlation in errors.items()
+    }
     lines = []
-    for name, found in errors.items():
-        means = [f"{row.mean():.3f}" for row in found]
-        beside = [
+    for name, by_correlation in errors.items():
+        means = [f"{of_seeds.mean():.3f}" for of_seeds in by_correlation]
+        differences = [
             tell(rises[name] - rises[other]) if NETWORKS.index(other) < NETWORKS.index(name) else ""
             for other in NETWORKS[:-1]
         ]
-        lines.append([name, *means, tell(rises[name]), *beside])
-    correlated = [f"{value:g}" for value in correlations]
-    return rows.markdown(["", *correlated, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
+        lines.append([name, *means, tell(rises[name]), *differences])
+    header = [f"{value:g}" for value in correlations]
+    return rows.markdown(["", *header, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
 
 
 def main() -> None:
@@ -205,17 +230,17 @@ def main() -> None:
     parser.add_argument("--correlations", default="0,0.5,1")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--rates", default="0.001,0.003,0.01", help="of Adam")
-    parser.add_argument("--rows", type=int, default=0, help="of training; 0 for new ones each step")
+    parser.add_argument("--rates", default="0.001,0.003,0.01", help="learning rates of Adam")
+    parser.add_argument("--rows", type=int, default=0, help="training rows; 0 draws them anew")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--sines", type=int, default=4)
     args = parser.parse_args()
     correlations = [float(value) for value in args.correlations.split(",")]
     rates = [float(value) for value in args.rates.split(",")]
     settings = list(itertools.product(correlations, range(args.seeds), rates))
-    seen = train(settings, args.steps, args.rows, args.scale, args.sines)
+    moments = train(settings, args.steps, args.rows, args.scale, args.sines)
     for moment in range(1, _MOMENTS + 1):
-        errors = choose(seen[:moment], (len(correlations), args.seeds, len(rates)))
+        errors = choose(moments[:moment], (len(correlations), args.seeds, len(rates)))
         print(f"\n{moment * (args.steps // _MOMENTS)} steps, test RMSE by correlation\n")
         print(table(errors, correlations), flush=True)
 

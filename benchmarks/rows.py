@@ -1,8 +1,8 @@
-"""What the benchmarks of balancing share: the methods, results that are kept, tables.
+"""Helps benchmarks: balancing methods, stored results, data folders, timing and tables.
 
-files = rows.methods(["cagrad", "famo"])                    # {name: gin file}; all of them for []
+files = rows.methods(["cagrad", "famo"])                    # {name: gin file}; all methods for []
 folder = rows.output("balancing")                           # the flag, or runs/balancing
-result = rows.kept("runs/x/cagrad.json", measure)           # measured once
+result = rows.kept("runs/x/cagrad.json", measure)           # measured unless the file exists
 print(rows.markdown(["method", "AUC"], [["cagrad", "0.902"]]))
 """
 
@@ -21,33 +21,36 @@ from mtl import checks
 from mtl.files import atomic
 
 METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all by default.")
-OUTPUT = flags.DEFINE_string("output", None, "Where results lie; runs/<benchmark> by default.")
+OUTPUT = flags.DEFINE_string("output", None, "Folder of results; runs/<benchmark> by default.")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "balancing"
-# The first two need weights for the tasks at hand, the others only look on.
+# "fixed" and "scheduled" need a weight for each task, and the others balance nothing.
 _NO_METHODS = ("fixed", "scheduled", "monitored", "affinity")
 
 
 def methods(names: Sequence[str] = ()) -> dict[str, str]:
-    """{name: gin file}: the ones named, or every file of `gin_configs/balancing`, `equal` first.
+    """Return {name: gin file} of some methods, or of all in `gin_configs/balancing`, `equal` first.
 
     Raises:
-      UserError: on a name without a file.
+      UserError: a name has no file.
     """
-    found = {path.stem: str(path) for path in sorted(_FOLDER.glob("*.gin"))}
-    found = {name: found[name] for name in found if name not in _NO_METHODS}
+    paths = {path.stem: str(path) for path in sorted(_FOLDER.glob("*.gin"))}
+    paths = {name: paths[name] for name in paths if name not in _NO_METHODS}
     for name in names:
-        checks.one_of("--methods", name, found)
-    return {name: found[name] for name in names or sorted(found, key=lambda n: (n != "equal", n))}
+        checks.one_of("--methods", name, paths)
+    return {name: paths[name] for name in names or sorted(paths, key=lambda n: (n != "equal", n))}
 
 
 def output(benchmark: str) -> str:
-    """Return the folder of its results."""
+    """Return the folder of the results of a benchmark."""
     return OUTPUT.value or os.path.join("runs", benchmark)
 
 
 def kept(path: str, measure: Callable[[], Any]) -> Any:
-    """Return what `measure` gave, from a JSON file once it is there: a benchmark can go on."""
+    """Return the result of `measure`, stored in a JSON file.
+
+    If the file exists, its result is returned: a benchmark that was stopped can go on.
+    """
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         result = measure()
@@ -57,26 +60,26 @@ def kept(path: str, measure: Callable[[], Any]) -> Any:
 
 
 def data_dir(name: str) -> str:
-    """Return the folder of a data set: in MTL_DATA_DIR, or in ../shared/data.
+    """Return the folder of a data set, below MTL_DATA_DIR or below ../shared/data.
 
     Raises:
-      UserError: if there is none.
+      UserError: the folder does not exist.
     """
     root = os.environ.get("MTL_DATA_DIR", str(_FOLDER.parents[2] / "shared" / "data"))
     folder = os.path.join(root, name)
-    fix = "Set the environment variable MTL_DATA_DIR to the folder that holds it."
+    fix = "Set the environment variable MTL_DATA_DIR to the folder of all data sets."
     checks.require(os.path.isdir(folder), f"the data set {name}", "be a folder", folder, fix)
     return folder
 
 
 def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the AUC of scores [N] for labels of 0 and 1 [N]; equal scores count half."""
+    """Return the AUC of scores [N] for labels [N] of 0 and 1; pairs of equal scores count half."""
     order = np.argsort(scores, kind="stable")
     _, first, counts = np.unique(scores[order], return_index=True, return_counts=True)
     ranks = np.repeat(first + (counts + 1) / 2, counts)
     positive = labels[order] == 1
-    above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
-    return float(above / (positive.sum() * (~positive).sum()))
+    pairs_above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+    return float(pairs_above / (positive.sum() * (~positive).sum()))
 
 
 def take_turns(
@@ -85,16 +88,16 @@ def take_turns(
     steps: int | Callable[[str], int],
     warm_up: int = 20,
 ) -> dict[str, list[float]]:
-    """Time sides in turns, so that what else the machine does strikes all of them alike.
+    """Time sides in turns, so that other work of the machine slows all of them alike.
 
     Args:
-      sides: {name: so many steps -> seconds a step}.
-      rounds: how often each side is timed.
-      steps: of a round, of all sides or by the name of one.
+      sides: {name: a function from a number of steps to the seconds of a step}.
+      rounds: the number of timings of each side.
+      steps: the steps of a timing, or a function from the name of a side to them.
       warm_up: steps of each side before the first round.
 
     Returns:
-      {name: seconds a step, one for each round}.
+      {name: seconds of a step in each round}.
     """
     for side in sides.values():
         side(warm_up)
@@ -105,15 +108,16 @@ def take_turns(
     return times
 
 
-def describe_difference(found: Sequence[float], others: Sequence[float], digits: int = 4) -> str:
-    """Return the mean of paired differences with its standard error, `+0.0123 ± 0.0004`."""
-    apart = [one - other for one, other in zip(found, others, strict=True)]
-    error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-    return f"{statistics.mean(apart):+.{digits}f} ± {error:.{digits}f}"
+def describe_difference(values: Sequence[float], bases: Sequence[float], digits: int = 4) -> str:
+    """Return the mean of paired differences with its standard error, as `+0.0123 ± 0.0004`."""
+    differences = [value - base for value, base in zip(values, bases, strict=True)]
+    count = len(differences)
+    error = statistics.stdev(differences) / count**0.5 if count > 1 else float("nan")
+    return f"{statistics.mean(differences):+.{digits}f} ± {error:.{digits}f}"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table, with its columns aligned in the text as well."""
+    """Return a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     rule = ["-" * width for width in widths]
     return "\n".join(
@@ -123,7 +127,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a benchmark's `main` once its flags are parsed; mistakes are one line, exit code 2."""
+    """Parse the flags and run a benchmark; a user error prints a line and exits with code 2."""
 
     def guarded(_) -> None:
         logging.set_verbosity(logging.ERROR)
@@ -133,7 +137,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def guard(main: Callable[[], None]) -> None:
-    """Run a benchmark's `main`; mistakes are one line, exit code 2."""
+    """Run a benchmark; a user error prints a line and exits with code 2."""
     try:
         main()
     except checks.UserError as error:

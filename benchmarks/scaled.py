@@ -1,4 +1,6 @@
-"""A task in another unit: its loss, and so its gradients, are scaled before anything balances them.
+"""Scales the loss of a binary task, as if the task had another unit.
+
+Balancing then sees scaled losses and gradients.
 
 model.MultiTaskModel.heads = [@scaled.ScaledBinary(), @never_married/heads.Binary()]
 scaled.ScaledBinary.name = "income"
@@ -17,7 +19,7 @@ class ScaledBinary(heads.Binary):
     """`Binary` with `loss = scale * loss`; its metrics are those of `Binary`.
 
     Attributes:
-      scale: above 0.
+      scale: the factor of the loss, above 0.
     """
 
     scale: float = 1.0
@@ -27,5 +29,5 @@ class ScaledBinary(heads.Binary):
         checks.positive(self._where("scale"), self.scale)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """[B, 1] and {field: [B]} -> a scalar."""
+        """Return the scaled loss, a scalar, of logits [B, 1] and labels {field: [B]}."""
         return self.scale * super().loss(logits, labels)

@@ -1,10 +1,11 @@
-"""Steps per second of every strategy on this machine's processor, and what limits many workers.
+"""Measures steps per second of every strategy on this processor, and computes limits of workers.
 
-`Experiment.train`, all hooks on and a call for every step, beside a bare loop of `session.run` on
-the same graph, devices and data: three hidden layers, four heads, Adam, 64 rows a step over all
-replicas. In graph mode only Estimator drives workers in step: their bare loop is an Estimator's,
-with no hook that writes. "waiting" is the share of the bare loop's time in which a step has no
-batch yet. Both sides of a row run one after the other, `--side_rounds` times; medians are shown.
+A training by `verbs.train`, with all hooks, is compared with a bare loop of `session.run` on the
+same graph, devices and data: three hidden layers, four heads, Adam, 64 rows a step over all
+replicas. In graph mode, only an Estimator drives workers in step. Their bare loop is therefore an
+Estimator without hooks that write files. "waiting" is the share of the bare loop's time in which a
+step waits for its batch. The two sides of a row run one after the other, `--side_rounds` times, and
+the table shows medians. --parameters runs nothing: it computes the efficiency of up to 512 workers.
 
     python -m benchmarks.scaling --side_steps 500
     python -m benchmarks.scaling --parameters 1e8 --gigabytes_per_sec 25 --step_secs 0.4
@@ -35,20 +36,20 @@ from mtl.model import graph_options
 
 tf1 = tf.compat.v1
 
-_STEPS = flags.DEFINE_integer("side_steps", 500, "Steps that are timed, after 100 for warm-up.")
-_UNITS = flags.DEFINE_integer("units", 512, "The width of the three hidden layers.")
-_SIDE = flags.DEFINE_string("side", None, "Measures one side, in this process.")
-_MODEL_DIR = flags.DEFINE_string("side_dir", None, "Where a side trains.")
-_PARAMETERS = flags.DEFINE_float("parameters", None, "Of all dense layers: computes, runs nothing.")
-_GIGABYTES = flags.DEFINE_float("gigabytes_per_sec", 25.0, "What a machine's link carries.")
-_STEP_SECS = flags.DEFINE_float("step_secs", 0.4, "A step of the whole batch on one replica.")
+_STEPS = flags.DEFINE_integer("side_steps", 500, "Steps that are timed, after 100 of warm-up.")
+_UNITS = flags.DEFINE_integer("units", 512, "The units of each of the three hidden layers.")
+_SIDE = flags.DEFINE_string("side", None, "Only measures this side, in this process.")
+_MODEL_DIR = flags.DEFINE_string("side_dir", None, "The folder of the training of --side.")
+_PARAMETERS = flags.DEFINE_float("parameters", None, "Number of parameters of a computed model.")
+_GIGABYTES = flags.DEFINE_float("gigabytes_per_sec", 25.0, "The bandwidth of a machine's link.")
+_STEP_SECS = flags.DEFINE_float("step_secs", 0.4, "Seconds of a step of the whole batch, alone.")
 
-_ROUNDS = flags.DEFINE_integer("side_rounds", 3, "How often both sides of a row are run.", 1)
+_ROUNDS = flags.DEFINE_integer("side_rounds", 3, "The number of runs of each side.", 1)
 
 _WARM_UP = 100
 _ROW = "{:<22} {:>8} {:>10} {:>10} {:>8} {:>8}"
 
-# {strategy: workers and servers that are started}
+# {strategy: (workers, parameter servers)}
 _SIDES = {
     distribution.ONE: (1, 0),
     distribution.MIRRORED: (1, 0),
@@ -56,16 +57,25 @@ _SIDES = {
     distribution.SERVERS: (1, 1),
 }
 _STRATEGIES = flags.DEFINE_multi_enum(
-    "strategy", list(_SIDES), list(_SIDES), "Which of them; may be given several times."
+    "strategy", list(_SIDES), list(_SIDES), "The strategy to measure; may be repeated."
 )
 
 
 def efficiency(
     workers: int, parameters: float, gigabytes_per_sec: float, step_secs: float
 ) -> tuple[float, float]:
-    """Seconds per step of workers in step, and the share of them that computes.
+    """Compute the limits of synchronous workers that divide a batch.
 
-    The batch is divided, and a ring carries 2 (N - 1) / N times the gradients' 4 bytes each.
+    A ring of N workers sends 2 (N - 1) / N times the gradients, of 4 bytes for each parameter.
+
+    Args:
+      workers: the number of workers, each on its own machine.
+      parameters: the number of parameters of the model.
+      gigabytes_per_sec: the bandwidth of the link of each machine.
+      step_secs: the seconds of a step of the whole batch on a single worker.
+
+    Returns:
+      The seconds of a step, and the share of them without communication.
     """
     compute = step_secs / workers
     bytes_sent = 8 * parameters * (workers - 1) / workers
@@ -80,7 +90,7 @@ def _place(strategy: str) -> distribution.Distribution:
 
 def trained(strategy: str, steps: int, model_dir: str) -> float:
     """Return steps per second of a whole training run, between its first and last summary."""
-    steps_per_call = experiment.Run.steps_per_call  # With a strategy it is 1 all the same.
+    steps_per_call = experiment.Run.steps_per_call  # Strategies take a single step in each call.
     made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
     verbs.train(dataclasses.replace(made, distribution=_place(strategy)), model_dir)
     times = {
@@ -94,13 +104,14 @@ def trained(strategy: str, steps: int, model_dir: str) -> float:
 
 
 def bare(strategy: str, steps: int) -> tuple[float, float]:
-    """Return steps per second of session calls that fetch the train op; the share of waiting.
+    """Run a bare loop of session calls that fetch the train op.
 
-    The wait is that for input.
+    Returns:
+      Steps per second, and the share of the time in which steps wait for their input.
     """
     settings = _place(strategy)
     place = settings.find_place()
-    built, config = settings.build_strategy(place)
+    tf_strategy, config = settings.build_strategy(place)
     made = overhead.an_experiment(_UNITS.value, 1, steps)
     server = place.cluster and tf.distribute.Server(
         place.cluster.jobs, place.cluster.job, place.cluster.index
@@ -122,27 +133,27 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         cluster=place.cluster.jobs, worker_device=f"/job:{place.cluster.job}"
     )
     with tf.Graph().as_default(), tf1.device(device), contextlib.ExitStack() as stack:
-        if built:
-            stack.enter_context(built.scope())
+        if tf_strategy:
+            stack.enter_context(tf_strategy.scope())
         tf1.train.create_global_step()
         size = made.data.batch_size // place.replicas
         dataset = made.data.dataset("train", training=True, seed=1, batch_size=size)
-        if built:
-            iterator = built.make_input_fn_iterator(lambda _: dataset)
-            batch, waited = _waiting(iterator.get_next, built.experimental_local_results)
-            steps_of = built.extended.call_for_each_replica(model_fn, args=(batch,))
-            train_op, start = built.group(steps_of), iterator.initialize()
+        if tf_strategy:
+            iterator = tf_strategy.make_input_fn_iterator(lambda _: dataset)
+            batch, wait_secs = _waiting(iterator.get_next, tf_strategy.experimental_local_results)
+            replica_steps = tf_strategy.extended.call_for_each_replica(model_fn, args=(batch,))
+            train_op, start = tf_strategy.group(replica_steps), iterator.initialize()
         else:
             iterator = tf1.data.make_initializable_iterator(dataset)
-            batch, waited = _waiting(iterator.get_next, lambda value: [value])
+            batch, wait_secs = _waiting(iterator.get_next, lambda value: [value])
             train_op, start = model_fn(batch).op, iterator.initializer
         session = stack.enter_context(tf1.Session(server.target if server else "", config=config))
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
         session.run(start)
         for _ in range(_WARM_UP):
-            session.run([train_op, waited])
+            session.run([train_op, wait_secs])
         started = time.perf_counter()
-        waits = [session.run([train_op, waited])[1] for _ in range(steps)]
+        waits = [session.run([train_op, wait_secs])[1] for _ in range(steps)]
         secs = time.perf_counter() - started
         return steps / secs, sum(waits) / secs
 
@@ -150,7 +161,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
 def _waiting(
     get_next: Callable[[], Any], of_replicas: Callable[[Any], Sequence[tf.Tensor]]
 ) -> tuple[Any, tf.Tensor]:
-    """Return a batch, and the seconds until it is there."""
+    """Return a batch, and the seconds until it is ready."""
     started = tf.timestamp()
     with tf.control_dependencies([started]):
         batch = get_next()
@@ -159,15 +170,37 @@ def _waiting(
         return batch, tf.timestamp() - started
 
 
-def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
-    """Return steps per second of an Estimator that writes nothing, in a cluster.
+class _Timer(tf1.train.SessionRunHook):
+    """Measures the seconds between the end of a session call and the end of the last one.
 
-    How long it waits is not known.
+    Args:
+      first: the number of the call at whose end the time starts.
+
+    Attributes:
+      secs: the seconds, once the training is over.
+    """
+
+    def __init__(self, first: int):
+        self._calls_left = first
+
+    def after_run(self, run_context, run_values):
+        self._calls_left -= 1
+        if self._calls_left == 0:
+            self._started = time.perf_counter()
+
+    def end(self, session):
+        self.secs = time.perf_counter() - self._started
+
+
+def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
+    """Return steps per second of an Estimator that writes nothing, in a cluster, and NaN.
+
+    NaN stands for the share of waiting, which an Estimator does not show.
     """
     settings = _place(strategy)
     place = settings.find_place()
     made = overhead.an_experiment(_UNITS.value, 1, steps)
-    timer = overhead.Timer(_WARM_UP)
+    timer = _Timer(_WARM_UP)
 
     def input_fn():
         size = made.data.batch_size // place.replicas
@@ -194,7 +227,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
 
 
 def _measure(strategy: str, kind: str) -> list[float]:
-    """Run one side in processes of its own, and return what its first one found."""
+    """Run a side in separate processes, and return the figures that the first process prints."""
     workers, servers = _SIDES[strategy]
     environments = launch_cluster.environments(workers, servers, evaluator=False)
     if workers + servers == 1:
@@ -211,12 +244,12 @@ def _measure(strategy: str, kind: str) -> list[float]:
             )
             for environment in environments.values()
         ]
-        found = processes[0].communicate()[0].split()
+        figures = processes[0].communicate()[0].split()
         for process in processes[1:]:
             if kind == "bare" and servers:
                 process.kill()  # A bare server waits forever.
             process.wait()
-    return [float(value) for value in found[-2:]]
+    return [float(value) for value in figures[-2:]]
 
 
 def _side(kind: str, strategy: str) -> None:
@@ -236,7 +269,7 @@ def _calculate() -> None:
 
 
 def main(_) -> None:
-    """Print a table."""
+    """Print the table of strategies, or that of computed workers."""
     if _PARAMETERS.value:
         _calculate()
         return
@@ -253,8 +286,8 @@ def main(_) -> None:
         ]
         ours, loop, waiting = map(statistics.median, zip(*rounds, strict=True))
         ratio = statistics.median(ours / loop for ours, loop, _ in rounds)
-        told = "" if math.isnan(waiting) else f"{waiting:.1%}"
-        row = f"{ours:.0f}", f"{loop:.0f}", f"{ratio:.2f}", told
+        share = "" if math.isnan(waiting) else f"{waiting:.1%}"
+        row = f"{ours:.0f}", f"{loop:.0f}", f"{ratio:.2f}", share
         print(_ROW.format(strategy, replicas, *row), flush=True)
 
 

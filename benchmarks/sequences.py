@@ -1,16 +1,17 @@
-"""Encoders of histories: AUC on made-up clicks of known interests, and the time of a step.
+"""Compares encoders of histories by their AUC on simulated clicks, and by the time of a step.
 
     python -m benchmarks.sequences --seeds 3
     python -m benchmarks.sequences --speed --rounds 7
 
 The first command trains `gin_configs/experiments/click_stream.gin` with each encoder. The table
-shows the AUC of the test split at the checkpoint that is best on validation data, the paired
-difference to the mean of all events with its standard error, and the AUC of the true
-probabilities, which no model can beat but by chance.
+shows the test AUC of the checkpoint that is best on validation data, and the paired difference to
+the mean of all events with its standard error. The last line shows the AUC of the true
+probabilities, which a model can only beat by chance.
 
---speed times training steps of one task with DIN over 100 items, beside a Keras functional model of
-the same equations trained by `fit`. Both sides take turns in one run; a ratio is taken within a
-round. Lists have 0 to 100 items, and the Keras model pads and masks them.
+--speed times training steps of a task with DIN over 100 items, and compares them with a functional
+Keras model of the same equations that is trained by `fit`. The sides take turns in one run, and a
+ratio compares two times of a round. Lists have 100 items, or 0 to 100, which the Keras model pads
+and masks.
 """
 
 import argparse
@@ -63,7 +64,7 @@ ENCODERS = {
     ],
     "hashed attention (SDIM)": ["@histories.HashedAttention()"],
 }
-# As wide as its target: places of events would widen it.
+# Hashed attention needs events as wide as their target; embeddings of places would widen them.
 _NARROW = {"hashed attention (SDIM)": ["clicks/features.History.place_dimension = None"]}
 TASKS = ("click", "purchase")
 _ITEMS, _TABLE, _WIDTH, _BATCH = 100, 10_000, 16, 512
@@ -71,7 +72,7 @@ _ATTENTION, _TRUNK = (64, 32), (128, 64)
 
 
 def train(name: str, seed: int) -> dict[str, float]:
-    """Return {task: AUC of the test split}, and the seconds of training."""
+    """Return {task: AUC of the test split, "seconds": the time of the run}."""
     encoder, *others = ENCODERS[name]
     params = [f"clicks/features.History.encoder = {encoder}", *others, *_NARROW.get(name, [])]
     made = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
@@ -79,33 +80,33 @@ def train(name: str, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         verbs.train(made, folder)
         metrics = verbs.evaluate(made, folder, "test", "best")
-    found = {task: float(metrics[f"{task}/auc"]) for task in TASKS}
-    return {**found, "seconds": time.perf_counter() - started}
+    aucs = {task: float(metrics[f"{task}/auc"]) for task in TASKS}
+    return {**aucs, "seconds": time.perf_counter() - started}
 
 
 def measure_truth() -> dict[str, float]:
-    """Return the AUC of the true probabilities on the test split, {task: AUC}."""
+    """Return {task: AUC of the true probabilities} on the test split."""
     made = click_stream.ClickStream()
     (batch,) = made.records("test").batch(made.rows["test"]).as_numpy_iterator()
     return {task: rows.compute_auc(batch[task], batch[f"{task}_probability"]) for task in TASKS}
 
 
 def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
-    """Train what is missing, and return the table."""
+    """Measure results that are not stored yet, and return the table."""
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        found = rows.kept(path, functools.partial(train, name, seed))
-        results.setdefault(name, []).append(found)
-        told = ", ".join(f"{task} {found[task]:.4f}" for task in TASKS)
-        print(f"{name}, seed {seed}: {told} ({found['seconds']:.0f} s)", flush=True)
+        result = rows.kept(path, functools.partial(train, name, seed))
+        results.setdefault(name, []).append(result)
+        aucs = ", ".join(f"{task} {result[task]:.4f}" for task in TASKS)
+        print(f"{name}, seed {seed}: {aucs} ({result['seconds']:.0f} s)", flush=True)
     lines = []
     for name, runs in results.items():
         line = [name]
         for task in TASKS:
-            own, baseline = ([run[task] for run in of] for of in (runs, results[_BASELINE]))
-            line.append(f"{statistics.mean(own):.4f}")
-            line.append("" if name == _BASELINE else rows.describe_difference(own, baseline))
+            values, baseline = ([run[task] for run in r] for r in (runs, results[_BASELINE]))
+            line.append(f"{statistics.mean(values):.4f}")
+            line.append("" if name == _BASELINE else rows.describe_difference(values, baseline))
         lines.append(line)
     truth = measure_truth()
     lines.append(["the true probabilities", f"{truth[TASKS[0]]:.4f}", "", f"{truth[TASKS[1]]:.4f}"])
@@ -114,7 +115,7 @@ def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> st
 
 
 def draw_batch(is_full: bool) -> tuple[dict[str, Any], np.ndarray]:
-    """Return {"item": [B], "items": a list of lists}, and labels [B]."""
+    """Return {"item": ids [B], "items": a list of B lists of ids}, and labels [B]."""
     rng = np.random.default_rng(0)
     lengths = np.full(_BATCH, _ITEMS) if is_full else rng.integers(0, _ITEMS + 1, _BATCH)
     lists = [rng.integers(0, _TABLE, length) for length in lengths]
@@ -123,15 +124,15 @@ def draw_batch(is_full: bool) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def build_steps(is_full: bool) -> balancing_speed.Steps:
-    """Return our steps, with lists of 100 items or of 0 to 100."""
-    given, labels = draw_batch(is_full)
+    """Return steps of `mtl`, with lists of 100 items, or of 0 to 100 items."""
+    inputs, labels = draw_batch(is_full)
 
     def repeat() -> tf.data.Dataset:
-        lengths = [len(own) for own in given["items"]]
-        items: Any = np.stack(given["items"]) if is_full else None
-        if items is None:
-            items = tf.RaggedTensor.from_row_lengths(np.concatenate(given["items"]), lengths)
-        batch = ({"item": given["item"], "items": items}, {"click": labels})
+        lengths = [len(items) for items in inputs["items"]]
+        lists: Any = np.stack(inputs["items"]) if is_full else None
+        if lists is None:
+            lists = tf.RaggedTensor.from_row_lengths(np.concatenate(inputs["items"]), lengths)
+        batch = ({"item": inputs["item"], "items": lists}, {"click": labels})
         return tf.data.Dataset.from_tensors(batch).cache().repeat()
 
     common = {"size": _TABLE, "dimension": _WIDTH, "table": "items"}
@@ -151,7 +152,7 @@ def build_steps(is_full: bool) -> balancing_speed.Steps:
 
 
 class KerasSteps:
-    """Training steps of a Keras functional model with the same equations, on padded lists."""
+    """Training steps of a functional Keras model with the same equations, on padded lists."""
 
     def __init__(self, is_full: bool):
         keras = tf.keras
@@ -175,14 +176,14 @@ class KerasSteps:
         output = dense(1, activation="sigmoid")(hidden)
         self._model = keras.Model([item, items, is_event], output)
         self._model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy")
-        given, labels = draw_batch(is_full)
-        lengths = np.array([len(own) for own in given["items"]])
+        batch, labels = draw_batch(is_full)
+        lengths = np.array([len(row_items) for row_items in batch["items"]])
         padded = np.zeros([_BATCH, _ITEMS], np.int64)
-        for row, own in enumerate(given["items"]):
-            padded[row, : len(own)] = own
+        for row, row_items in enumerate(batch["items"]):
+            padded[row, : len(row_items)] = row_items
         mask = (np.arange(_ITEMS) < lengths[:, np.newaxis]).astype(np.float32)
         inputs = {
-            "item": given["item"][:, np.newaxis],
+            "item": batch["item"][:, np.newaxis],
             "items": padded,
             "is_event": mask[:, :, np.newaxis],
         }
@@ -191,7 +192,7 @@ class KerasSteps:
         self(2)
 
     def __call__(self, steps: int) -> float:
-        """Seconds a step, over so many."""
+        """Return the mean seconds of a step, over some steps."""
         started = time.perf_counter()
         self._model.fit(self._data, steps_per_epoch=steps, epochs=1, verbose=0)
         return (time.perf_counter() - started) / steps
@@ -219,13 +220,13 @@ def measure_speed(rounds: int) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--encoders", default="", help="comma-separated; all by default")
-    parser.add_argument("--out", default="runs/sequences", help="where results are kept")
+    parser.add_argument("--out", default="runs/sequences", help="the folder of results")
     parser.add_argument("--speed", action="store_true", help="time steps instead")
-    parser.add_argument("--rounds", type=int, default=7, help="of --speed")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of --speed")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     names = [name for name in args.encoders.split(",") if name] or list(ENCODERS)

@@ -1,9 +1,9 @@
-"""`launch.serve` by gRPC and REST beside a bare `tf.function` of the same export, in one run.
+"""Compares `launch.serve` by gRPC and REST with a bare `tf.function` of the same export.
 
-Each model is served twice, with and without batching, by processes of this machine. First one
-client sends batches: bare function, gRPC and REST take turns, call by call. Then 32 clients of this
-process send single rows to each server in turns. Requests are made in advance; replies are read,
-and parsed for gRPC. The features go as tensors, to the signature `raw`.
+Two processes of this machine serve each model, one with and one without batching. First, a single
+client sends batches. The bare function, gRPC and REST take turns, call by call. Then 32 clients in
+this process send single rows to each server, in turns. Requests are built in advance. Replies are
+read, and for gRPC also parsed. Features are sent as tensors, to the signature `raw`.
 
     python -m benchmarks.server --models digits,wide
 """
@@ -33,7 +33,7 @@ from benchmarks import overhead, rows
 from mtl import networks, verbs
 from mtl.configs import config
 
-_MODELS = flags.DEFINE_list("models", ["digits", "wide"], "Of these two.")
+_MODELS = flags.DEFINE_list("models", ["digits", "wide"], "Models to serve: digits, wide.")
 _CALLS = flags.DEFINE_integer("calls", 100, "Calls of each side and batch size.", 1)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Turns of the 32 clients on each server.", 1)
 _SINGLE_ROWS = flags.DEFINE_integer("single_rows", 2000, "Single rows of each turn.", 1)
@@ -46,14 +46,14 @@ _ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)/v1/models/(\S+):predict\n.*gRP
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """The addresses of a running server, and the model's name there."""
+    """The addresses of a running server, and the name of its model."""
 
     rest: str
     grpc: str
     model: str
 
     def message(self, inputs: Mapping[str, np.ndarray]) -> Any:
-        """Return a PredictRequest."""
+        """Return a PredictRequest with some inputs."""
         request = predict_pb2.PredictRequest()
         request.model_spec.name, request.model_spec.signature_name = self.model, "raw"
         for name, value in inputs.items():
@@ -62,28 +62,28 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address of `:predict`."""
+        """The address of predictions by REST."""
         return f"http://{self.rest}/v1/models/{self.model}:predict"
 
 
 def body(inputs: Mapping[str, np.ndarray]) -> bytes:
-    """Return a request of REST, in the columnar format."""
+    """Return the body of a REST request, in the columnar format."""
     columns = {name: value.tolist() for name, value in inputs.items()}
     return json.dumps({"signature_name": "raw", "inputs": columns}).encode()
 
 
 def export(model: str, folder: str) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the folder of versions of a model after a few steps, and 512 rows of its inputs."""
-    drawn = np.random.default_rng(0)
+    """Train and export a model; return the folder of its versions, and 512 rows of its inputs."""
+    rng = np.random.default_rng(0)
     if model == "digits":
         params = ["Run.train_steps = 200", "Run.checkpoint_steps = 200"]
         made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"], params)
-        inputs = {"image": drawn.integers(0, 17, (512, 8, 8, 1), np.uint8)}
+        inputs = {"image": rng.integers(0, 17, (512, 8, 8, 1), np.uint8)}
     else:
         made = overhead.an_experiment(_WIDE[0], steps_per_call=1, steps=2)
         trunk = networks.SharedBottom(trunk=networks.MLP(layers=_WIDE))
         made = dataclasses.replace(made, model=dataclasses.replace(made.model, network=trunk))
-        inputs = {"x": drawn.normal(size=(512, 32)).astype(np.float32)}
+        inputs = {"x": rng.normal(size=(512, 32)).astype(np.float32)}
     verbs.train(made, os.path.join(folder, "run"))
     verbs.export(made, os.path.join(folder, "run"), os.path.join(folder, "export"))
     return os.path.join(folder, "export"), inputs
@@ -91,7 +91,7 @@ def export(model: str, folder: str) -> tuple[str, dict[str, np.ndarray]]:
 
 @contextlib.contextmanager
 def serve(folder: str, *args: str) -> Iterator[Server]:
-    """Start `launch.serve` on free ports."""
+    """Run `launch.serve` on free ports while the context is open."""
     ports = ["--rest_port=0", "--grpc_port=0", f"--max_rows={_BATCHES[-1]}"]
     command = [sys.executable, "-m", "launch.serve", f"--export={folder}", *ports, *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -106,7 +106,7 @@ def serve(folder: str, *args: str) -> Iterator[Server]:
 
 
 def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
-    """Seconds of each call of each side, in turns."""
+    """Call sides in turns, and return {side: seconds of each call}, without 10 calls of warm-up."""
     secs: dict[str, list[float]] = {name: [] for name in sides}
     for index in range(10 + _CALLS.value):
         for name, call in sides.items():
@@ -117,28 +117,30 @@ def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in secs.items()}
 
 
-def measure_batches(model: str, path: str, inputs: Mapping[str, np.ndarray], at: Server) -> None:
-    """Print a line for each batch size and side."""
+def measure_batches(
+    model: str, path: str, inputs: Mapping[str, np.ndarray], server: Server
+) -> None:
+    """Print a line of latencies for each batch size and side."""
     function = tf.saved_model.load(path).signatures["raw"]
     session = http_requests.Session()
     options = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(at.grpc, options=options) as channel:
+    with grpc.insecure_channel(server.grpc, options=options) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         for size in _BATCHES:
-            some = {name: value[:size] for name, value in inputs.items()}
-            tensors = {name: tf.constant(value) for name, value in some.items()}
-            message, text = at.message(some), body(some)
+            batch = {name: value[:size] for name, value in inputs.items()}
+            tensors = {name: tf.constant(value) for name, value in batch.items()}
+            message, text = server.message(batch), body(batch)
             sides = {
-                "tf.function": lambda given=tensors: [
-                    v.numpy() for v in function(**given).values()
+                "tf.function": lambda request=tensors: [
+                    v.numpy() for v in function(**request).values()
                 ],
-                "gRPC": lambda given=message: stub.Predict(given, timeout=60),
-                "REST": lambda given=text: session.post(at.url, given, timeout=60).content,
+                "gRPC": lambda request=message: stub.Predict(request, timeout=60),
+                "REST": lambda request=text: session.post(server.url, request, timeout=60).content,
             }
-            found = time_calls(sides)
-            for name, secs in found.items():
+            times = time_calls(sides)
+            for name, secs in times.items():
                 p50, p99 = np.percentile(secs, [50, 99])
-                share = np.median(found["tf.function"]) / p50
+                share = np.median(times["tf.function"]) / p50
                 print(
                     f"{model:<8}{size:>6}  {name:<12}{1000 * p50:>9.2f}{1000 * p99:>9.2f}"
                     f"{size / p50:>11,.0f}{share:>9.2f}",
@@ -147,11 +149,11 @@ def measure_batches(model: str, path: str, inputs: Mapping[str, np.ndarray], at:
 
 
 async def ask_often(count: int, ask: Callable[[int], Awaitable[Any]]) -> float:
-    """Seconds until `_CLIENTS` clients have asked `count` times in all."""
-    left = iter(range(count))
+    """Return the seconds until `_CLIENTS` clients together have sent `count` requests."""
+    requests = iter(range(count))
 
     async def client(number: int) -> None:
-        for _ in left:
+        for _ in requests:
             await ask(number)
 
     start = time.perf_counter()
@@ -159,11 +161,11 @@ async def ask_often(count: int, ask: Callable[[int], Awaitable[Any]]) -> float:
     return time.perf_counter() - start
 
 
-async def measure_rows(inputs: Mapping[str, np.ndarray], at: Server) -> dict[str, float]:
-    """Rows per second of 32 clients of single rows, {protocol: speed}."""
-    one = {name: value[:1] for name, value in inputs.items()}
-    message, text, count = at.message(one), body(one), _SINGLE_ROWS.value
-    channel = grpc.aio.insecure_channel(at.grpc)
+async def measure_rows(inputs: Mapping[str, np.ndarray], server: Server) -> dict[str, float]:
+    """Return {protocol: rows per second} of 32 clients that send single rows."""
+    row = {name: value[:1] for name, value in inputs.items()}
+    message, text, count = server.message(row), body(row), _SINGLE_ROWS.value
+    channel = grpc.aio.insecure_channel(server.grpc)
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
     async def ask_grpc(number: int) -> None:
@@ -174,7 +176,7 @@ async def measure_rows(inputs: Mapping[str, np.ndarray], at: Server) -> dict[str
     async with channel, aiohttp.ClientSession(connector=connector) as session:
 
         async def ask_rest(number: int) -> None:
-            async with session.post(at.url, data=text) as response:
+            async with session.post(server.url, data=text) as response:
                 await response.read()
 
         for name, ask in (("gRPC", ask_grpc), ("REST", ask_rest)):
@@ -184,22 +186,22 @@ async def measure_rows(inputs: Mapping[str, np.ndarray], at: Server) -> dict[str
 
 
 def main() -> None:
-    """Print two tables."""
+    """Print a table of batches and a table of single rows for each model."""
     for model in _MODELS.value:
         with tempfile.TemporaryDirectory() as folder:
-            exported, inputs = export(model, folder)
-            version = max(name for name in os.listdir(exported) if name.isdigit())
-            with serve(exported) as joined, serve(exported, "--nobatching") as single:
+            versions, inputs = export(model, folder)
+            version = max(name for name in os.listdir(versions) if name.isdigit())
+            with serve(versions) as batching, serve(versions, "--nobatching") as single:
                 print("model    batch  side           p50, ms  p99, ms     rows/s    share")
-                measure_batches(model, os.path.join(exported, version), inputs, joined)
+                measure_batches(model, os.path.join(versions, version), inputs, batching)
                 print("model    32 clients of single rows, rows/s    alone   joined     gain")
-                found: dict[str, list[tuple[float, float]]] = {"gRPC": [], "REST": []}
+                speeds: dict[str, list[tuple[float, float]]] = {"gRPC": [], "REST": []}
                 for _ in range(_ROUNDS.value):
                     alone = asyncio.run(measure_rows(inputs, single))
-                    together = asyncio.run(measure_rows(inputs, joined))
-                    for name, pairs in found.items():
+                    together = asyncio.run(measure_rows(inputs, batching))
+                    for name, pairs in speeds.items():
                         pairs.append((alone[name], together[name]))
-                for name, pairs in found.items():
+                for name, pairs in speeds.items():
                     gain = np.median([b / a for a, b in pairs])
                     alone, together = np.median(pairs, axis=0)
                     print(f"{model:<9}{name:<36}{alone:>9,.0f}{together:>9,.0f}{gain:>9.2f}")

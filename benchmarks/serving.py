@@ -1,8 +1,9 @@
-"""Plain and optimised exports side by side: size, load time, latency, throughput, quality.
+"""Compares plain and optimised exports: size, load time, latency, throughput and quality.
 
-python -m benchmarks.serving --experiment digits_shared_bottom
-python -m benchmarks.serving --experiment adult_shared_bottom
-# Trains once, into runs/serving/<experiment>; requests are serialized tf.Examples, on this machine.
+    python -m benchmarks.serving --experiment digits_shared_bottom
+    python -m benchmarks.serving --experiment adult_shared_bottom
+
+An experiment trains once, into runs/serving/<experiment>. Requests are serialized tf.Examples.
 """
 
 import contextlib
@@ -24,8 +25,10 @@ from mtl.files import storage
 from mtl.serving import loaded
 from mtl.serving import rows as rows_lib
 
-EXPERIMENT = flags.DEFINE_string("experiment", "digits_shared_bottom", "A file of experiments/.")
-CALLS = flags.DEFINE_integer("calls", 300, "Calls of each batch size that are timed.")
+EXPERIMENT = flags.DEFINE_string(
+    "experiment", "digits_shared_bottom", "A file of gin_configs/experiments."
+)
+CALLS = flags.DEFINE_integer("calls", 300, "Timed calls of each batch size.")
 
 _BATCHES = (1, 32, 256)
 _VARIANTS: Mapping[str, Any] = {
@@ -37,7 +40,7 @@ _VARIANTS: Mapping[str, Any] = {
 
 
 def main() -> None:
-    """Print a markdown table."""
+    """Train the experiment if needed, and print a table of its exports."""
     folder = os.path.join(rows.output("serving"), EXPERIMENT.value)
     run = _experiment()
     verbs.train(run, os.path.join(folder, "run"))
@@ -75,8 +78,8 @@ def _table(
         for name, model in models.items():
             outputs = model(["serving_default"], examples)
             for task, ids in labels.items():
-                found = outputs["serving_default", f"{task}/class_id"]
-                cells[name].append(f"{(found == ids).mean():.4f}")
+                predicted = outputs["serving_default", f"{task}/class_id"]
+                cells[name].append(f"{(predicted == ids).mean():.4f}")
     header += [f"rows/s at {_BATCHES[-1]}", *(f"{task} accuracy" for task in labels)]
     return rows.markdown(header, [[name, *cells[name]] for name in paths])
 
@@ -88,17 +91,17 @@ def _experiment() -> experiment_lib.Experiment:
 
 
 def _labels(run: experiment_lib.Experiment) -> dict[str, np.ndarray]:
-    """{task: the class ids of the evaluation split} of tasks with classes."""
-    found = []
+    """Return {task: class ids [N] of the evaluation split} of tasks with classes."""
+    batches = []
     for _, labels in run.data.dataset(run.data.eval_split, training=False, seed=1):
-        found.append(
+        batches.append(
             {
                 head.name: head.targets(labels[head.field])[0].numpy()
                 for head in run.model.heads
                 if hasattr(head, "class_names")
             }
         )
-    return {task: np.concatenate([batch[task] for batch in found]) for task in found[0]}
+    return {task: np.concatenate([batch[task] for batch in batches]) for task in batches[0]}
 
 
 def _size(path: str) -> str:
@@ -107,7 +110,7 @@ def _size(path: str) -> str:
 
 def _load_time(path: str) -> str:
     secs = []
-    # The first is not counted: files that were not read yet, what a process sets up once.
+    # The first load is not counted: it reads files from disk and sets up parts of TensorFlow.
     for _ in range(4):
         start = time.perf_counter()
         with loaded.load_export(path):
@@ -118,8 +121,11 @@ def _load_time(path: str) -> str:
 def _latencies(
     models: Mapping[str, loaded.Loaded], examples: list[bytes]
 ) -> dict[str, list[float]]:
-    """Seconds of each call, as a server makes it: prepared once, all outputs fetched; in turns."""
-    calls, secs, given = {}, {name: [] for name in models}, np.array(examples, object)
+    """Return {export: seconds of each call}; the exports take turns.
+
+    As in a server, a call is prepared once and fetches all outputs.
+    """
+    calls, secs, request = {}, {name: [] for name in models}, np.array(examples, object)
     for name, model in models.items():
         signature = model.signatures["serving_default"]
         fetches = [info.name for info in signature.outputs.values()]
@@ -127,7 +133,7 @@ def _latencies(
     for _ in range(20 + CALLS.value):
         for name, call in calls.items():
             start = time.perf_counter()
-            call(given)
+            call(request)
             secs[name].append(time.perf_counter() - start)
     return {name: values[20:] for name, values in secs.items()}
 

@@ -1,14 +1,14 @@
-"""Smaller tables: AUC on made-up impressions with skewed ids, bytes, and the time of a step.
+"""Compares small embedding tables by AUC on simulated impressions, bytes, and the time of a step.
 
     python -m benchmarks.small_tables --seeds 3
 
-Rows are impressions of an item on a site to a user. Ids are drawn with the frequencies of a power
-law, and the logit of a click is the sum of an effect of each id and of the inner product of hidden
-vectors of user and item, so that rare ids matter, and the best AUC is known. A run sees each row
-once. `SMALL` are tables of an eighth of the bytes of a row an id, and the others show what the
-optimizer's state takes. The table shows the AUC of the test split, the paired difference to the
-full table with its standard error, what tables and their state take, and the time of a step beside
-that of the full table, as the median of ratios that are taken within a round.
+Each row is an impression of an item on a site to a user. The frequencies of ids follow a power law.
+The logit of a click is the sum of an effect of each id and of the inner product of hidden vectors
+of user and item. So rare ids matter, and the best AUC is known. A run reads each row once. Tables
+named "small" have an eighth of the bytes of a table with a row for each id. Other tables show the
+memory of optimizers. The printed table shows the test AUC, the paired difference to the full table
+with its standard error, and the bytes of tables and of the optimizer's state. Step times are ratios
+to the full table: medians of the ratios of all rounds.
 """
 
 import argparse
@@ -44,10 +44,10 @@ _STEPS = ROWS["train"] // _BATCH
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Impressions(types.Source):
-    """Rows of skewed ids, and clicks with known probabilities.
+    """Rows with skewed ids, and clicks with known probabilities.
 
     Attributes:
-      seed: of the effects of ids, and of the rows.
+      seed: the seed of the effects of ids, and of the rows.
     """
 
     seed: int
@@ -57,7 +57,7 @@ class Impressions(types.Source):
         return tf.data.Dataset.from_tensor_slices(draw(self.seed, split)[0])
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, tf.Tensor]:
-        """Decode a batch."""
+        """Return the fields of a batch."""
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -69,13 +69,13 @@ class Impressions(types.Source):
 
 @functools.lru_cache(maxsize=4)
 def draw(seed: int, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the rows of a split, and their true probabilities."""
+    """Return the rows of a split {field: values [N]}, and their true probabilities [N]."""
     effects = np.random.default_rng(seed)
     rng = np.random.default_rng([seed, list(ROWS).index(split)])
     fields, logits, hidden = {}, np.full(ROWS[split], -1.0), []
     for name, size in SIZES.items():
         share = np.arange(1, size + 1) ** -_SKEW
-        # Ids do not tell how frequent they are.
+        # A permutation hides the frequency of an id from the model.
         ids = effects.permutation(size)[rng.choice(size, ROWS[split], p=share / share.sum())]
         logits += effects.normal(size=size)[ids]
         hidden.append(effects.normal(size=[size, _HIDDEN])[ids] / _HIDDEN**0.5)
@@ -88,11 +88,11 @@ def draw(seed: int, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One line of the table.
+    """A line of the table.
 
     Attributes:
-      make: field, number of ids -> its column.
-      tables: the optimizer of tables.
+      make: a function from a field and its number of ids to the column.
+      tables: the optimizer of the tables.
     """
 
     make: Callable[[str, int], types.Column]
@@ -125,7 +125,7 @@ def _several(field: str, size: int) -> types.Column:
 
 def _unified(field: str, size: int) -> types.Column:
     del size
-    total = 2 * sum(SIZES.values()) // _SHARE  # Of half as wide a row.
+    total = 2 * sum(SIZES.values()) // _SHARE  # Rows are half as wide, so there are twice as many.
     return features.Unified(names=[field], num_buckets=total, dimension=_WIDTH // 2)
 
 
@@ -134,7 +134,8 @@ def _mixed(field: str, size: int) -> types.Column:
     return features.Categorical(names=[field], min_count=1, dimension=_WIDTH, embedding=small)
 
 
-# Gradients of a row are small where a loss is a mean: under 0.1, the default, both would be SGD.
+# A mean loss gives small gradients to rows. Beside the default accumulator of 0.1 their squares
+# would not count, so that Adagrad would act as SGD.
 _ADAGRAD = optimizers.Adagrad(learning_rate=0.05, initial_accumulator=1e-6)
 _ROW_WISE = optimizers.RowWiseAdagrad(learning_rate=0.05, initial_accumulator=1e-6)
 KINDS: Mapping[str, Kind] = {
@@ -166,7 +167,7 @@ def make_model(kind: Kind) -> model.MultiTaskModel:
 
 
 def train(name: str, seed: int) -> dict[str, float]:
-    """Return the AUC of the test split, and the bytes of tables and of their state."""
+    """Train, and return the test AUC, and the bytes of tables and of the optimizer's state."""
     made = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Impressions(seed=seed),
@@ -186,17 +187,18 @@ def train(name: str, seed: int) -> dict[str, float]:
             name: int(np.prod(shape)) * reader.get_variable_to_dtype_map()[name].size
             for name, shape in reader.get_variable_to_shape_map().items()
         }
-    own = {name: size for name, size in sizes.items() if name.startswith("features/")}
-    state = [key for key in own if key.rpartition("/")[0] in own]
+    in_columns = {name: size for name, size in sizes.items() if name.startswith("features/")}
+    state = [key for key in in_columns if key.rpartition("/")[0] in in_columns]
+    state_size = sum(in_columns[key] for key in state)
     return {
         "auc": float(metrics["click/auc"]),
-        "tables": sum(own.values()) - sum(own[key] for key in state),
-        "state": sum(own[key] for key in state),
+        "tables": sum(in_columns.values()) - state_size,
+        "state": state_size,
     }
 
 
 def measure_speed(names: Sequence[str], rounds: int) -> dict[str, float]:
-    """Return {kind: the median of its step time beside that of the full table}."""
+    """Return {kind: the median ratio of its step time to the step time of the full table}."""
     fields, _ = draw(1, "train")
 
     def batches() -> tf.data.Dataset:
@@ -209,19 +211,19 @@ def measure_speed(names: Sequence[str], rounds: int) -> dict[str, float]:
 
     def plain(kind: Kind) -> model.MultiTaskModel:
         made = make_model(kind)
-        given = [
+        columns = [
             dataclasses.replace(column, vocabulary=list(range(SIZES[column.names[0]])))
             if isinstance(column, features.Categorical)
             else column
             for column in made.columns
         ]
-        return dataclasses.replace(made, columns=given)
+        return dataclasses.replace(made, columns=columns)
 
     sides = {name: balancing_speed.Steps(plain(KINDS[name]), batches) for name in names}
     times = rows.take_turns(sides, rounds, 100, warm_up=30)
     return {
-        name: statistics.median(a / b for a, b in zip(own, times[FULL], strict=True))
-        for name, own in times.items()
+        name: statistics.median(a / b for a, b in zip(secs, times[FULL], strict=True))
+        for name, secs in times.items()
     }
 
 
@@ -232,7 +234,7 @@ def measure_truth(seed: int) -> float:
 
 
 def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -> str:
-    """Train what is missing, and return the table."""
+    """Measure results that are not stored yet, and return the table."""
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, re.sub(r"\W+", "_", name), f"seed_{seed}.json")
@@ -243,12 +245,12 @@ def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -
     )
     lines = []
     for name, runs in results.items():
-        of_each, full = ([run["auc"] for run in own] for own in (runs, results[FULL]))
+        aucs, full = ([run["auc"] for run in r] for r in (runs, results[FULL]))
         lines.append(
             [
                 name,
-                f"{statistics.mean(of_each):.4f}",
-                "" if name == FULL else rows.describe_difference(of_each, full),
+                f"{statistics.mean(aucs):.4f}",
+                "" if name == FULL else rows.describe_difference(aucs, full),
                 f"{runs[0]['tables'] / 1e3:,.0f}",
                 f"{runs[0]['state'] / 1e3:,.0f}",
                 f"{ratios[name]:.2f}",
@@ -261,11 +263,11 @@ def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=9, help="of timing steps")
-    parser.add_argument("--out", default="runs/small_tables", help="where results are kept")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of timed steps")
+    parser.add_argument("--out", default="runs/small_tables", help="the folder of results")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     checks.at_least("--seeds", args.seeds, 1)

@@ -1,9 +1,10 @@
-"""How long a run takes from Enter to its first step, and from its last step to its end.
+"""Measures the seconds from a run's start to its first step, and from its last step to its end.
 
-Every side is a process of its own, and all of them take turns: `import tensorflow` alone, the
-embedded digits, and a table of 200,000 rows and 27 columns, as `launch.new` drafts its run. The
-table shows the medians over the rounds, and their range. The end of a run has an evaluation, the
-exports and their check; its ratio is to the evaluation alone. Other checkouts can be sides, too.
+Every side is a separate process, and the sides take turns: `import tensorflow` alone, a run of the
+embedded digits, and a run that `launch.new` drafts for a table of 200,000 rows and 27 columns. The
+printed table shows medians over the rounds, and ranges. The end of a run consists of an evaluation,
+the exports and their check. Its duration is also shown in multiples of the evaluation. --trees
+compares several checkouts of the repository.
 
     python -m benchmarks.startup --rounds 3 --trees . ../before
 """
@@ -26,7 +27,7 @@ _DIGITS = "gin_configs/experiments/digits_shared_bottom.gin"
 
 
 def write_table(path: pathlib.Path, num_rows: int) -> None:
-    """Write 9 numbers, 16 categories of 3 to 2,000 values, and two labels."""
+    """Write a table of 9 numbers, 16 categories of 3 to 2,000 values, and two labels."""
     draw = np.random.default_rng(0)
     sizes = [3, 5, 8, 12, 20, 40, 80, 100, 200, 400, 800, 1000, 2000, 5, 7, 9]
     columns = {f"number_{n}": draw.normal(size=num_rows).round(3).astype(str) for n in range(9)}
@@ -39,19 +40,29 @@ def write_table(path: pathlib.Path, num_rows: int) -> None:
 
 
 def time_import() -> dict[str, float]:
-    """Return the seconds of a Python that imports TensorFlow alone."""
+    """Return the seconds of a Python process that only imports TensorFlow."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import tensorflow"], stderr=subprocess.DEVNULL)
     return {"import tensorflow": time.perf_counter() - start}
 
 
 def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> dict[str, float]:
-    """Run so many steps, each with a checkpoint: {how a line begins: seconds}, with the "end"."""
+    """Run some steps, with a checkpoint at each step, and note when each line is logged.
+
+    Args:
+      tree: the folder of the checkout.
+      command: flags of `launch.train`.
+      folder: the working directory.
+      steps: the steps of the run.
+
+    Returns:
+      {the first three words of a line: seconds from the start}, and the "end" of the process.
+    """
     module = [sys.executable, "-m", "launch.train", *command]
-    own = [f"Run.train_steps = {steps}", "Run.checkpoint_steps = 1"]
-    at: dict[str, float] = {}
+    bindings = [f"Run.train_steps = {steps}", "Run.checkpoint_steps = 1"]
+    line_secs: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as model_dir:
-        flags = [text for binding in own for text in ("--gin_param", binding)]
+        flags = [text for binding in bindings for text in ("--gin_param", binding)]
         start = time.perf_counter()
         process = subprocess.Popen(
             [*module, *flags, "--model_dir", os.path.join(model_dir, "run")],
@@ -62,18 +73,19 @@ def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> di
             stderr=subprocess.PIPE,
         )
         for line in process.stderr or ():
-            at[" ".join(line.split()[:3])] = time.perf_counter() - start
+            line_secs[" ".join(line.split()[:3])] = time.perf_counter() - start
         if process.wait():
             raise SystemExit(f"{' '.join(module)} failed in {folder}.")
-        return {**at, "end": time.perf_counter() - start}
+        return {**line_secs, "end": time.perf_counter() - start}
 
 
 def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[str, float]:
-    """Return the seconds to the first step, and how many evaluations the end takes."""
+    """Return the seconds to the first step, the seconds of the end, and the end in evaluations."""
     first = time_lines(tree, command, folder, 1)["step 1 of"]
-    # The first export builds graphs: it comes long before the end.
-    at = time_lines(tree, command, folder, 2)
-    end, evaluation = (at[event] - at["step 2 of"] for event in ("end", "step 2 evaluated:"))
+    # The first export builds graphs. In a run of two steps it belongs to the first step.
+    line_secs = time_lines(tree, command, folder, 2)
+    last_step = line_secs["step 2 of"]
+    end, evaluation = (line_secs[event] - last_step for event in ("end", "step 2 evaluated:"))
     return {
         f"{name}: first step": first,
         f"{name}: end": end,
@@ -82,7 +94,7 @@ def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[
 
 
 def measure(tree: str, table: str) -> dict[str, float]:
-    """Return {what: seconds} of one round."""
+    """Return {row of the table: seconds} of a round."""
     digits = ["--gin_file", _DIGITS]
     return {
         **time_import(),
@@ -92,11 +104,11 @@ def measure(tree: str, table: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure all sides in turns, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--trees", nargs="+", default=["."], help="checkouts that are compared")
+    parser.add_argument("--trees", nargs="+", default=["."], help="checkouts to compare")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_table(pathlib.Path(folder) / "train.csv", options.rows)
@@ -104,13 +116,13 @@ def main() -> None:
         environ = {**os.environ, "PYTHONPATH": os.getcwd()}
         new = [sys.executable, "-m", "launch.new", *draft]
         subprocess.run(new, cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
-        found: dict[str, list[dict[str, float]]] = {tree: [] for tree in options.trees}
+        results: dict[str, list[dict[str, float]]] = {tree: [] for tree in options.trees}
         for _ in range(options.rounds):
             for tree in options.trees:
-                found[tree].append(measure(tree, folder))
+                results[tree].append(measure(tree, folder))
     lines = [
-        [name, *(_tell([one[name] for one in found[tree]]) for tree in options.trees)]
-        for name in found[options.trees[0]][0]
+        [name, *(_tell([result[name] for result in results[tree]]) for tree in options.trees)]
+        for name in results[options.trees[0]][0]
     ]
     print(rows.markdown(["", *options.trees], lines))
 

@@ -1,10 +1,10 @@
-"""A step of Adam on one table: ours, TensorFlow's own, and the lazy one.
+"""Compares the time of a step on an embedding table by Adam, TensorFlow's Adam and LazyAdam.
 
     python -m benchmarks.table_updates --rounds 20
 
-Each side looks up 256 rows of 16 numbers and moves them by the gradient of a sum of squares. The
-first two move all other rows as well, the lazy one does not. Sides take turns of ten steps; a ratio
-is of two turns in a row, and the table has its median and range.
+Each side looks up 256 rows of 16 numbers and moves them by the gradient of a sum of squares. Both
+versions of Adam move all other rows as well, and LazyAdam does not. Sides take turns of ten steps.
+A ratio compares two consecutive turns, and the printed table has its median and range.
 """
 
 import argparse
@@ -32,10 +32,14 @@ SIDES: dict[str, MakeOptimizer] = {
 
 
 class Side:
-    """A session that trains one table.
+    """A session that trains an embedding table.
+
+    Args:
+      make_optimizer: returns the optimizer for a learning rate.
+      num_rows: the rows of the table.
 
     Attributes:
-      session: with all variables at their first values.
+      session: the session, with initialized variables.
     """
 
     def __init__(self, make_optimizer: MakeOptimizer, num_rows: int):
@@ -50,14 +54,14 @@ class Side:
             self.session.run(tf1.global_variables_initializer())
 
     def __call__(self, steps: int) -> float:
-        """Train, and return the seconds of a step."""
+        """Train for some steps, and return the mean seconds of a step."""
         start = time.perf_counter()
         for _ in range(steps):
             self.session.run(self._step)
         return (time.perf_counter() - start) / steps
 
     def read_table(self) -> np.ndarray:
-        """Return the weights, [rows, 16]."""
+        """Return the weights of the table, [num_rows, 16]."""
         return self.session.run(self._weights)
 
 
@@ -83,9 +87,9 @@ def compare(sizes: Sequence[int], rounds: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Time all sides, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="how often each side is timed")
+    parser.add_argument("--rounds", type=int, default=20, help="timings of each side")
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 100_000, 1_000_000])
     options = parser.parse_args()
     print(compare(options.sizes, options.rounds))

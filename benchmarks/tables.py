@@ -1,15 +1,17 @@
-"""Tables of a stream whose ids drift: growing, fixed and hashed ones, and what ten million cost.
+"""Compares growing, fixed and hashed embedding tables on a stream whose ids change.
 
     python -m benchmarks.tables --seeds 3
     python -m benchmarks.tables --speed --keys 10000000
 
-The first command trains one pass over 200,000 rows, each with one of 2,000 ids that are in use; ids
-of all 22,000 come and go. It tests on rows of the last ones. The table shows the AUC, the paired
-difference to the growing table that evicts by age with its standard error, the bytes of the table,
-and the share of the ids in use that share their row with others, or have none of their own.
+The first command trains a single pass over 200,000 rows. At any time 2,000 of 22,000 ids are in
+use, and they change over the stream. Test rows have the last ids. The printed table shows the AUC,
+and the paired difference to the growing table that evicts by age with its standard error. It also
+shows the bytes of each table, and the share of ids in use that have no row or share their row with
+other ids.
 
---speed fills one table with keys and times training steps of 4,096 new and of 4,096 known keys, and
-the same keys in the tables of `tf.lookup.experimental`, which hold numbers of rows.
+--speed fills a growing table with keys, and times training steps of 4,096 new and of 4,096 known
+keys. It also times the same keys in the tables of `tf.lookup.experimental`, as maps from keys to
+row numbers.
 """
 
 import argparse
@@ -44,12 +46,12 @@ _SPEC = spec.Spec(features={"item": "int64"}, labels={"click": "int64"})
 
 @dataclasses.dataclass(frozen=True)
 class Stream(types.Source):
-    """Rows in the order of time: ids that were new lately come most often."""
+    """Rows in the order of time, in which the newest ids are the most frequent."""
 
     seed: int
 
     def draw(self, split: str) -> dict[str, np.ndarray]:
-        """Return {field: values} of a split."""
+        """Return {field: values [N]} of a split."""
         is_train = split == "train"
         rng = np.random.default_rng([self.seed, is_train])
         effects = np.random.default_rng([self.seed, 2]).normal(0, 1.5, _IN_USE + _NEW)
@@ -62,8 +64,8 @@ class Stream(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split."""
-        drawn = self.draw(split)
-        return tf.data.Dataset.from_tensor_slices({n: drawn[n] for n in ("item", "click")})
+        fields = self.draw(split)
+        return tf.data.Dataset.from_tensor_slices({n: fields[n] for n in ("item", "click")})
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, tf.Tensor]:
         """Return the fields of a batch."""
@@ -71,9 +73,9 @@ class Stream(types.Source):
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield the rows of a split."""
-        drawn = self.draw(split)
-        for row in range(len(drawn["item"])):
-            yield f"row {row}", {name: int(drawn[name][row]) for name in ("item", "click")}
+        fields = self.draw(split)
+        for row in range(len(fields["item"])):
+            yield f"row {row}", {name: int(fields[name][row]) for name in ("item", "click")}
 
 
 def _stale(seed: int) -> features.Categorical:
@@ -111,7 +113,7 @@ TABLES: Mapping[str, Callable[[int], types.Column]] = {
 
 
 def train(name: str, seed: int) -> dict[str, float]:
-    """Return the AUC of the test split, bytes, and the share of ids without a row of their own."""
+    """Train, and return the test AUC, the bytes, and the share of ids without a separate row."""
     made = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Stream(seed),
@@ -134,53 +136,53 @@ def train(name: str, seed: int) -> dict[str, float]:
         shapes = dict(tf.train.list_variables(latest))
         table = next(name for name in shapes if name.endswith("/embedding"))
         in_use = np.unique(Stream(seed).draw("test")["item"])
-        of_each = _find_rows(name, seed, latest, in_use)
-    _, first, counts = np.unique(of_each, return_inverse=True, return_counts=True)
+        id_rows = _find_rows(name, seed, latest, in_use)
+    _, places, counts = np.unique(id_rows, return_inverse=True, return_counts=True)
     return {
         "auc": float(metrics["click/auc"]),
         "bytes": 4 * int(np.prod(shapes[table])),
-        "without": float(((counts[first] > 1) | (of_each < 0)).mean()),
+        "without": float(((counts[places] > 1) | (id_rows < 0)).mean()),
     }
 
 
 def _find_rows(name: str, seed: int, latest: str, ids: np.ndarray) -> np.ndarray:
-    """Return the row of each id; -1 of unknown ones."""
+    """Return the table row of each id, [N]; -1 for unknown ids."""
     tokens = tf.constant([str(item) for item in ids])
     column = TABLES[name](seed)
     if isinstance(column, features.Growing):
         keys = key_table.make_keys(tokens)
-        held = tf.train.load_variable(latest, "features/growing_item/keys")
-        found, is_known = key_table.find_rows(tf.Variable(held), keys)
-        return np.where(is_known, found, -1)
+        table_keys = tf.train.load_variable(latest, "features/growing_item/keys")
+        table_rows, is_known = key_table.find_rows(tf.Variable(table_keys), keys)
+        return np.where(is_known, table_rows, -1)
     if isinstance(column, features.Hashed):
         return tf.strings.to_hash_bucket_fast(tokens, column.num_buckets).numpy()
-    known = set(
+    vocabulary = set(
         column.vocabulary or [str(i) for i in np.unique(Stream(seed).draw("train")["item"])]
     )
-    return np.array([int(item) if str(item) in known else -1 for item in ids])
+    return np.array([int(item) if str(item) in vocabulary else -1 for item in ids])
 
 
 def measure_truth(seed: int) -> float:
-    """Return the AUC of the true effects."""
-    drawn = Stream(seed).draw("test")
-    return rows.compute_auc(drawn["click"], drawn["effect"])
+    """Return the AUC of the true effects on the test split."""
+    fields = Stream(seed).draw("test")
+    return rows.compute_auc(fields["click"], fields["effect"])
 
 
 def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
-    """Train what is missing, and return the table."""
+    """Measure results that are not stored yet, and return the table."""
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        found = rows.kept(path, functools.partial(train, name, seed))
-        results.setdefault(name, []).append(found)
-        print(f"{name}, seed {seed}: AUC {found['auc']:.4f}", flush=True)
+        result = rows.kept(path, functools.partial(train, name, seed))
+        results.setdefault(name, []).append(result)
+        print(f"{name}, seed {seed}: AUC {result['auc']:.4f}", flush=True)
     lines = []
     for name, runs in results.items():
-        of_each, baseline = ([run["auc"] for run in own] for own in (runs, results[_BASELINE]))
-        difference = "" if name == _BASELINE else rows.describe_difference(of_each, baseline)
-        without = 100 * statistics.mean(run["without"] for run in runs)
-        mean = f"{statistics.mean(of_each):.4f}"
-        lines.append([name, mean, difference, f"{runs[0]['bytes']:,}", f"{without:.1f}%"])
+        aucs, baseline = ([run["auc"] for run in r] for r in (runs, results[_BASELINE]))
+        difference = "" if name == _BASELINE else rows.describe_difference(aucs, baseline)
+        percent = 100 * statistics.mean(run["without"] for run in runs)
+        mean = f"{statistics.mean(aucs):.4f}"
+        lines.append([name, mean, difference, f"{runs[0]['bytes']:,}", f"{percent:.1f}%"])
     truth = statistics.mean(map(measure_truth, seeds))
     lines.append(["the true effects", f"{truth:.4f}", "", "", ""])
     header = ["table", "AUC", "difference", "bytes", "ids without a row of their own"]
@@ -188,7 +190,12 @@ def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
 
 
 class Filling:
-    """A table that fills up, beside those of `tf.lookup.experimental` unless it is alone."""
+    """A growing table that fills up, and tables of `tf.lookup.experimental` for comparison.
+
+    Args:
+      total: the number of keys at the end.
+      is_alone: True leaves out the tables of `tf.lookup.experimental`.
+    """
 
     def __init__(self, total: int, is_alone: bool):
         column = features.Growing(names=["item"], capacity=int(total / 0.75), dimension=_WIDTH)
@@ -197,14 +204,14 @@ class Filling:
         fields = {"item": self._items}
         encoded = features.encode_columns([column], fields, features.load_statistics(""))
         loss = tf.reduce_mean(encoded["growing_item"] ** 2)
-        moved = tf1.train.AdagradOptimizer(0.1).minimize(loss)
-        with tf.control_dependencies([features.grow_tables([column], fields, moved)]):
+        update = tf1.train.AdagradOptimizer(0.1).minimize(loss)
+        with tf.control_dependencies([features.grow_tables([column], fields, update)]):
             self.step = step.assign_add(1, read_value=False)
         keys = key_table.make_keys(tf.strings.as_string(self._items))
-        (held,) = [v for v in tf1.global_variables() if v.op.name.endswith("/keys")]
+        (table_keys,) = [v for v in tf1.global_variables() if v.op.name.endswith("/keys")]
         self.adds: dict[str, tf.Operation] = {}
-        # Sums: an op that nobody reads would be left out.
-        ours = tf.reduce_sum(key_table.find_rows(held, keys)[0])
+        # Sums use all rows; TensorFlow would prune a lookup whose output is unused.
+        ours = tf.reduce_sum(key_table.find_rows(table_keys, keys)[0])
         self.finds = {"hashing alone": tf.reduce_sum(keys), "ours": ours}
         self._session = tf1.Session()
         if not is_alone:
@@ -219,7 +226,7 @@ class Filling:
             "DenseHashTable": lookup.DenseHashTable(tf.int64, tf.int64, -1, **dense),
         }
         for name, peer in peers.items():
-            # Find or append: a new key gets the next row.
+            # Known keys are found, and a new key gets the next row.
             size = peer.size()
             fresh = tf.unique(tf.boolean_mask(keys, peer.lookup(keys) < 0))[0]
             rows_of = size + tf.range(tf.size(fresh, tf.int64), dtype=tf.int64)
@@ -227,47 +234,55 @@ class Filling:
             self.finds[name] = tf.reduce_sum(peer.lookup(keys))
 
     def run(self, op: Any, items: np.ndarray) -> float:
-        """Return the microseconds for each of these items."""
+        """Run an op on some items, and return the microseconds for an item."""
         started = time.perf_counter()
         self._session.run(op, {self._items: items})
         return 1e6 * (time.perf_counter() - started) / len(items)
 
 
 def measure_speed(total: int, is_alone: bool, batch: int = 4096, repeats: int = 20) -> str:
-    """Return a table of times as one table fills up with so many keys."""
-    rng, lines, held = np.random.default_rng(0), [], 0
+    """Return the table of times as a growing table fills up.
+
+    Args:
+      total: the number of keys at the end.
+      is_alone: True leaves out the tables of `tf.lookup.experimental`.
+      batch: the keys of a step.
+      repeats: the timed steps at each size.
+    """
+    rng, lines, num_keys = np.random.default_rng(0), [], 0
     with tf.Graph().as_default():
         table = Filling(total, is_alone)
         everything = tf.group(table.step, *table.adds.values())
         for mark in (total // 100, total // 10, total // 2, total):
-            while held < mark - repeats * batch:  # Many at a time, to get there.
-                count = min(16 * batch, mark - repeats * batch - held)
-                table.run(everything, held + np.arange(count))
-                held += count
+            while num_keys < mark - repeats * batch:  # Larger batches fill the table faster.
+                count = min(16 * batch, mark - repeats * batch - num_keys)
+                table.run(everything, num_keys + np.arange(count))
+                num_keys += count
             times: dict[str, list[float]] = {}
             for _ in range(repeats):
-                fresh, known = held + np.arange(batch), rng.integers(0, held + 1, batch)
+                new_keys = num_keys + np.arange(batch)
+                known_keys = rng.integers(0, num_keys + 1, batch)
                 adding = {f"{name}, new": op for name, op in table.adds.items()}
                 for name, op in {"step, new": table.step, **adding}.items():
-                    times.setdefault(name, []).append(table.run(op, fresh))
+                    times.setdefault(name, []).append(table.run(op, new_keys))
                 for name, op in {"step, known": table.step, **table.finds}.items():
-                    times.setdefault(name, []).append(table.run(op, known))
-                held += batch
+                    times.setdefault(name, []).append(table.run(op, known_keys))
+                num_keys += batch
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-            medians = [f"{statistics.median(own):.2f}" for own in times.values()]
-            lines.append([f"{held:,}", *medians, f"{peak:.2f}"])
+            medians = [f"{statistics.median(micros):.2f}" for micros in times.values()]
+            lines.append([f"{num_keys:,}", *medians, f"{peak:.2f}"])
     return rows.markdown(["keys", *times, "peak GB"], lines)
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
+    """Measure results that are not stored yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tables", default="", help="separated by ;, all by default")
-    parser.add_argument("--out", default="runs/tables", help="where results are kept")
+    parser.add_argument("--tables", default="", help="rows of the table, separated by ;")
+    parser.add_argument("--out", default="runs/tables", help="the folder of results")
     parser.add_argument("--speed", action="store_true", help="time a table that fills up instead")
-    parser.add_argument("--keys", type=int, default=10_000_000, help="of --speed")
-    parser.add_argument("--alone", action="store_true", help="of --speed: without other tables")
+    parser.add_argument("--keys", type=int, default=10_000_000, help="keys for --speed")
+    parser.add_argument("--alone", action="store_true", help="for --speed: without other tables")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     checks.at_least("--seeds", args.seeds, 1)

@@ -1,9 +1,9 @@
-"""What each item of `tensorboard.TensorBoard` costs a step of the digits, or an evaluation.
+"""Measures how much time each item of `tensorboard.TensorBoard` adds to a step or an evaluation.
 
-There is a run for each item. In each round all of them go on by some steps, so that a busy machine
-slows all alike; a step takes the least over the rounds, which other work changes least. Items of
-steps are shown every 100 steps, as by default, and then in every step, which tells what showing
-them costs.
+Each item has a run on the digits. In each round all runs go on by some steps, so that a busy
+machine slows all alike. The time of a step is the least over the rounds, as other work changes it
+least. Items of steps are written every 100 steps, as by default, and then in every step, which
+shows the cost of writing them.
 
     python -m benchmarks.tensorboard                            # four minutes on two cores
     python -m benchmarks.tensorboard --rounds 5 --steps 800
@@ -26,7 +26,7 @@ from mtl.data import pipeline, tfds
 from mtl.distribution import interruption
 from mtl.optimization import update
 from mtl.runs import evaluation, observers
-from mtl.tools import tensorboard
+from mtl.tools import attached, tensorboard
 from mtl.tools.tensorboard import settings
 
 tf1 = tf.compat.v1
@@ -37,9 +37,14 @@ OFF = "off"
 def make(
     shown: tensorboard.TensorBoard | None, last_step: int, every: int, steps: int, **run: Any
 ) -> experiment.Experiment:
-    """Return the digits with three tasks on a small convolutional network.
+    """Return the experiment of the digits, with three tasks on a small convolutional network.
 
-    `run` holds further settings of Run.
+    Args:
+      shown: the items that TensorBoard shows; None for no items.
+      last_step: the steps of the whole training.
+      every: the steps between summaries.
+      steps: the steps between checkpoints.
+      **run: further settings of `Run`.
     """
     return experiment.Experiment(
         data=pipeline.Pipeline(
@@ -78,17 +83,17 @@ def make(
 
 
 def find_speed(directory: str, from_step: int) -> float:
-    """Return the least of the seconds a step took, of the summaries after a step."""
-    found = []
+    """Return the least seconds of a step, by the summaries after step `from_step`."""
+    secs = []
     for name in sorted(os.listdir(directory)):
         if name.startswith("events."):
             for event in tf1.train.summary_iterator(os.path.join(directory, name)):
-                found += [
+                secs += [
                     1 / value.simple_value
                     for value in event.summary.value
                     if value.tag == "steps_per_sec" and event.step > from_step
                 ]
-    return min(found)
+    return min(secs)
 
 
 def time_steps(
@@ -97,12 +102,20 @@ def time_steps(
     rounds: int,
     every: int,
 ) -> dict[str, float]:
-    """Return {item: seconds of a step}, of runs that take turns.
+    """Time the steps of runs that take turns.
 
-    `items` build an experiment of a last step, the steps between summaries, and those of a round.
+    Args:
+      items: {item: a function that builds an experiment}; its arguments are the last step, the
+        steps between summaries, and the steps of a round.
+      steps: the steps of a round.
+      rounds: the number of rounds.
+      every: the steps between summaries.
+
+    Returns:
+      {item: seconds of a step}.
     """
     with tempfile.TemporaryDirectory() as folder:
-        seen: dict[str, list[float]] = {name: [] for name in items}
+        times: dict[str, list[float]] = {name: [] for name in items}
         for turn in range(1, rounds + 1):
             for name, build in items.items():
                 directory, last = os.path.join(folder, name), turn * steps
@@ -110,46 +123,47 @@ def time_steps(
                 # Neither evaluations nor exports are measured.
                 with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
                     verbs.train(made, directory)
-                # The first summary of a start has the time of tracing in it.
-                seen[name].append(find_speed(directory, last - steps + steps // 4))
-    return {name: min(own) for name, own in seen.items()}
+                # The first summary after a start includes the time of tracing.
+                times[name].append(find_speed(directory, last - steps + steps // 4))
+    return {name: min(secs) for name, secs in times.items()}
 
 
 def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:
-    """Return {item: seconds of an evaluation more than without it}, and the evaluation's own."""
-    found: dict[str, list[float]] = {name: [] for name in (OFF, *names)}
+    """Return {item: median seconds of an evaluation with it}; OFF means no items."""
+    times: dict[str, list[float]] = {name: [] for name in (OFF, *names)}
     with tempfile.TemporaryDirectory() as directory:
         verbs.train(make(None, 10, 10, 10), directory)
         for _ in range(rounds):
-            for name, own in found.items():
+            for name, secs in times.items():
                 shown = None if name == OFF else tensorboard.TensorBoard(**{name: True})
-                own.append(_time_evaluation(make(shown, 10, 10, 10), directory))
-    return {name: statistics.median(own) for name, own in found.items()}
+                secs.append(_time_evaluation(make(shown, 10, 10, 10), directory))
+    return {name: statistics.median(secs) for name, secs in times.items()}
 
 
 def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
     place = made.distribution.find_place()
     run = types.ObservedRun(experiment=made, model_dir=directory, place=place)
     stopping = interruption.Interruption()
-    evaluator = evaluation.Evaluator(made, directory, stopping, observers.open_all(run))
+    opened = observers.open_all(run, attached.list_observers(made))
+    evaluator = evaluation.Evaluator(made, directory, stopping, opened)
     with mock.patch.object(evaluation.Evaluator, "_export"):
         started = time.perf_counter()
         evaluator(os.path.join(directory, "model.ckpt-10"))
         return time.perf_counter() - started
 
 
-def report(title: str, found: dict[str, float]) -> None:
-    """Print a table of ratios to the first."""
-    plain = found[OFF]
+def report(title: str, times: dict[str, float]) -> None:
+    """Print the table of {item: seconds}, with ratios to the time without items."""
+    plain = times[OFF]
     print(f"\n{title}\n\n| item | ms | against off |\n| -- | -- | -- |")
-    for name, secs in found.items():
+    for name, secs in times.items():
         print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain - 1):+.1f}% |")
 
 
 def main() -> None:
-    """Measure and print three tables."""
+    """Time steps and evaluations, and print three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="of each run in a round")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each run in a round")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     tf1.logging.set_verbosity(tf1.logging.ERROR)

@@ -1,8 +1,8 @@
-"""How long tokenizers take for a text, and how many tokens they make of it.
+"""Measures the time of tokenizers for a text, and the number of its tokens.
 
-Texts are runs of lines of this repository's documentation. Each tokenizer gets them in batches, in
-the graph of a session, as in a step of training. Pieces and words are learned of the same texts,
-which is timed apart.
+Texts are random parts of this repository's documentation. Each tokenizer gets them in batches, in
+the graph of a session, as in a step of training. Tokenizers with a vocabulary learn it from the
+same texts, which is timed separately.
 
     python -m benchmarks.tokenizers --characters 200
 """
@@ -31,16 +31,16 @@ TOKENIZERS = {
 
 
 def read_texts(count: int, characters: int) -> list[str]:
-    """Return texts of so many characters, drawn from the pages of docs/."""
+    """Return random texts of `characters` characters from the pages of docs/."""
     pages = sorted((ROOT / "docs").glob("*.md"))
-    everything = " ".join(" ".join(path.read_text().split()) for path in pages)
+    all_text = " ".join(" ".join(path.read_text().split()) for path in pages)
     draw = random.Random(0)
-    starts = (draw.randrange(len(everything) - characters) for _ in range(count))
-    return [everything[start : start + characters] for start in starts]
+    starts = (draw.randrange(len(all_text) - characters) for _ in range(count))
+    return [all_text[start : start + characters] for start in starts]
 
 
 def measure(tokenizer, texts: list[str], batch_size: int, rounds: int) -> tuple[float, ...]:
-    """Return the seconds of learning, the microseconds for a text, and its tokens."""
+    """Return the seconds of learning, and the mean microseconds and tokens of a text."""
     column = features.Text(names=["text"], tokenizer=tokenizer, encoder=histories.Pooling())
     batches = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
     with tempfile.TemporaryDirectory() as directory:
@@ -49,15 +49,15 @@ def measure(tokenizer, texts: list[str], batch_size: int, rounds: int) -> tuple[
         learning = time.perf_counter() - started
         fitted = features.load_statistics(directory)
         with tf.Graph().as_default(), tf1.Session() as session:
-            given = tf1.placeholder(tf.string, [None])
-            ids = tokenizer(given, "text_text", fitted).flat_values
+            text_input = tf1.placeholder(tf.string, [None])
+            ids = tokenizer(text_input, "text_text", fitted).flat_values
             session.run(tf1.tables_initializer())
-            count = sum(len(session.run(ids, {given: batch})) for batch in batches)
+            count = sum(len(session.run(ids, {text_input: batch})) for batch in batches)
             times = []
             for _ in range(rounds):
                 started = time.perf_counter()
                 for batch in batches:
-                    session.run(ids.op, {given: batch})
+                    session.run(ids.op, {text_input: batch})
                 times.append(time.perf_counter() - started)
     return learning, float(np.median(times)) / len(texts) * 1e6, count / len(texts)
 
@@ -65,7 +65,7 @@ def measure(tokenizer, texts: list[str], batch_size: int, rounds: int) -> tuple[
 def main() -> None:
     """Print a table of the tokenizers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--characters", type=int, default=200, help="of a text")
+    parser.add_argument("--characters", type=int, default=200, help="characters of a text")
     parser.add_argument("--texts", type=int, default=2048)
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,8 +1,8 @@
-"""The two-objective toy of the CAGrad paper: its losses, its Pareto front, a descent through it.
+"""Computes the two-task toy problem of the CAGrad paper: losses, Pareto front and descents.
 
-losses = toy.losses(point)                    # {"first": scalar, "second": scalar} at [2]
-places, front = toy.front()                   # [N] in [0, 1], and [N, 2] points
-path = toy.descend(model, start, scale=1.0)   # [N, 2], under the balancing of a MultiTaskModel
+losses = toy.losses(point)                    # {"first": scalar, "second": scalar} at point [2]
+places, front = toy.front()                   # [N] in [0, 1], and points [N, 2]
+path = toy.descend(model, start, scale=1.0)   # [N, 2], by the balancing of a MultiTaskModel
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,28 @@ from mtl.step import training_loop, whole_batch
 tf1 = tf.compat.v1
 
 _LEAST_DISTANCE = 5e-6
-_EDGE = 7.0  # Each task alone is best off at one of the two ends of the front, x = 7 and x = -7.
+_EDGE = 7.0  # A single task has its optimum at an end of the front, x = 7 or x = -7.
 _RECORD_STEPS = 100
-# At rest: all points of so many records within so little of each other. Aligned-MTL pauses for a
-# few thousand steps where it meets the front, until Adam has forgotten the longer gradients.
+# A path is at rest once the points of 100 records lie within 2e-3. Fewer records would not do: near
+# the front, Aligned-MTL pauses for a few thousand steps, until Adam forgets the longer gradients.
 _REST_RECORDS, _REST_DISTANCE = 100, 2e-3
 
 
 def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
-    """[2] or [2, ...] -> {task: [...]}: above 0 everywhere, the first one times `scale`.
+    """Return the losses of both tasks, which are above 0 everywhere.
 
     B. Liu, X. Liu, X. Jin, P. Stone, Q. Liu, "Conflict-Averse Gradient Descent for Multi-task
-    Learning", 2021, arXiv:2110.14048, appendix. With y above 0 there is a valley for each task,
-    the logarithm of a distance, steep and with a bend; below 0 there are two bowls. The signs in
-    the second valley are those of the authors' code. 21 is added to each loss, which changes no
-    gradient and is what methods with logarithms need; FAMO's authors do so.
+    Learning", 2021, arXiv:2110.14048, appendix. For y above 0 each task has a steep, bent valley,
+    the logarithm of a distance. For y below 0 the tasks have bowls. The signs of the second valley
+    follow the authors' code. As in the code of FAMO, each loss has 21 added: this changes no
+    gradient, and methods that take logarithms need positive losses.
+
+    Args:
+      point: the coordinates x and y, [2] or [2, ...].
+      scale: a factor of the first loss.
+
+    Returns:
+      {"first" or "second": a loss of the shape of x}.
     """
     x, y = point[0], point[1]
     valleys = (0.5 * (-x - 7) + tf.tanh(y), 0.5 * (-x + 3) - tf.tanh(y) + 2)
@@ -47,10 +54,17 @@ def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
 
 
 def front(num: int = 281) -> tuple[np.ndarray, np.ndarray]:
-    """Places [N] from 0, best for the second task, to 1, best for the first, and points [N, 2].
+    """Compute the Pareto front.
 
-    The point at w minimises `w first + (1 - w) second` among y < 0. Its x is 14 w - 7, and its y is
-    the zero of the other derivative, found by bisection.
+    The point at place w minimises `w first + (1 - w) second` for y < 0. Its x is 14 w - 7. Its y is
+    the zero of the derivative by y, found by bisection.
+
+    Args:
+      num: the number N of points.
+
+    Returns:
+      Places [N] from 0, the optimum of the second task, to 1, the optimum of the first, and points
+      [N, 2].
     """
     places = np.linspace(0, 1, num)
     x = 2 * _EDGE * places - _EDGE
@@ -65,7 +79,7 @@ def front(num: int = 281) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest(point: Sequence[float]) -> tuple[float, float]:
-    """Return a point's distance to the front, and the place of what is nearest there."""
+    """Return the distance of a point [2] to the front, and the place of the nearest front point."""
     places, points = front(2801)
     distances = np.linalg.norm(points - np.asarray(point), axis=1)
     return float(distances.min()), float(places[distances.argmin()])
@@ -74,15 +88,22 @@ def nearest(point: Sequence[float]) -> tuple[float, float]:
 def descend(
     model: model_lib.MultiTaskModel, start: Sequence[float], scale: float, most_steps: int
 ) -> np.ndarray:
-    """Return the way [N, 2] of Adam at 1e-3 from a start until it is at rest.
+    """Return the path of Adam, with a rate of 1e-3, from a start until it is at rest.
 
-    It has a point every 100 steps.
+    The point is the only shared variable.
 
-    The weighting and the surgery are those of `model`; the point is the only shared variable.
+    Args:
+      model: the model with the weighting and the surgery.
+      start: the first point, [2].
+      scale: a factor of the first loss.
+      most_steps: the steps at most.
+
+    Returns:
+      The points at every 100th step, [N, 2].
     """
-    # Its operations are too small to be shared among threads.
-    one = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
-    with tf.Graph().as_default(), tf1.Session(config=one) as session:
+    # The operations are too small to divide among threads.
+    one_thread = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+    with tf.Graph().as_default(), tf1.Session(config=one_thread) as session:
         tf1.set_random_seed(1)
         tf1.train.get_or_create_global_step()
         with tf1.variable_scope("network"):
@@ -104,9 +125,9 @@ def descend(
 
 
 def _next_record(session: tf1.Session, result: training_loop.StepResult) -> np.ndarray:
-    """Return the point [2] where the next record is due.
+    """Return the point [2] at the next record.
 
-    A call may end before, on a slow machine.
+    On a slow machine, a session call may end before the step of the record.
     """
     while True:
         step, point = session.run([result.step, result.values])
@@ -115,7 +136,7 @@ def _next_record(session: tf1.Session, result: training_loop.StepResult) -> np.n
 
 
 class _NoData:
-    """The iterator of a model without data."""
+    """An iterator for a model without data."""
 
     def get_next(self) -> tuple[None, None]:
         return None, None
@@ -124,7 +145,7 @@ class _NoData:
 def _step(
     model: model_lib.MultiTaskModel, point: tf.Variable, scale: float
 ) -> tuple[tf.Operation, types.Tensors]:
-    """Weighting -> surgery -> update, as in `MultiTaskModel`."""
+    """Apply weighting, surgery and update, as `MultiTaskModel` does."""
     representation = point.read_value()[tf.newaxis]
     position = representation[0]
     values = losses(position, scale)

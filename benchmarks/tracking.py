@@ -1,12 +1,13 @@
-"""What do trackers and a profile cost a step? Trackers that hang, raise or are slow; no server.
+"""Measures the time of a step with trackers that hang, raise or are slow, and after a profile.
 
-The digits train with one step a call, and with many. Each kind of run is timed several times, in
-turn, from step 100 on: between two session calls too, where trackers are told. A profile that is
-over by then must cost nothing. What counts is the fastest stretch of 50 steps, which other work of
-the machine disturbs least; beside it stands what the thread that trains takes of the processor.
+No tracker has a server. The digits train with a single step in a session call, and with many. Runs
+of all kinds take turns, and their time counts from step 100 on. It includes the time between two
+session calls, in which trackers get their reports. A profile that ended before step 100 should cost
+nothing. The table shows the fastest 50 consecutive steps, which other work of the machine disturbs
+least, and the processor time of the training thread.
 
     python -m benchmarks.tracking
-    python -m benchmarks.tracking --repeats 9 --summary_steps 1
+    python -m benchmarks.tracking --timed_runs 9 --summary_steps 1
 """
 
 import dataclasses
@@ -25,10 +26,11 @@ from benchmarks import rows
 from mtl import types
 from mtl.configs import config
 from mtl.runs import training
+from mtl.tools import attached
 
-_REPEATS = flags.DEFINE_integer("repeats", 5, "How often each kind of run is timed.")
-_STEPS = flags.DEFINE_integer("timed_steps", 1000, "How many steps are timed.")
-_EVERY = flags.DEFINE_integer("summary_steps", 10, "Between two reports.")
+_REPEATS = flags.DEFINE_integer("timed_runs", 5, "The number of runs of each kind.")
+_STEPS = flags.DEFINE_integer("timed_steps", 1000, "The number of timed steps of a run.")
+_EVERY = flags.DEFINE_integer("summary_steps", 10, "The steps between two reports.")
 _FIRST, _STRETCH = 100, 50
 _GIN = "gin_configs/experiments/digits_shared_bottom.gin"
 
@@ -47,7 +49,7 @@ class Faulty(types.Tracker):
 
 
 class FaultyRun(types.TrackedRun):
-    """Its run."""
+    """The run of a tracker that hangs, raises, or is slow."""
 
     run_id = "none"
 
@@ -61,7 +63,7 @@ class FaultyRun(types.TrackedRun):
 
 
 class _Clock(tf.compat.v1.train.SessionRunHook):
-    """Takes the time at the end of each session call."""
+    """Records the time at the end of each session call."""
 
     def __init__(self, result: Any):
         self._result = result
@@ -75,25 +77,25 @@ class _Clock(tf.compat.v1.train.SessionRunHook):
         self._times.append((int(run_values.results), *now))
 
     def measure(self) -> tuple[float, float]:
-        """Return microseconds of a step, in the fastest stretch, and of this thread over all."""
-        late = [one for one in self._times if one[0] >= _FIRST]
-        ends = {step // _STRETCH: (step, secs) for step, secs, _ in late}
+        """Return the microseconds of a step in the fastest stretch, and of this thread per step."""
+        times = [time for time in self._times if time[0] >= _FIRST]
+        ends = {step // _STRETCH: (step, secs) for step, secs, _ in times}
         stretches = [
             (after[1] - before[1]) / (after[0] - before[0])
             for before, after in itertools.pairwise(ends.values())
         ]
-        own = (late[-1][2] - late[0][2]) / (late[-1][0] - late[0][0])
-        return 1e6 * min(stretches), 1e6 * own
+        of_thread = (times[-1][2] - times[0][2]) / (times[-1][0] - times[0][0])
+        return 1e6 * min(stretches), 1e6 * of_thread
 
 
 class _Timed(training.Training):
-    """A training that is timed, and neither evaluates nor exports."""
+    """A training with a clock, which neither evaluates nor exports."""
 
     def _build_hooks(self, *args):
-        built = super()._build_hooks(*args)
+        hooks = super()._build_hooks(*args)
         self.clock = _Clock(args[-1])
-        built["training_chief_hooks"].insert(0, self.clock)
-        return built
+        hooks["training_chief_hooks"].insert(0, self.clock)
+        return hooks
 
     def _checkpoint_evaluator(self, evaluator):
         return lambda checkpoint: False
@@ -112,7 +114,8 @@ def _measure(
     )
     with tempfile.TemporaryDirectory() as folder:
         made = dataclasses.replace(made, run=run, trackers=trackers)
-        timed = _Timed(made, folder, lambda: None)
+        # As in `verbs.train`: without observers neither trackers nor the profile would run.
+        timed = _Timed(made, folder, lambda: None, observers=attached.list_observers(made))
         timed.run()
         return timed.clock.measure()
 
@@ -126,14 +129,14 @@ def main() -> None:
     header = ("", "steps a call", "us a step", "us of the thread")
     print("{:<24} {:>12} {:>10} {:>16}".format(*header), flush=True)
     for steps_per_call in (1, 100):
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+        results: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
         for _ in range(_REPEATS.value):
             for name, (trackers, profile) in kinds.items():
-                found[name].append(_measure(steps_per_call, trackers, profile))
-        for name, times in found.items():
+                results[name].append(_measure(steps_per_call, trackers, profile))
+        for name, times in results.items():
             best = min(wall for wall, _ in times)
-            own = statistics.median(own for _, own in times)
-            print(f"{name:<24} {steps_per_call:>12} {best:>10.0f} {own:>16.0f}", flush=True)
+            thread = statistics.median(of_thread for _, of_thread in times)
+            print(f"{name:<24} {steps_per_call:>12} {best:>10.0f} {thread:>16.0f}", flush=True)
 
 
 if __name__ == "__main__":

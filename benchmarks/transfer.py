@@ -1,12 +1,13 @@
-"""AUC on UCI Adult of income from 1% of its labels: from scratch, and after other tasks.
+"""Measures the AUC of income on UCI Adult with 1% of the labels, with and without other tasks.
 
-The stages of `gin_configs/experiments/adult_transfer`, for several seeds. A seed draws the people
-who are labelled, and every stage starts from the one before of its own seed. Differences are to
-the same network from scratch, of the same seed, in points, with their standard errors. What is done
-is not repeated.
+With other tasks, a network first trains on them, and then on income. The runs are the stages of
+`gin_configs/experiments/adult_transfer`, for several seeds. A seed draws the labelled people, and
+every stage starts from the previous stage of its seed. Differences, in points, compare with the
+same network from scratch of the same seed, with standard errors. Stored results are not measured
+again.
 
     python -m benchmarks.transfer --seeds 8
-    python -m benchmarks.transfer --tune       # by validation people: how the settings were chosen
+    python -m benchmarks.transfer --tune       # compares settings on validation rows
 """
 
 import itertools
@@ -23,13 +24,14 @@ from absl import flags
 from benchmarks import rows
 from launch import stages
 
-_SEEDS = flags.DEFINE_integer("seeds", 8, "Draws of the labelled people.", allow_override=True)
-_TUNE = flags.DEFINE_bool("tune", False, "Compares settings on validation people, by other seeds.")
+_SEEDS = flags.DEFINE_integer("seeds", 8, "The number of seeds.", allow_override=True)
+_TUNE = flags.DEFINE_bool("tune", False, "Compares settings on validation rows, with other seeds.")
 
 FOLDER = pathlib.Path(__file__).parents[1] / "gin_configs" / "experiments" / "adult_transfer"
 STAGES = ("scratch", "scratch_linear", "frozen", "unfrozen")
 BASELINE = "scratch"
-# With the statistics of everybody's inputs, as after other tasks: all there is without labels.
+# This run knows the statistics of the inputs of all rows, as runs after other tasks do. More cannot
+# be learned from inputs without labels by its network.
 KNOWN = "scratch_linear, all inputs known"
 
 _TUNING_SEEDS = (101, 102)
@@ -45,7 +47,7 @@ def _l2(pattern: str) -> list[tuple[str, ...]]:
     return [(f'regularization.Regularization.l2 = {{"{pattern}": {f}}}',) for f in _FACTORS]
 
 
-# As many combinations without transfer as with it; the last stage is as it was first written.
+# Runs without and with transfer have as many combinations. The last stage is not tuned.
 GRIDS = {
     "scratch": [_rates(0.001, 0.003), _l2("kernel$")],
     "scratch_linear": [_rates(0.01, 0.03), _l2("kernel$")],
@@ -60,7 +62,15 @@ GRIDS = {
 def train(
     stage: str, seed: int, folder: pathlib.Path, run: str | None = None, params: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Return the metrics of a stage, trained in `folder / run` if it has not been yet."""
+    """Return the metrics of a stage; train it in `folder / run` unless they are stored.
+
+    Args:
+      stage: the name of a gin file of the stages.
+      seed: the seed of the labelled people and of the run.
+      folder: the folder of the stages of this seed.
+      run: the name of the run's folder; the stage by default.
+      params: further gin bindings.
+    """
     file, model_dir = str(FOLDER / f"{stage}.gin"), str(folder / (run or stage))
     settings = [f'adult_dir = "{rows.data_dir("adult")}"']
     settings += [f"experiment.Run.seed = {seed}", f"subset.Subset.seed = {seed}", *params]
@@ -74,22 +84,22 @@ def train(
 
 
 def compared(seed: int, root: pathlib.Path) -> dict[str, float]:
-    """{row: test AUC in percent} of one seed."""
+    """Return {row of the table: test AUC in percent} of a seed."""
     folder = root / f"seed_{seed}"
     train("pretrain", seed, folder)
-    found = {stage: train(stage, seed, folder) for stage in STAGES}
-    known = folder / "known"
-    shutil.copytree(folder / "pretrain" / "statistics", known / "statistics", dirs_exist_ok=True)
-    found[KNOWN] = train("scratch_linear", seed, folder, "known")
-    return {name: 100 * metrics["income/auc"] for name, metrics in found.items()}
+    results = {stage: train(stage, seed, folder) for stage in STAGES}
+    statistics = folder / "known" / "statistics"
+    shutil.copytree(folder / "pretrain" / "statistics", statistics, dirs_exist_ok=True)
+    results[KNOWN] = train("scratch_linear", seed, folder, "known")
+    return {name: 100 * metrics["income/auc"] for name, metrics in results.items()}
 
 
 def table(results: Sequence[dict[str, float]]) -> str:
-    """[{row: AUC}] -> a Markdown table."""
+    """Return the Markdown table of {row: AUC} of several seeds."""
     lines = []
     for name in results[0]:
-        values = np.array([found[name] for found in results])
-        points = values - [found[BASELINE] for found in results]
+        values = np.array([aucs[name] for aucs in results])
+        points = values - [aucs[BASELINE] for aucs in results]
         error = points.std(ddof=1) / np.sqrt(len(points))
         difference = "" if name == BASELINE else f"{points.mean():+.1f} ± {error:.1f}"
         lines.append([name, f"{values.mean():.1f}", difference, str((points > 0).sum())])
@@ -97,22 +107,22 @@ def table(results: Sequence[dict[str, float]]) -> str:
 
 
 def tuned(stage: str, root: pathlib.Path) -> str:
-    """Return the validation AUC of every combination of a stage's grid, the best first."""
+    """Return the table of validation AUCs of all combinations of a stage's grid, the best first."""
     lines = []
     for choice in itertools.product(*GRIDS[stage]):
         params = [*itertools.chain(*choice)]
         run = f"{stage}_{zlib.crc32(repr(params).encode()):08x}"
-        found = []
+        aucs = []
         for seed in _TUNING_SEEDS:
             folder = root / f"tuning_{seed}"
             train("pretrain", seed, folder)
-            found.append(train(stage, seed, folder, run, [*_ON_VALIDATION, *params])["income/auc"])
-        lines.append([f"{100 * np.mean(found):.2f}", "; ".join(params)])
+            aucs.append(train(stage, seed, folder, run, [*_ON_VALIDATION, *params])["income/auc"])
+        lines.append([f"{100 * np.mean(aucs):.2f}", "; ".join(params)])
     return rows.markdown(["validation AUC", stage], sorted(lines, reverse=True))
 
 
 def main() -> None:
-    """Print the table, or those of the tuning."""
+    """Print the table of stages, or the tables of the tuning."""
     logging.getLogger("mtl").setLevel(logging.WARNING)
     root = pathlib.Path(rows.output("transfer"))
     if _TUNE.value:

@@ -1,9 +1,10 @@
-"""The step time of networks that XLA compiles, beside that of the same networks without it.
+"""Compares the step times of networks with and without XLA.
 
-Training steps as users get them, many a session call, by Adam; two binary tasks, or sixteen under a
-surgery. Each network runs with and without `Precision.xla`, and both with each number of threads.
-Within a round a pair of sides takes turns, a ratio is taken within a round, and the table shows the
-medians and the range. What the first step takes, in which XLA compiles, stands beside them.
+Steps run as in training, many in a session call, with Adam, and with two binary tasks or with
+sixteen under a surgery. Each network runs with and without `Precision.xla`, for each number of
+threads. The two sides take turns. A ratio compares the times of a round, and the table shows
+medians and ranges. Its last column shows how much longer the first step takes with XLA, which
+compiles in this step.
 
     python -m benchmarks.xla --rounds 5
 """
@@ -32,7 +33,7 @@ def mlp(*layers: int) -> networks.SharedBottom:
 
 def build_cases() -> dict[str, tuple]:
     """Return {name: (network, batch size, tasks, surgery)}."""
-    known, plain = networks_speed.build_networks(), surgery_lib.Sum()
+    tabular, plain = networks_speed.build_networks(), surgery_lib.Sum()
     convnet = networks.SharedBottom(trunk=balancing_speed.TRUNKS["convnet"])
     surgery = surgery_lib.Combine(method=descent.MGDA())
     cases = {
@@ -48,7 +49,7 @@ def build_cases() -> dict[str, tuple]:
         ),
     }
     for name in ("MMoE, 8 experts", "PLE, 2 levels", "DCN-v2", "FT-Transformer"):
-        cases[f"{name}, batch 512"] = (known[name], 512, 2, plain)
+        cases[f"{name}, batch 512"] = (tabular[name], 512, 2, plain)
     cases["convnet, batch 64"] = (convnet, 64, 2, plain)
     cases["MGDA of 16 tasks, 6 layers of 512, batch 64"] = (mlp(*[512] * 6), 64, 16, surgery)
     return cases
@@ -79,29 +80,32 @@ def build_steps(case: tuple, threads: int, xla: bool) -> balancing_speed.Steps:
 
 
 def measure(case: tuple, threads: int, rounds: int, secs: float) -> list[str]:
-    """Return the cells of a row: of a case, with so many threads."""
-    sides, firsts = {}, {}
+    """Return the cells of the row of a case and a number of threads."""
+    sides, first_secs = {}, {}
     for xla in (False, True):
         started = time.perf_counter()
         sides[xla] = build_steps(case, threads, xla)
         sides[xla](1)
-        firsts[xla] = time.perf_counter() - started
+        first_secs[xla] = time.perf_counter() - started
         sides[xla](5)
     steps = max(5, round(secs / sides[False](5)))
-    found = [(sides[False](steps), sides[True](steps)) for _ in range(rounds)]
+    pairs = [(sides[False](steps), sides[True](steps)) for _ in range(rounds)]
     for side in sides.values():
         side.close()
-    ratios = [compiled / plain for plain, compiled in found]
-    plain, compiled = (1000 * statistics.median(times) for times in zip(*found, strict=True))
+    ratios = [compiled / plain for plain, compiled in pairs]
+    plain, compiled = (1000 * statistics.median(times) for times in zip(*pairs, strict=True))
     spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    return [f"{plain:.2f}", f"{compiled:.2f}", spread, f"{firsts[True] - firsts[False]:+.1f}"]
+    compile_secs = first_secs[True] - first_secs[False]
+    return [f"{plain:.2f}", f"{compiled:.2f}", spread, f"{compile_secs:+.1f}"]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Time all networks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--secs", type=float, default=1.0, help="of one side in a round, about")
+    parser.add_argument(
+        "--secs", type=float, default=1.0, help="seconds of a side in a round, about"
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
     lines = []

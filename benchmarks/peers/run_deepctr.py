@@ -1,8 +1,8 @@
-"""The side of DeepCTR in `benchmarks.clients_speed`, which starts it in a Python of its own.
+"""Trains the models of DeepCTR for `benchmarks.clients_speed`, which runs it in another Python.
 
-Its models are trained as its documentation does: `fit` on a dict of arrays. What it adds by default
-and the others lack, an L2 penalty on the tables, is off. Its one seed for all experts is left as it
-comes: experts, and towers, of equal shape start equal.
+The models train as in DeepCTR's documentation, by `fit` on a dict of arrays. Other libraries have
+no L2 penalty on tables by default, so it is off here. By default DeepCTR uses a single seed for all
+experts, which stays: experts of equal shape start equal, and so do towers.
 """
 
 import time
@@ -17,7 +17,7 @@ def train(case: dict) -> tuple[float, np.ndarray]:
     """Return the seconds of all epochs but the first, and the probabilities of the test rows."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(case["seed"])
-    given, labels, test, _ = answering.load_arrays(case)
+    ids, labels, test_ids, _ = answering.load_arrays(case)
     fields = list(case["tables"])
     model = build_model(case)
     model.compile(
@@ -31,22 +31,21 @@ def train(case: dict) -> tuple[float, np.ndarray]:
             times.append(time.perf_counter())
 
     model.fit(
-        {field: given[:, index] for index, field in enumerate(fields)},
+        {field: ids[:, index] for index, field in enumerate(fields)},
         [labels[:, index] for index in range(len(case["tasks"]))],
         batch_size=case["batch_size"],
         epochs=case["epochs"],
         verbose=0,
         callbacks=[Clock()],
     )
-    predicted = model.predict(
-        {field: test[:, index] for index, field in enumerate(fields)}, batch_size=4096, verbose=0
-    )
-    return times[-1] - times[0], np.concatenate(predicted, axis=1)
+    test_inputs = {field: test_ids[:, index] for index, field in enumerate(fields)}
+    predictions = model.predict(test_inputs, batch_size=4096, verbose=0)
+    return times[-1] - times[0], np.concatenate(predictions, axis=1)
 
 
 def build_model(case: dict) -> tf.keras.Model:
     """Return DeepCTR's model with the settings of the case."""
-    # One for each table: what is drawn by one and the same is the same.
+    # Each table needs another initializer, since an initializer draws the same values at each use.
     normal = tf.keras.initializers.TruncatedNormal
     columns = [
         feature_column.SparseFeat(
@@ -57,7 +56,7 @@ def build_model(case: dict) -> tf.keras.Model:
         )
         for field, rows in case["tables"].items()
     ]
-    same = {
+    settings = {
         "expert_dnn_hidden_units": case["expert"],
         "tower_dnn_hidden_units": case["tower"],
         "gate_dnn_hidden_units": (),
@@ -66,18 +65,18 @@ def build_model(case: dict) -> tf.keras.Model:
         "task_names": case["tasks"],
     }
     if case["network"] == "MMoE":
-        return models.MMOE(columns, num_experts=case["num_experts"], **same)
+        return models.MMOE(columns, num_experts=case["num_experts"], **settings)
     return models.PLE(
         columns,
         shared_expert_num=case["num_shared"],
         specific_expert_num=case["num_specific"],
         num_levels=case["levels"],
-        **same,
+        **settings,
     )
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer all cases of the standard input."""
     answering.answer_cases(train)
 
 

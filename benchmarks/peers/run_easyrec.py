@@ -1,8 +1,9 @@
-"""The side of EasyRec in `benchmarks.clients_speed`, which starts it in a Python of its own.
+"""Trains the models of EasyRec for `benchmarks.clients_speed`, which runs it in another Python.
 
-`import mtl.compat` gives it the Estimator that TensorFlow has dropped; its protocol buffers are
-compiled for the installed runtime. The pipeline's configuration is written from the case: batch
-norm and L2 penalties, which it has by default, are off. Its Estimator trains from CSV files.
+`import mtl.compat` provides the Estimator that newer versions of TensorFlow lack. The protocol
+buffers of EasyRec must be compiled for the installed runtime. The configuration of EasyRec is
+written from the case. Batch norm and L2 penalties, which EasyRec has by default, are off. Its
+Estimator trains from CSV files.
 """
 
 import os
@@ -13,14 +14,14 @@ import answering
 import numpy as np
 import tensorflow as tf
 
-import mtl.compat  # noqa: F401  # Before EasyRec, which asks for tf.estimator.
+import mtl.compat  # noqa: F401  # Before EasyRec, which imports tf.estimator.
 
 from easy_rec.python import main as easyrec  # isort: skip
 from easy_rec.python.utils import config_util  # isort: skip
 
 
 def write_config(case: dict, model_dir: str) -> str:
-    """Return the pipeline's configuration as text."""
+    """Return the configuration of EasyRec for a case, as text."""
     names = [*case["tasks"], *case["tables"]]
     inputs = "\n".join(f'input_fields {{ input_name: "{n}" input_type: INT32 }}' for n in names)
     labels = "\n".join(f'label_fields: "{task}"' for task in case["tasks"])
@@ -77,25 +78,25 @@ def write_config(case: dict, model_dir: str) -> str:
 
 
 def write_dnn(sizes: list[int]) -> str:
-    """Return dense layers with ReLU and no batch norm as text."""
+    """Return the configuration of dense layers with ReLU, without batch norm, as text."""
     return f"hidden_units: {sizes} use_bn: false"
 
 
 class Clock(tf.compat.v1.train.SessionRunHook):
-    """Measures the time from the end of the first `skipped` steps to the end of training."""
+    """Measures the time from the end of the first `warm_up` steps to the end of training."""
 
-    def __init__(self, skipped: int):
-        self._left = skipped
+    def __init__(self, warm_up: int):
+        self._steps_left = warm_up
 
     def after_run(self, run_context, run_values):
-        self._left -= 1
-        if not self._left:
+        self._steps_left -= 1
+        if not self._steps_left:
             self._started = time.perf_counter()
         self._last = time.perf_counter()
 
     @property
     def secs(self) -> float:
-        """Seconds between the two."""
+        """The seconds of all steps after the first `warm_up`."""
         return self._last - self._started
 
 
@@ -110,21 +111,21 @@ def train(case: dict) -> tuple[float, np.ndarray]:
             file.write(write_config(case, os.path.join(folder, "model")))
         config = config_util.get_configs_from_pipeline_file(path, auto_expand=False)
         estimator, _ = easyrec._create_estimator(config)
-        # Of the seed, its configuration knows nothing.
+        # The configuration of EasyRec has no seed.
         estimator._config = estimator.config.replace(tf_random_seed=case["seed"])
         fields = config_util.get_compatible_feature_configs(config)
-        given, tested = (
+        train_input, test_input = (
             easyrec._get_input_fn(config.data_config, fields, path, pipeline_config=config)
             for path in (case["csv"]["train"], case["csv"]["test"])
         )
-        estimator.train(given, max_steps=steps * case["epochs"], hooks=[clock])
-        predicted = list(estimator.predict(tested))
+        estimator.train(train_input, max_steps=steps * case["epochs"], hooks=[clock])
+        predictions = list(estimator.predict(test_input))
     names = [f"probs_{task}" for task in case["tasks"]]
-    return clock.secs, np.array([[np.squeeze(row[name]) for name in names] for row in predicted])
+    return clock.secs, np.array([[np.squeeze(row[name]) for name in names] for row in predictions])
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer all cases of the standard input."""
     answering.answer_cases(train)
 
 

@@ -1,7 +1,8 @@
-"""The side of LibMTL in `benchmarks.clients_speed`, which starts it in a Python of its own.
+"""Trains the models of LibMTL for `benchmarks.clients_speed`, which runs it in another Python.
 
-Its `Trainer` trains its MMoE or CGC; its PLE is for ResNets alone. LibMTL has no tables, so that a
-subclass of the architecture looks ids up first. Batches are cut from tensors, not collated of rows.
+LibMTL's `Trainer` trains its MMoE or CGC, since its PLE only supports ResNets. LibMTL has no
+embedding tables, so a subclass of the architecture looks ids up first. Batches are slices of
+tensors, which is faster than a DataLoader that collates single rows.
 """
 
 import sys
@@ -14,17 +15,21 @@ import numpy as np
 import torch
 from torch import nn
 
-# LibMTL imports this for its ResNets, from where torchvision does not have it any more.
-moved = types.SimpleNamespace(load_state_dict_from_url=None)
-sys.modules.update({"torchvision": moved, "torchvision.models": moved})
-sys.modules["torchvision.models.utils"] = moved
+# For its ResNets, LibMTL imports a module of torchvision that newer versions lack. The cases need
+# no ResNets, so an empty module takes its place.
+stub = types.SimpleNamespace(load_state_dict_from_url=None)
+sys.modules.update({"torchvision": stub, "torchvision.models": stub})
+sys.modules["torchvision.models.utils"] = stub
 
 import LibMTL  # noqa: E402
 from LibMTL import architecture, loss, metrics, weighting  # noqa: E402
 
 
 class Batches:
-    """Shuffled batches of rows, or all in order; the Trainer asks for `next` as PyTorch 1 had."""
+    """Batches of rows, shuffled in training.
+
+    Its iterators have a method `next`, as in PyTorch 1, which the Trainer calls.
+    """
 
     def __init__(self, ids: np.ndarray, labels: np.ndarray, case: dict, training: bool):
         self._ids = torch.from_numpy(ids.astype(np.int64))
@@ -47,7 +52,7 @@ class Batches:
 
 
 class Pass(Iterator):
-    """One pass over the batches."""
+    """A single pass over the batches."""
 
     def __init__(self, batches):
         self._batches = batches
@@ -65,10 +70,10 @@ class Loss(loss.AbsLoss):
         return nn.functional.binary_cross_entropy_with_logits(pred[:, 0], gt)
 
 
-class Kept(metrics.AbsMetric):
-    """Keeps the probabilities of a pass; the last one is that over the test rows."""
+class Probabilities(metrics.AbsMetric):
+    """Stores the probabilities of a pass; the last pass of a training reads the test rows."""
 
-    found: np.ndarray
+    values: np.ndarray
 
     def __init__(self):
         super().__init__()
@@ -78,7 +83,7 @@ class Kept(metrics.AbsMetric):
         self._logits.append(pred.detach())
 
     def score_fun(self):
-        self.found = torch.sigmoid(torch.cat(self._logits)).numpy()
+        self.values = torch.sigmoid(torch.cat(self._logits)).numpy()
         return [0.0]
 
     def reinit(self):
@@ -96,13 +101,13 @@ def mlp(inputs: int, sizes: list[int]) -> list[nn.Module]:
 
 
 class Trainer(LibMTL.Trainer):
-    """LibMTL's, which knows the first GPU alone, on the processor."""
+    """LibMTL's Trainer on the processor; without this class it only uses the first GPU."""
 
-    device = property(lambda self: torch.device("cpu"), lambda self, given: None)
+    device = property(lambda self: torch.device("cpu"), lambda self, device: None)
 
 
-def build_trainer(case: dict) -> tuple[Trainer, dict[str, Kept]]:
-    """Return LibMTL's Trainer with the settings of the case, and what keeps its predictions."""
+def build_trainer(case: dict) -> tuple[Trainer, dict[str, Probabilities]]:
+    """Return LibMTL's Trainer with the settings of the case, and {task: its probabilities}."""
     tasks, inputs = case["tasks"], case["width"] * len(case["tables"])
     if case["network"] == "MMoE":
         kind, counts = architecture.MMoE, [case["num_experts"]]
@@ -124,12 +129,12 @@ def build_trainer(case: dict) -> tuple[Trainer, dict[str, Kept]]:
             looked_up = [table(inputs[:, i]) for i, table in enumerate(self.tables)]
             return super().forward(torch.cat(looked_up, dim=1), task_name)
 
-    kept = {task: Kept() for task in tasks}
+    probabilities = {task: Probabilities() for task in tasks}
     trainer = Trainer(
         task_dict={
             task: {
                 "metrics": ["none"],
-                "metrics_fn": kept[task],
+                "metrics_fn": probabilities[task],
                 "loss_fn": Loss(),
                 "weight": [1],
             }
@@ -153,15 +158,15 @@ def build_trainer(case: dict) -> tuple[Trainer, dict[str, Kept]]:
         arch_args={"img_size": [inputs], "num_experts": counts},
         weight_args={},
     )
-    return trainer, kept
+    return trainer, probabilities
 
 
 def train(case: dict) -> tuple[float, np.ndarray]:
     """Return the seconds of all epochs but the first, and the probabilities of the test rows."""
     torch.set_num_threads(case["threads"])
     torch.manual_seed(case["seed"])
-    given, labels, test, test_labels = answering.load_arrays(case)
-    trainer, kept = build_trainer(case)
+    ids, labels, test_ids, test_labels = answering.load_arrays(case)
+    trainer, probabilities = build_trainer(case)
     times: list[float] = []
     record = trainer.meter.record_time
 
@@ -169,19 +174,20 @@ def train(case: dict) -> tuple[float, np.ndarray]:
         record(mode)
         times.append(time.perf_counter())
 
-    # The Trainer calls it before and after the steps of an epoch, and around each test.
+    # The Trainer calls `record_time` before and after the steps of an epoch, and around each test.
     trainer.meter.record_time = keep_time
     trainer.train(
-        Batches(given, labels, case, training=True),
-        Batches(test, test_labels, case, training=False),
+        Batches(ids, labels, case, training=True),
+        Batches(test_ids, test_labels, case, training=False),
         case["epochs"],
     )
     epochs = [times[place + 1] - times[place] for place in range(0, len(times), 4)]
-    return sum(epochs[1:]), np.concatenate([kept[task].found for task in case["tasks"]], axis=1)
+    columns = [probabilities[task].values for task in case["tasks"]]
+    return sum(epochs[1:]), np.concatenate(columns, axis=1)
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer all cases of the standard input."""
     answering.answer_cases(train)
 
 

@@ -1,6 +1,6 @@
-"""Our side of `benchmarks.clients_speed`: whole runs of `verbs.train`, all hooks on.
+"""Trains the models of `mtl` for `benchmarks.clients_speed`, by `verbs.train` with all hooks.
 
-The rows come from arrays in memory or from CSV files, as `case["input"]` says.
+The rows come from arrays in memory or from CSV files, depending on `case["input"]`.
 """
 
 import dataclasses
@@ -21,7 +21,12 @@ from mtl.optimization import optimizers, update
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(types.Source):
-    """Rows in memory, one matrix of integers a split; `names` are its columns."""
+    """Rows in memory.
+
+    Attributes:
+      splits: {split: integers [rows, columns]}.
+      names: the names of the columns.
+    """
 
     splits: dict[str, np.ndarray]
     names: tuple[str, ...]
@@ -52,16 +57,16 @@ def build_network(case: dict) -> types.Network:
 
 
 def build_source(case: dict) -> types.Source:
-    """Return where the rows come from."""
+    """Return the source of the rows of the case."""
     if case["input"] == "CSV":
         return csv.Csv(files=case["csv"])
-    given, labels, test, test_labels = answering.load_arrays(case)
-    splits = {"train": np.hstack([given, labels]), "test": np.hstack([test, test_labels])}
+    ids, labels, test_ids, test_labels = answering.load_arrays(case)
+    splits = {"train": np.hstack([ids, labels]), "test": np.hstack([test_ids, test_labels])}
     return Arrays(splits=splits, names=(*case["tables"], *case["tasks"]))
 
 
 def build_experiment(case: dict) -> experiment.Experiment:
-    """Return the experiment with the settings of the case; a summary an epoch."""
+    """Return the experiment with the settings of the case, and with a summary for each epoch."""
     tasks, rows = case["tasks"], case["train_rows"]
     steps = rows // case["batch_size"]
     return experiment.Experiment(
@@ -72,7 +77,7 @@ def build_experiment(case: dict) -> experiment.Experiment:
                 labels=dict.fromkeys(tasks, "int64"),
             ),
             batch_size=case["batch_size"],
-            cache=case["input"] == "arrays",  # The peers keep arrays in memory as well.
+            cache=case["input"] == "arrays",  # Other libraries also keep arrays in memory.
         ),
         model=model.MultiTaskModel(
             columns=[
@@ -106,22 +111,22 @@ def build_experiment(case: dict) -> experiment.Experiment:
 
 def train(case: dict) -> tuple[float, np.ndarray]:
     """Return the seconds of all epochs but the first, and the probabilities of the test rows."""
-    built = build_experiment(case)
+    made = build_experiment(case)
     with tempfile.TemporaryDirectory() as model_dir:
-        verbs.train(built, model_dir)
+        verbs.train(made, model_dir)
         times = {
             event.step: event.wall_time
             for file in storage.listed(model_dir, "events")
             for event in tf.compat.v1.train.summary_iterator(file)
             if any(value.tag == "steps_per_sec" for value in event.summary.value)
         }
-        rows = list(verbs.predict(built, model_dir))
+        rows = list(verbs.predict(made, model_dir))
     probabilities = [[row[f"{task}/probability"] for task in case["tasks"]] for row in rows]
-    return times[max(times)] - times[built.run.summary_steps], np.array(probabilities)
+    return times[max(times)] - times[made.run.summary_steps], np.array(probabilities)
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer all cases of the standard input."""
     answering.answer_cases(train)
 
 

@@ -68,7 +68,7 @@ def test_both_files_hold_the_same_rows(tmp_path):
         np.testing.assert_array_equal(texts[:, 2:], arrays[f"{split}_x"])
         assert len(texts) == count
     assert np.all(arrays["train_x"] < list(LAYOUT.tables.values()))
-    with pytest.raises(SystemExit, match="not one batch of 32"):
+    with pytest.raises(SystemExit, match="do not fill a batch"):
         clients_speed.cut_to_batches(splits, 32, 20)
 
 

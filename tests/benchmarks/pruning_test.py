@@ -35,3 +35,8 @@ def test_every_way_is_a_part(way):
     (part,) = benchmark.prune(way, 0.95)
     assert part.final_sparsity == 0.95 and part.cuts_heads
     assert benchmark.prune(way, 0) == []
+
+
+def test_a_cell_of_one_seed_has_no_error():
+    assert benchmark.cell([0.5, 0.7], digits=3) == "0.600 ± 0.100"
+    assert benchmark.cell([0.5], digits=3) == "0.500"

@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch):
 def test_the_file_trains_as_it_is_and_a_leak_is_no_input(run, tmp_path):
     write(tmp_path / "t.csv", delimiter=";")
     told = run("--task", "clicked", "--task", "level", "--key", "user")
-    assert "between ';'" in told and "tells 'clicked' alone" in told
+    assert "between ';'" in told and "alone predicts 'clicked'" in told
     made = config.load(["t.gin"], ["Run.train_steps = 4", "Run.checkpoint_steps = 4"])
     spec, source = made.data.spec, made.data.source
     assert spec.features == {
@@ -122,7 +122,7 @@ def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, t
     run("--task", "clicked", "--time", "day")
     drafted = (tmp_path / "t.gin").read_text()
     assert "field_splits.ByTime.starts = {'test': '2024-01-10'}" in drafted
-    assert "# 40 rows (10.0%) have no time and lie in no split." in drafted
+    assert "# 40 rows (10.0%) have no time and are not used." in drafted
 
 
 @pytest.mark.parametrize(

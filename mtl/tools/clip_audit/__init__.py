@@ -1,4 +1,4 @@
-"""Finds samples with large gradients that get clipped and move the weights, and tells noise apart.
+"""Records gradient norms of samples, to find those that clipping shrinks or that carry noise.
 
 from mtl.tools import clip_audit
 experiment.Experiment.clip_audit = @clip_audit.ClipAudit()     # records while a run trains

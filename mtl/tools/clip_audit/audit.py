@@ -36,8 +36,9 @@ class Settings:
       percentile: in [0, 100]; the bound on examples and the bound on batches are this percentile of
         the norms in the previous batches.
       window: the number of previous batches.
-      max_norm: a bound for both in place of the percentile, such as the run's own clipping norm.
-      first_visits: how many visits of a sample count as its first ones.
+      max_norm: a fixed bound for examples and batches, in place of the percentile; for example the
+        norm at which the run clips.
+      first_visits: how many visits of a sample count as its first visits.
     """
 
     key: str | None = None
@@ -51,8 +52,8 @@ class Settings:
 
     def check_experiment(self, experiment: Any) -> None:
         """Fail if the model mixes rows, or the key is not a field that identifies samples."""
-        rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
-        # A mixed row belongs to two samples, so its norm would tell nothing about either.
+        rule = "be None if MultiTaskModel.mixing mixes rows"
+        # A mixed row belongs to two samples, so its norm would say nothing about either.
         checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
         self.check_key(experiment.data.spec)
 
@@ -99,7 +100,7 @@ class Settings:
             def measure() -> measures.Measured:
                 return measures.measure(model, statistics, features, labels, lambda _: weights)
 
-            # The update uses these weights too; nothing weighs the losses a second time.
+            # The update uses the same weights, so the weighting need not run twice.
             record_step(record, self.sample_ids(features, labels), measure)
 
         return observe
@@ -115,29 +116,31 @@ def record_step(
       ids: the ids of the samples, [B] int64 or string.
       measure: builds the measurements of the batch; called once, while the graph is built.
     """
-    # After the averages of normalisations have moved, and before the weights move.
+    # Measure after the averages of normalisations have moved, and before the weights move.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
         # Without this dependency the pass could read the averages before or after they move, as
         # TensorFlow orders two ops only by their data.
-        found = measure()
-        recorded = _record_batch(record, ids, found)
-    warn_of_unknown(found)
-    warn_of_left_out(found)
+        measured = measure()
+        record_op = _record_batch(record, ids, measured)
+    warn_of_unknown(measured)
+    warn_of_left_out(measured)
     # The update depends on UPDATE_OPS, so the row is recorded with the weights before the step.
-    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, record_op)
 
 
-def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
+def _record_batch(record: visits.Record, ids: tf.Tensor, measured: measures.Measured) -> tf.Tensor:
     """Build the op that adds a batch to the record."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
         # `numpy_function` passes tensors without names: the order of the dictionary gives them
         # back.
-        columns = dict(zip(found.examples, examples, strict=True))
-        record.add(int(step), ids, columns, dict(zip(found.batch, batch, strict=True)))
+        columns = dict(zip(measured.examples, examples, strict=True))
+        record.add(int(step), ids, columns, dict(zip(measured.batch, batch, strict=True)))
         return np.int64(0)
 
-    values = [tf.stack(list(of.values())) for of in (found.examples, found.batch)]
+    values = [
+        tf.stack(list(columns_of.values())) for columns_of in (measured.examples, measured.batch)
+    ]
     step = tf1.train.get_global_step().read_value()
     return tf.numpy_function(add, [step, ids, *values], tf.int64)
 
@@ -146,10 +149,10 @@ def warn_of_unknown(found: measures.Measured) -> None:
     """Warn if variables need a pass for each example, which makes an audit slow."""
     if found.unknown:
         names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
-        _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)
+        _log.warning("Clip audit: %s need a pass for each example, which is slow.", names)
 
 
 def warn_of_left_out(found: measures.Measured) -> None:
-    """Warn of each auxiliary loss that is not measured, and say why."""
-    for name, why in found.left_out.items():
-        _log.warning("Clip audit: without the loss %r: %s.", name, why)
+    """Warn of each auxiliary loss that is not measured, with the reason."""
+    for name, reason in found.left_out.items():
+        _log.warning("Clip audit: the loss %r is left out, because %s.", name, reason)

@@ -2,7 +2,7 @@
 
 measured = auxiliary.Measured(model)
 losses = measured.measure(activations, first)          # {name: [B]}
-measured.left_out                                      # {name: why} of the others
+measured.left_out                                      # {name: why it has no values}
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mtl.auxiliary import activations as activations_lib
 
 _COMPARES = "it compares the rows of a batch with each other"
-_DRAWS = "it compares what dropout draws, and the audit drops nothing out"
-_TRAINS = "what emits it does so in training alone"
+_DRAWS = "it compares passes with different dropout, and the audit uses no dropout"
+_TRAINS = "its layer emits it only in training"
 
 
 class Measured:
@@ -32,7 +32,8 @@ class Measured:
       model: the model with these losses.
 
     Attributes:
-      left_out: {loss without values for rows: why}; complete after the first call of `measure`.
+      left_out: {loss without a value for each row: reason}; complete after the first call of
+        `measure`.
     """
 
     def __init__(self, model: model_lib.MultiTaskModel):
@@ -53,13 +54,13 @@ class Measured:
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
         """Compute the weighted losses of rows, {name: [B]}.
 
-        The weight of a row is divided by the mean weight over rows with a weight above 0. A loss of
-        several parts is their sum. The first call takes the whole batch; later calls take rows of
-        it, and use the means of the first call.
+        The weight of a row is divided by the mean weight over rows with a weight above 0. Parts of
+        a loss are added up. The first call takes the whole batch. Later calls take some of its
+        rows, and use the mean weights of the first call.
 
         Args:
           activations: activations of a pass as in evaluation.
-          first: how many ops the graph had before that pass; see `twins.reuse_earlier`.
+          first: the number of ops in the graph before that pass; see `twins.reuse_earlier`.
         """
         parts = []
         for part in self._parts:
@@ -69,8 +70,8 @@ class Measured:
                 parts.append(part)
         if not parts:
             return {}
-        found = row_losses.compute(parts, _reuse_activations(activations, first))
-        return {name: self._weigh_rows(name, rows) for name, rows in found.items()}
+        losses = row_losses.compute(parts, _reuse_activations(activations, first))
+        return {name: self._weigh_rows(name, rows) for name, rows in losses.items()}
 
     def _weigh_rows(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
         """Return the weighted losses of rows, [B]."""
@@ -87,7 +88,7 @@ class Measured:
 def _reuse_activations(
     activations: activations_lib.Activations, first: int
 ) -> activations_lib.Activations:
-    """Return the activations from ops of the step itself, if these compute the same."""
+    """Return the same activations, from ops of the step itself if it has equal ops."""
     inputs, towers, shared = twins.reuse_earlier(
         first,
         # `Towers` has `shared` beside its items, which `tf.nest` would lose: it is built again

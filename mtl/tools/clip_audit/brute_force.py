@@ -1,4 +1,4 @@
-"""Computes gradients of single examples with a pass for each: for cases unknown to `ghost`.
+"""Computes gradients of single examples with a pass for each, if `ghost` knows no faster way.
 
 squares, products = brute_force.norms(losses_of, batch, variables, weights)
 """
@@ -14,7 +14,7 @@ from mtl.step import draws
 from mtl.step import gradients as gradients_lib
 
 Losses = Callable[[Any], types.Tensors]
-"""A batch, in any nesting -> {task: losses [B]} with the variables that are there."""
+"""A function from a batch, in any nesting, to {task: losses [B]}, with existing variables."""
 
 
 def norms(
@@ -26,8 +26,8 @@ def norms(
     """Measure the norms, one example at a time.
 
     Args:
-      losses_of: builds the forward pass anew for the given rows.
-      batch: B rows.
+      losses_of: builds another forward pass, for some rows.
+      batch: B rows of tensors, in any nesting.
       variables: N variables.
       weights: {task: scalar}, the weights of the tasks' losses in the total loss.
 
@@ -49,14 +49,14 @@ def norms(
         with draws.draw_for_slice(row, count):  # A row draws the same numbers as in its batch.
             # A slice keeps the axis of rows, which layers expect.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
-        wanted = {**losses, "": whole_of(losses)}
-        gradients = {task: _differentiate_sum(of, variables) for task, of in wanted.items()}
-        squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
+        losses = {**losses, "": whole_of(losses)}
+        gradients = {task: _differentiate_sum(loss, variables) for task, loss in losses.items()}
+        squares = {task: gradients_lib.squared_norms(parts) for task, parts in gradients.items()}
 
         def products(dtype: tf.DType) -> tf.Tensor:
             pairs = zip(gradients[""], totals, strict=True)
-            cast = ([tf.cast(of, dtype) for of in pair] for pair in pairs)
-            return tf.stack([tf.reduce_sum(own * total) for own, total in cast])
+            casts = ([tf.cast(gradient, dtype) for gradient in pair] for pair in pairs)
+            return tf.stack([tf.reduce_sum(single * total) for single, total in casts])
 
         return squares, gradients_lib.retry_in_float64(products)
 

@@ -34,7 +34,8 @@ def audit_checkpoints(
 ) -> None:
     """Record a visit of every sample for each checkpoint, in the order of `paths`.
 
-    Samples come in a random order, the same for all checkpoints, in batches of training.
+    Samples come in a random order, which is the same for all checkpoints, and in batches of the
+    size of training.
 
     Args:
       data: the pipeline of the run.
@@ -43,14 +44,14 @@ def audit_checkpoints(
       model_dir: the folder of the run; holds the statistics of the columns.
       settings: the settings of the audit.
       paths: the checkpoints.
-      directory: the folder for the visits; the function removes earlier visits.
+      directory: the folder for the visits; earlier visits in it are removed.
 
     Raises:
       UserError: a checkpoint belongs to another model.
     """
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
-    # Shuffled as in training: a split that is sorted by class would fill whole batches with one.
+    # Shuffle as in training: a split that is sorted by class would fill whole batches with a class.
     data = settings.number_rows(data, (data.shuffle_buffer, run.seed))
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
@@ -62,13 +63,13 @@ def audit_checkpoints(
             weigh = _find_weights(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
-        # Cut and held weights do not move in training, so they must not add to the norms.
+        # Pruned and held weights do not move in training, so they must not add to the norms.
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
-        found, _ = model.held.wrap_step(pruning)(features, labels)
-        audit_lib.warn_of_unknown(found)
-        audit_lib.warn_of_left_out(found)
-        # `step` is restored like a variable, and so tells the step of the checkpoint.
-        fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
+        measured, _ = model.held.wrap_step(pruning)(features, labels)
+        audit_lib.warn_of_unknown(measured)
+        audit_lib.warn_of_left_out(measured)
+        # `step` is restored like a variable, so it holds the step of the checkpoint.
+        fetches = (step, settings.sample_ids(features, labels), measured.examples, measured.batch)
         record = visits.Record(directory, settings)
         with _open_session() as session:
             for path in paths:
@@ -84,12 +85,12 @@ def _find_weights(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
     """Return the weights of tasks from the run's weighting, in the state of a checkpoint."""
 
     def weigh(losses: types.Tensors) -> types.Tensors:
-        means = {task: tf.reduce_mean(of) for task, of in losses.items()}
-        # The scope in which training built the state of the weighting: checkpoints name it so.
+        means = {task: tf.reduce_mean(rows) for task, rows in losses.items()}
+        # Checkpoints hold the state of the weighting under the name of this scope.
         with tf1.variable_scope("balancing"):
             weighted = model.weigh_losses(means, step)
-        # A weighted loss may be more than a product, for example with a term for the weight itself.
-        # Its derivative is the factor that reaches the task's gradient.
+        # A weighted loss may have a further term, for example for the weight itself. Its derivative
+        # is the factor of the task's gradient.
         return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
 
     return weigh
@@ -104,10 +105,10 @@ def _open_session() -> tf.compat.v1.Session:
 def _restore_variables(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
-    wanted = {patterns.variable_name(v): v.shape.as_list() for v in variables}
+    shapes = {patterns.variable_name(v): v.shape.as_list() for v in variables}
     # A checkpoint also holds the state of the optimizer, which an audit does not build.
-    used = {name: shape for name, shape in saved.items() if name in wanted}
-    mismatch.require_same(path, used, wanted)
+    saved_shapes = {name: shape for name, shape in saved.items() if name in shapes}
+    mismatch.require_same(path, saved_shapes, shapes)
     reader = tf.train.load_checkpoint(path)
     for variable in variables:
         variable.load(reader.get_tensor(patterns.variable_name(variable)), session)

@@ -31,7 +31,7 @@ class Measured(NamedTuple):
       examples: {column: [B]}.
       batch: {column: scalar}; `norm` is the norm of the mean of the examples' gradients.
       unknown: variables whose norms need a pass for each example.
-      left_out: {auxiliary loss that is not measured: why}.
+      left_out: {auxiliary loss that is not measured: reason}.
     """
 
     examples: dict[str, tf.Tensor]
@@ -47,10 +47,11 @@ def measure(
     labels: types.Tensors,
     weigh: Callable[[types.Tensors], types.Tensors],
 ) -> Measured:
-    """Measure a batch by a forward pass as in evaluation: examples do not depend on each other.
+    """Measure a batch by a forward pass as in evaluation, where examples do not affect each other.
 
-    An example's loss in a task is its weight times its loss. It is 0 if the label is missing, and a
-    mean over values if a label has several. `auxiliary.Measured` gives its auxiliary losses.
+    The loss of an example in a task includes the weight of the example. It is 0 if the label is
+    missing, and a mean over values if a label has several. `auxiliary.Measured` computes auxiliary
+    losses.
 
     Args:
       model: the model with fitted heads.
@@ -61,45 +62,46 @@ def measure(
         scalar}. An auxiliary loss that is left out comes as 0.
     """
     for head in model.heads_with_loss:
-        fix = f"{type(head).__name__} does not tell the loss of each label."
-        knows = isinstance(head, types.ExampleHead)
-        checks.require(knows, "clip audit", "know each loss", head.name, fix)
+        fix = f"{type(head).__name__} does not compute the loss of each label."
+        has_losses = isinstance(head, types.ExampleHead)
+        checks.require(has_losses, "clip audit", "know each loss", head.name, fix)
     # Earlier checks require a loss of each example from every head.
     heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
     logits: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
-        # 0 in `launch.clip_audit`, whose first pass makes all variables.
+        # This is 0 in `launch.clip_audit`, whose first pass creates all variables.
         before = len(tf1.trainable_variables())
         # Ops from this number on belong to this pass; see `twins`.
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             activations = model.infer_activations(batch[0], batch[1], statistics)
-            given = twins.reuse_earlier(first, activations.logits)
-            others = auxiliary.measure(dataclasses.replace(activations, logits=given), first)
-        made = [variable.name for variable in tf1.trainable_variables()[before:]]
+            outputs = twins.reuse_earlier(first, activations.logits)
+            others = auxiliary.measure(dataclasses.replace(activations, logits=outputs), first)
+        new_names = [variable.name for variable in tf1.trainable_variables()[before:]]
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
-        rule = "find the variables that are there, and make none"
-        checks.require(not (before and made), "clip audit", rule, made[:3], fix)
+        rule = "reuse the existing variables, and create none"
+        checks.require(not (before and new_names), "clip audit", rule, new_names[:3], fix)
         if not logits:  # The first call is for the whole batch.
-            logits.update(given)
-        own = {head.name: _compute_losses(head, given[head.name], batch[1]) for head in heads}
-        return {**own, **others}
+            logits.update(outputs)
+        losses = {head.name: _compute_losses(head, outputs[head.name], batch[1]) for head in heads}
+        return {**losses, **others}
 
     def weigh_measured(losses: types.Tensors) -> types.Tensors:
         zeros = tf.zeros_like(next(iter(losses.values())))
         weights = weigh({name: losses.get(name, zeros) for name in model.loss_names})
         return {name: weights[name] for name in losses}
 
-    found = norms.measure(losses_of, (features, labels), weigh_measured)
-    examples = _of_gradients(found)
-    for task in heads:
-        own = {"loss": found.losses[task.name], **_of_head(task, logits[task.name], labels)}
-        examples |= {f"{name}/{task.name}": tf.cast(x, tf.float32) for name, x in own.items()}
-    for name in found.losses.keys() - logits.keys():
-        examples[f"loss/{name}"] = tf.cast(found.losses[name], tf.float32)
-    return Measured(examples, _of_batch(found), found.unknown, auxiliary.left_out)
+    measured = norms.measure(losses_of, (features, labels), weigh_measured)
+    examples = _of_gradients(measured)
+    for audited in heads:
+        task = audited.name
+        columns = {"loss": measured.losses[task], **_of_head(audited, logits[task], labels)}
+        examples |= {f"{name}/{task}": tf.cast(x, tf.float32) for name, x in columns.items()}
+    for name in measured.losses.keys() - logits.keys():
+        examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
+    return Measured(examples, _of_batch(measured), measured.unknown, auxiliary.left_out)
 
 
 def measure_losses(
@@ -123,24 +125,24 @@ def measure_losses(
         with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
             losses = losses_of(rows)
         # A variable that this pass creates has random values, so its losses would mean nothing.
-        made = [v.name for v in tf1.global_variables() if v.ref() not in before]
-        rule = "find the variables that are there, and make none"
-        checks.require(not made, "clip audit: losses_of", rule, made[:3])
+        new_names = [v.name for v in tf1.global_variables() if v.ref() not in before]
+        rule = "reuse the existing variables, and create none"
+        checks.require(not new_names, "clip audit: losses_of", rule, new_names[:3])
         for task in weights:
             checks.one_of("clip audit: losses_of", task, losses)
             is_row = losses[task].shape.rank == 1
             where = f"clip audit: losses_of, task {task!r}"
-            checks.require(is_row, where, "give a loss for each row, [B]", losses[task].shape)
+            checks.require(is_row, where, "return a loss for each row, [B]", losses[task].shape)
         return {task: losses[task] for task in weights}
 
-    found = norms.measure(build, batch, lambda _: weights)
-    examples = _of_gradients(found)
-    for task, losses in found.losses.items():
+    measured = norms.measure(build, batch, lambda _: weights)
+    examples = _of_gradients(measured)
+    for task, losses in measured.losses.items():
         # The columns exist all the same, because reports list tasks by their `label/<task>`.
         unknown = tf.fill(tf.shape(losses), float("nan"))
         examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
         examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}
-    return Measured(examples, _of_batch(found), found.unknown, {})
+    return Measured(examples, _of_batch(measured), measured.unknown, {})
 
 
 def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
@@ -151,27 +153,27 @@ def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Te
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
 
 
-def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
+def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
-    scopes = _group_squares(found.squares, _find_scope)
-    total = tf.add_n(list(found.squares.values()))
-    # <g_i, S> / |S|^2 with the sum S, so all shares add up to 1; they may be below 0.
-    blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
+    scopes = _group_squares(measured.squares, _find_scope)
+    total = tf.add_n(list(measured.squares.values()))
+    # <g_i, S> / |S|^2 with the sum S of all gradients. Shares add up to 1, and may be negative.
+    blame = tf.math.divide_no_nan(measured.products, tf.reduce_sum(measured.products))
     return {
         "norm": _norms(total),
-        **{f"norm/task/{task}": _norms(own) for task, own in found.task_squares.items()},
-        **{f"norm/scope/{scope}": _norms(own) for scope, own in scopes.items()},
+        **{f"norm/task/{task}": _norms(squares) for task, squares in measured.task_squares.items()},
+        **{f"norm/scope/{scope}": _norms(squares) for scope, squares in scopes.items()},
         "blame": tf.cast(blame, tf.float32),
     }
 
 
-def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
+def _of_batch(measured: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm` of the mean gradient and, for each layer, the mean of the examples' norms."""
-    count = tf.cast(tf.size(found.products), tf.float32)
-    layers = _group_squares(found.squares, lambda name: name.rpartition("/")[0])
-    means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
+    count = tf.cast(tf.size(measured.products), tf.float32)
+    layers = _group_squares(measured.squares, lambda name: name.rpartition("/")[0])
+    means = {f"layer/{name}": tf.reduce_mean(_norms(squares)) for name, squares in layers.items()}
     # |S|^2 is the sum of the products with S.
-    return {"norm": _norms(tf.reduce_sum(found.products)) / count, **means}
+    return {"norm": _norms(tf.reduce_sum(measured.products)) / count, **means}
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
@@ -183,9 +185,9 @@ def _group_squares(
     squares: dict[str, tf.Tensor], name_of: Callable[[str], str]
 ) -> dict[str, tf.Tensor]:
     groups: dict[str, list[tf.Tensor]] = {}
-    for name, own in squares.items():
-        groups.setdefault(name_of(name), []).append(own)
-    return {name: tf.add_n(own) for name, own in groups.items()}
+    for name, part in squares.items():
+        groups.setdefault(name_of(name), []).append(part)
+    return {name: tf.add_n(parts) for name, parts in groups.items()}
 
 
 def _find_scope(name: str) -> str:
@@ -220,8 +222,8 @@ def _of_head(
         "margin": _compute_margin(examples, predicted, unknown),
         "label": examples.targets,
     }
-    found = {name: tf.where(counts, _cast_float(x), unknown) for name, x in of_labelled.items()}
-    return {**found, "prediction": prediction if prediction.shape.rank == 1 else unknown}
+    columns = {name: tf.where(counts, _cast_float(x), unknown) for name, x in of_labelled.items()}
+    return {**columns, "prediction": prediction if prediction.shape.rank == 1 else unknown}
 
 
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:

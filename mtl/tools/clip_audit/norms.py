@@ -1,7 +1,7 @@
 """Measures gradient norms of single examples, by task and variable, and shares in their sum.
 
-found = norms.measure(losses_of, batch, weigh)
-found.squares["network/hidden_0/kernel"]       # [B]
+result = norms.measure(losses_of, batch, weigh)
+result.squares["network/hidden_0/kernel"]      # [B]
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def measure(
         each other in it.
       batch: B rows of tensors, in any nesting.
       weigh: {task: losses [B]} -> {task: its weight, a scalar}.
-      by_row: True to take a pass for each example for all variables.
+      by_row: True takes a pass for each example, for all variables.
     """
-    given = tf.nest.flatten(batch, expand_composites=True)
-    entering = [tf.identity(tensor) for tensor in given]
-    losses = losses_of(tf.nest.pack_sequence_as(batch, entering, expand_composites=True))
+    tensors = tf.nest.flatten(batch, expand_composites=True)
+    inputs = [tf.identity(tensor) for tensor in tensors]
+    losses = losses_of(tf.nest.pack_sequence_as(batch, inputs, expand_composites=True))
     variables = tf1.trainable_variables()
     covered = [] if by_row else variables
     batch_size = tf.size(next(iter(losses.values())))
@@ -63,24 +63,28 @@ def measure(
     )
     # Weights may depend on the losses, but the update treats them as constants.
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
-    found = _measure_ghosts(gradients, losses, weights)
-    # Only these take a pass for each example, which costs B backward passes.
-    left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
-    if left:
-        _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
+    measured = _measure_ghosts(gradients, losses, weights)
+    # These variables need a pass for each example, which costs B backward passes.
+    slow_variables = [
+        v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown
+    ]
+    if slow_variables:
+        _add_rows(
+            measured, brute_force.norms(losses_of, batch, slow_variables, weights), slow_variables
+        )
     # A task without trainable variables behind it has no squares; `add_n` refuses an empty list.
     zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,
-        squares=found["squares"],
-        task_squares={task: found["tasks"].get(task, zeros) for task in losses},
-        products=tf.add_n([*found["products"].values(), zeros]),
-        unknown=[patterns.variable_name(variable) for variable in left],
+        squares=measured["squares"],
+        task_squares={task: measured["tasks"].get(task, zeros) for task in losses},
+        products=tf.add_n([*measured["products"].values(), zeros]),
+        unknown=[patterns.variable_name(variable) for variable in slow_variables],
     )
 
 
 def _find_rows(batch: Any) -> int | None:
-    """Return how many rows a batch has; None if its static shapes do not tell."""
+    """Return the number of rows of a batch; None if no tensor has a static one."""
     sizes = (tensor.shape[0] for tensor in tf.nest.flatten(batch))
     return next((size for size in sizes if size is not None), None)
 
@@ -90,47 +94,47 @@ def _measure_ghosts(
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Measure squares and products by variable, and squares by task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
-    of_tasks = {task: gradients.by_variable(own) for task, own in back.items()}
-    # Without the tasks whose losses reach no trainable variable.
-    of_tasks = {task: own for task, own in of_tasks.items() if own}
+    of_tasks = {task: gradients.by_variable(uses) for task, uses in back.items()}
+    # Leave out tasks whose losses reach no trainable variable.
+    of_tasks = {task: parts for task, parts in of_tasks.items() if parts}
     if not of_tasks:
         return {"squares": {}, "products": {}, "tasks": {}}
     if len(losses) == 1:  # The gradient of the sum is a multiple of the only task's gradient.
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
-        # Backward passes are linear: the cotangents of the sum need no further one.
+        # Backward passes are linear, so the cotangents of the sum need no further pass.
         whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
         whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
-    def measured(dtype: tf.DType) -> tf.Tensor:
+    def stack_values(dtype: tf.DType) -> tf.Tensor:
         """Return [number of keys, B], in the order of the keys."""
-        squares = {task: _square_norms(own, dtype) for task, own in of_tasks.items()}
+        squares = {task: _square_norms(parts, dtype) for task, parts in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _square_norms(whole, dtype)
-        own = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
-        found = {
+        casts = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
+        values = {
             "squares": of_whole,
-            "products": {name: part.products(part.total()) for name, part in own.items()},
-            "tasks": {task: tf.add_n(list(of.values())) for task, of in squares.items()},
+            "products": {name: part.products(part.total()) for name, part in casts.items()},
+            "tasks": {task: tf.add_n(list(parts.values())) for task, parts in squares.items()},
         }
-        return tf.stack(tf.nest.flatten(found))
+        return tf.stack(tf.nest.flatten(values))
 
-    # All values lie in one tensor, so that one test decides whether any of them overflowed.
-    flat = tf.unstack(gradients_lib.retry_in_float64(measured), len(tf.nest.flatten(keys)))
-    found = tf.nest.pack_sequence_as(keys, flat)
+    # All values lie in one tensor, so that one test shows if any of them overflowed.
+    flat = tf.unstack(gradients_lib.retry_in_float64(stack_values), len(tf.nest.flatten(keys)))
+    measured = tf.nest.pack_sequence_as(keys, flat)
     for kind in ("squares", "products"):
-        found[kind] = {name: factor * own for name, own in found[kind].items()}
-    return found
+        measured[kind] = {name: factor * part for name, part in measured[kind].items()}
+    return measured
 
 
 def _square_norms(
-    own: Mapping[str, gradient_forms.ExampleGradients], dtype: tf.DType
+    parts: Mapping[str, gradient_forms.ExampleGradients], dtype: tf.DType
 ) -> dict[str, tf.Tensor]:
     return {
         name: gradient_forms.cast_gradients(part, dtype).squared_norms()
-        for name, part in own.items()
+        for name, part in parts.items()
     }
 
 
@@ -142,18 +146,18 @@ def _sum_gradients(
     Adding these gradients costs less than building new ones.
     """
     parts_by_name: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
-    for task, own in of_tasks.items():
-        for name, part in own.items():
+    for task, gradients in of_tasks.items():
+        for name, part in gradients.items():
             parts_by_name.setdefault(name, []).append((weights[task], part))
     plain = {
-        name: [(weight, part) for weight, part in own if isinstance(part, gradient_forms.Plain)]
-        for name, own in parts_by_name.items()
+        name: [(weight, part) for weight, part in parts if isinstance(part, gradient_forms.Plain)]
+        for name, parts in parts_by_name.items()
     }
     return {
-        name: gradient_forms.weighted_sum(own)
-        for name, own in plain.items()
+        name: gradient_forms.weighted_sum(parts)
+        for name, parts in plain.items()
         # If one task has another form, such as an outer product, the sum is built by cotangents.
-        if len(own) == len(parts_by_name[name])
+        if len(parts) == len(parts_by_name[name])
     }
 
 
@@ -172,16 +176,16 @@ def _weigh_cotangents(
 
 
 def _add_rows(
-    found: dict[str, dict[str, tf.Tensor]],
+    measured: dict[str, dict[str, tf.Tensor]],
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add to `found` the measurements that need a pass for each example."""
+    """Add the measurements that need a pass for each example to `measured`."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)
-        found["squares"][name] = squares[""][:, index]
-        found["products"][name] = products[:, index]
+        measured["squares"][name] = squares[""][:, index]
+        measured["products"][name] = products[:, index]
     for task in squares.keys() - {""}:
-        own = tf.reduce_sum(squares[task], axis=1)
-        found["tasks"][task] = found["tasks"].get(task, 0.0) + own
+        total = tf.reduce_sum(squares[task], axis=1)
+        measured["tasks"][task] = measured["tasks"].get(task, 0.0) + total

@@ -1,4 +1,4 @@
-"""A source that numbers the rows of a split, as a further feature.
+"""Numbers the rows of a split, as an additional feature.
 
 data = numbered.number_rows(data)               # a Pipeline with the feature `numbered.ROW`
 data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in a shuffled order
@@ -41,10 +41,10 @@ class Numbered(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the records as {"row": number, "record": record of the source}."""
-        # The numbers never end: `zip` ends with the records.
+        # There are always enough numbers: `zip` ends with the records.
         numbers = tf.data.Dataset.range(tf.int64.max)
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
-        # After the numbers are given: a number means the place in the source, not in the pass.
+        # Shuffle numbered records: a number means the place in the source, not in the pass.
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
     @property

@@ -35,8 +35,8 @@ class ObservedStep(types.StepExtension):
         self._observe, self._rows = observe, (features, labels)
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
-        """Observe the step before its update; summaries of a second pass are dropped."""
+        """Observe the step before its update, and drop the summaries of the second pass."""
         with outlets.drop_summaries():
             self._observe(*self._rows, found.weights)
-        # The observer has added its UPDATE_OPS by now; the update that follows depends on them.
+        # The update depends on the UPDATE_OPS that the observer has added.
         return contextlib.nullcontext()

@@ -43,7 +43,7 @@ class Recording(types.RunObserver):
         return self._settings.number_rows(data)
 
     def go_on_from(self, step: int) -> None:
-        """Go on from a global step; remove the records of later steps."""
+        """Continue the record from a global step, and remove the rows of later steps."""
         self._record = visits.Record(self._directory, self._settings, step)
 
     def list_extensions(
@@ -65,7 +65,7 @@ class Recording(types.RunObserver):
             audit.record_step(self._record, ids, measure)
 
     def save(self, step: int) -> None:
-        """Write the records so far, before the checkpoint of a step."""
+        """Write the rows since the last call, before the checkpoint of a step."""
         if self._record:
             self._record.save(step)
 
@@ -76,7 +76,7 @@ class Recording(types.RunObserver):
 
     def write_report(self) -> None:
         """Write the report, with the records of earlier processes."""
-        # A process that trains no further step still writes the report of the steps before it.
+        # A process that trains no step still writes the report of earlier steps.
         if self._record or visits.are_there(self._directory):
             report.write(self._directory, self._settings)
 
@@ -97,7 +97,7 @@ class ClipAudit(audit.Settings):
         Raises:
           UserError: several devices or processes train.
         """
-        rule = "be left out where several devices or processes train"
+        rule = "be left out if several devices or processes train"
         fix = "launch.clip_audit audits the run once it is trained."
         # Each replica would record its own rows into the same files.
         is_alone = run.place.strategy == distribution.ONE

@@ -25,7 +25,7 @@ _FROZEN = (
     "clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
-# Numbers as labels have as many "classes" as values: then tables and bars are left out.
+# Labels of numbers have many distinct values: then tables and bars are left out.
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
@@ -35,7 +35,7 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
     Args:
       directory: the folder of an audit; its visits lie in `parts`.
       settings: the settings of the audit.
-      others: folders of audits of the same samples, to measure how far they agree.
+      others: folders of audits of the same samples, to measure how well the norms agree.
 
     Returns:
       The path of the summary.
@@ -97,7 +97,7 @@ def _write_page(
         ),
         "## Samples with the largest mean norm",
         _tell_largest(samples),
-        "All of them: samples.csv, samples.parquet. Plots: plots.svg.",
+        "All samples: samples.csv, samples.parquet. Plots: plots.svg.",
         "## Layers",
         _tell_layers(batches),
         *(part for task in _list_tasks(samples) for part in _tell_classes(samples, task)),
@@ -119,7 +119,8 @@ def _tell_threshold(settings: audit_lib.Settings) -> str:
 
 def _tell_largest(samples: tables.Columns) -> str:
     names = ["norm/mean/all", "share_above", "shrink", "share_in_clipped_batches", "blame"]
-    names += [f"{what}/{task}" for task in _list_tasks(samples) for what in ("label", "prediction")]
+    tasks = _list_tasks(samples)
+    names += [f"{column}/{task}" for task in tasks for column in ("label", "prediction")]
     header = ["id", "visits", *names]
     count = min(_MOST_SAMPLES, len(samples["id"]))
     return _write_table(
@@ -144,10 +145,10 @@ def _average_ends(values: np.ndarray, count: int) -> tuple[float, float]:
 
 
 def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
-    """Return the table of a task: its loss, and its classes if it has few."""
+    """Return the section of a task: its mean loss, and a table if it has few classes."""
     losses = ", ".join(
-        f"{what} {_write_number(statistics.average(samples[f'{what}/{task}/all']))}"
-        for what in ("loss", "el2n")
+        f"{name} {_write_number(statistics.average(samples[f'{name}/{task}/all']))}"
+        for name in ("loss", "el2n")
     )
     classes = statistics.by_class(samples, task)
     title = [f"## Task {task}", f"Over all visits: mean {losses}."]
@@ -184,9 +185,12 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
 
 def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
     """Return the share of visits above the threshold for each label, without undefined shares."""
-    shares = {int(k): float(v[2]) for k, v in statistics.by_class(samples, task).items()}
-    found = sorted((label, share) for label, share in shares.items() if not math.isnan(share))
-    return [bar_charts.Bar(str(label), share) for label, share in found]
+    shares = {label: share for label, (_, _, share) in statistics.by_class(samples, task).items()}
+    return [
+        bar_charts.Bar(_write_number(label), share)
+        for label, share in sorted(shares.items())
+        if not math.isnan(share)
+    ]
 
 
 def _list_points(values: np.ndarray) -> line_charts.Points:

@@ -32,17 +32,17 @@ def of_samples(
     Args:
       visits: see `visits.read`.
       batches: see `visits.read`.
-      first_visits: how many visits count as the first.
+      first_visits: how many visits of a sample count as its first visits.
     """
     groups = _Groups(visits["id"], visits["batch"])
     finite = np.isfinite(visits["norm"])[groups.order]
     windows = {
         "first": finite & (groups.number < first_visits),
         "all": finite,
-        # One row a sample: the last visit shows the newest value, finite or not.
+        # Each sample has one last visit, whose values may be infinite or NaN.
         "last": groups.is_last,
     }
-    found: dict[str, np.ndarray] = {
+    columns: dict[str, np.ndarray] = {
         "id": groups.ids,
         "visits": groups.sizes,
         "not_finite": groups.sums(~finite),
@@ -50,18 +50,18 @@ def of_samples(
     for name, values in visits.items():
         ordered = np.asarray(values)[groups.order]
         if name.split("/")[0] == _NORMS:
-            found |= _summarize_norms(groups, name, ordered, windows)
+            columns |= _summarize_norms(groups, name, ordered, windows)
         elif name.startswith(_OF_TASKS):
             for window, mask in windows.items():
-                found[f"{name}/{window}"] = groups.means(ordered, mask)
+                columns[f"{name}/{window}"] = groups.means(ordered, mask)
         elif name.startswith(("label/", "prediction/")):
-            # Rows are sorted by sample: this selection has one row for each, in the order of `ids`.
-            found[name] = ordered[groups.is_last]
-    found["task"] = _largest_task(found)
-    found |= _summarize_clipping(groups, visits, batches, finite)
+            # Rows are sorted by sample, so this selects one row a sample, in the order of `ids`.
+            columns[name] = ordered[groups.is_last]
+    columns["task"] = _largest_task(columns)
+    columns |= _summarize_clipping(groups, visits, batches, finite)
     # Samples without a finite norm come last: -1 is below all norms.
-    order = np.argsort(-np.nan_to_num(found["norm/mean/all"], nan=-1), kind="stable")
-    return {name: values[order] for name, values in found.items()}
+    order = np.argsort(-np.nan_to_num(columns["norm/mean/all"], nan=-1), kind="stable")
+    return {name: values[order] for name, values in columns.items()}
 
 
 class _Groups:
@@ -71,7 +71,7 @@ class _Groups:
       ids: [S], the id of each sample.
       order: [N], indices that sort the rows by sample.
       sample: [N], the number of the sample of each ordered row.
-      number: [N], how many visits of the sample came before.
+      number: [N], how many earlier visits the sample has.
       is_last: [N], True for the last visit of a sample.
       sizes: [S], how many visits each sample has.
     """
@@ -107,23 +107,22 @@ class _Groups:
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
-        found = np.full(len(self.ids), -np.inf)
-        # `found[index] = ...` would keep only one of several rows of a sample; `at` takes them all.
-        np.maximum.at(found, self.sample[mask], values[mask])
-        return np.where(np.isinf(found), np.nan, found)
+        maxima = np.full(len(self.ids), -np.inf)
+        # An assignment by index would use only one of a sample's rows; `at` uses all rows.
+        np.maximum.at(maxima, self.sample[mask], values[mask])
+        return np.where(np.isinf(maxima), np.nan, maxima)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the median by sample, [N] -> [S]; NaN for samples without a row."""
         sample, values = self.sample[mask], values[mask]
-        # Sorted by sample and then by value: the median lies in the middle of each sample's
-        # stretch.
+        # After sorting by sample and value, a median lies in the middle of the sample's rows.
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
         if not len(values):
             return np.full(len(self.ids), np.nan)
-        # A sample without a row would point behind the end. It becomes NaN below.
+        # A sample without a row would point behind the end, and becomes NaN below.
         starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
-        # Equal for an odd number of values; the two middle ones for an even number.
+        # The two middle places, which are equal for an odd number of values.
         low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
         middle = (values[low] + values[np.minimum(high, len(values) - 1)]) / 2
         return np.where(sizes > 0, middle, np.nan)
@@ -132,54 +131,54 @@ class _Groups:
 def _summarize_norms(
     groups: _Groups, name: str, values: np.ndarray, windows: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    found = {}
+    columns = {}
     for window in ("first", "all"):
         mask = windows[window] & np.isfinite(values)
-        found[f"{name}/mean/{window}"] = groups.means(values, mask)
-        found[f"{name}/median/{window}"] = groups.medians(values, mask)
-        found[f"{name}/max/{window}"] = groups.maxima(values, mask)
-    return {**found, f"{name}/last": values[windows["last"]]}
+        columns[f"{name}/mean/{window}"] = groups.means(values, mask)
+        columns[f"{name}/median/{window}"] = groups.medians(values, mask)
+        columns[f"{name}/max/{window}"] = groups.maxima(values, mask)
+    return {**columns, f"{name}/last": values[windows["last"]]}
 
 
-def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
+def _largest_task(columns: dict[str, np.ndarray]) -> np.ndarray:
     prefix, suffix = "norm/task/", "/mean/all"
-    names = [n for n in found if n.startswith(prefix) and n.endswith(suffix)]
+    names = [n for n in columns if n.startswith(prefix) and n.endswith(suffix)]
     tasks = np.array([name[len(prefix) : -len(suffix)] for name in names])
-    return tasks[np.argmax(np.nan_to_num([found[name] for name in names], nan=-1), axis=0)]
+    return tasks[np.argmax(np.nan_to_num([columns[name] for name in names], nan=-1), axis=0)]
 
 
 def _summarize_clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return columns on clipping, by the thresholds from the previous batches."""
+    """Return the columns about clipping, by the thresholds from the previous batches."""
     # Batches are numbered from 0 without gaps, so their number is also their row.
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
-    # The first batch has no threshold, and judges nothing.
-    judged = finite & ~np.isnan(threshold)
+    # Visits of the first batch do not count, as it has no threshold.
+    has_threshold = finite & ~np.isnan(threshold)
     shrink = _find_factor(threshold, norms)
-    # Times the size of the batch: otherwise samples of a small last batch would stand out.
+    # Without the size of the batch, samples of a small last batch would stand out.
     blame = visits["blame"][groups.order] * batches["rows"][batch]
     in_clipped = is_clipped(batches)[batch]
-    known = ~np.isnan(batches["threshold"][batch])
+    is_judged = ~np.isnan(batches["threshold"][batch])
     return {
-        "share_above": groups.means((norms > threshold).astype(float), judged),
-        "shrink": groups.means(shrink, judged),
-        "share_in_clipped_batches": groups.means(in_clipped.astype(float), known),
+        "share_above": groups.means((norms > threshold).astype(float), has_threshold),
+        "shrink": groups.means(shrink, has_threshold),
+        "share_in_clipped_batches": groups.means(in_clipped.astype(float), is_judged),
         "blame": groups.means(blame, finite),
         "blame_in_clipped_batches": groups.means(blame, finite & in_clipped),
     }
 
 
 def is_clipped(batches: tables.Columns) -> np.ndarray:
-    """Return whether the norm of each batch is above the threshold; False if it is not finite."""
+    """Return True for each batch whose norm is finite and above the threshold, bool [batches]."""
     return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
 
 
 def of_run(
     visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
 ) -> dict[str, float]:
-    """Compute the figures of the whole run: {name: value}.
+    """Compute the figures of the whole run.
 
     Args:
       visits: a row for each visit, see `visits.read`.
@@ -187,21 +186,21 @@ def of_run(
       samples: a row for each sample, from `of_samples`.
 
     Returns:
-      {name: value}; shares are in [0, 1], and NaN if nothing could be judged.
+      {name: value}; shares are in [0, 1], and NaN without a batch or visit that has a threshold.
     """
-    judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
+    has_threshold = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _find_factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
     above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
-    # At least one: below 50 samples, 1% would be none.
+    # At least one sample: below 50 samples, 1% would be rounded to 0.
     top = norms[: max(1, round(len(norms) / 100))]
     return {
         "samples": len(norms),
         "visits": len(visits["norm"]),
         "batches": len(batches["norm"]),
-        "batches clipped": average(is_clipped(batches)[judged]),
-        "mean factor of a batch": average(factor[judged]),
+        "batches clipped": average(is_clipped(batches)[has_threshold]),
+        "mean factor of a batch": average(factor[has_threshold]),
         "batches not finite": int(np.sum(~np.isfinite(batches["norm"]))),
         "visits above the threshold": average(above),
         "visits not finite": int(np.sum(~np.isfinite(visits["norm"]))),
@@ -219,7 +218,7 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
     labels = samples[f"label/{task}"]
     known_rows = np.flatnonzero(~np.isnan(labels))
     distinct, places = np.unique(labels[known_rows], return_inverse=True)
-    # Sorted once: a mask for each of many labels would look at all rows again.
+    # Sort once, as a mask for each of many labels would read all rows again.
     order = known_rows[np.argsort(places, kind="stable")]
     groups = np.split(order, np.cumsum(np.bincount(places, minlength=1))[:-1])
     return {
@@ -235,16 +234,14 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
 def agreement(first: tables.Columns, second: tables.Columns) -> float:
     """Return Spearman's rank correlation of the mean norms of samples that both tables have.
 
-    It is NaN for fewer than two common samples.
-
     Args:
       first: a row for each sample, from `of_samples`.
-      second: the same of another audit; samples are matched by `id`.
+      second: the rows of another audit; `id` matches the samples.
 
     Returns:
-      In [-1, 1], or NaN.
+      A number in [-1, 1]; NaN for fewer than two common samples.
     """
-    # Audits with other splits or filters may have seen other samples.
+    # Audits with other splits or filters may have other samples.
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
     pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
@@ -268,7 +265,7 @@ def _find_factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
 
 def _divide_values(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
     out = np.full(np.broadcast(values, by).shape, where_zero)
-    # With `where`, NumPy neither warns of a division by 0 nor writes to these places of `out`.
+    # With `where`, NumPy skips divisions by 0, without a warning.
     return np.divide(values, by, out=out, where=by != 0)
 
 

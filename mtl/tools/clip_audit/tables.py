@@ -19,8 +19,8 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_parquet(path: str, columns: Columns) -> None:
-    """Write a file atomically: it appears only once it is complete."""
-    # pyarrow opens paths itself, but knows fewer places than TensorFlow, and writes in place.
+    """Write a file, which appears only when it is complete."""
+    # pyarrow knows fewer file systems than TensorFlow, and would show an incomplete file.
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)
@@ -28,7 +28,7 @@ def write_parquet(path: str, columns: Columns) -> None:
 
 
 def read_parquet(path: str) -> dict[str, np.ndarray]:
-    """Read a file: {column: [N]}."""
+    """Read a file, and return {column: [N]}."""
     with tf.io.gfile.GFile(path, "rb") as file:
         table = parquet.read_table(pa.BufferReader(file.read()))
     # A column may have several chunks, as a file has several row groups; this joins them.

@@ -2,7 +2,7 @@
 
 first = len(graph.get_operations())
 logits = network(features)
-logits = twins.reuse_earlier(first, logits)       # from an earlier pass, if that computes the same
+logits = twins.reuse_earlier(first, logits)       # from an earlier pass, if its ops are equal
 
 TensorFlow's own optimizer merges equal ops, but not ops after two readings of a variable: its value
 might have changed between them.
@@ -23,11 +23,11 @@ _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 def reuse_earlier(first: int, outputs: Any) -> Any:
     """Return the same values from earlier ops, for each output with a twin.
 
-    A twin has the same type, attributes and inputs, and does not draw at random. Trainable
-    variables are assumed not to change between the two.
+    A twin is an op with the same type, attributes and inputs, which does not draw at random.
+    Trainable variables must not change between the op and its twin.
 
     Args:
-      first: how many ops the graph had before the outputs were built.
+      first: the number of ops in the graph before the outputs were built.
       outputs: tensors, in any nesting.
     """
     twins = _Twins(first)
@@ -35,17 +35,17 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
 
 
 class _Twins:
-    """The twins of the ops from the `first` on."""
+    """The twins of all ops of the graph from the number `first` on."""
 
     def __init__(self, first: int):
         graph = tf1.get_default_graph()
         ops = graph.get_operations()[first:]
         self._new = {op.name for op in ops}
-        # The names of trained variables. Others, such as averages, may change between two reads.
+        # Only trainable variables, as others, such as averages, may change between two reads.
         self._handles = {uses.find_handle(graph, v) for v in tf1.trainable_variables()}
         # Constants are compared by value: each pass creates its own.
         self._constant: set[str] = set()
-        self._found: dict[str, tf.Operation] = {}
+        self._twins: dict[str, tf.Operation] = {}
         # Ops come after their inputs, so the twins of the inputs are known.
         for op in ops:
             self._look_for(op)
@@ -60,7 +60,7 @@ class _Twins:
         """Return the twin of the origin of a tensor; for a variable's reading, its handle."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
-        twin = self._found.get(tensor.op.name)
+        twin = self._twins.get(tensor.op.name)
         return twin.outputs[tensor.value_index] if twin else tensor
 
     def _passes_on(self, op: tf.Operation) -> bool:
@@ -72,21 +72,20 @@ class _Twins:
         if op.type == "Const" or (sources and all(s.op.name in self._constant for s in sources)):
             self._constant.add(op.name)
         if twin := self._find_earlier(op, sources):
-            self._found[op.name] = twin
+            self._twins[op.name] = twin
 
     def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
         """Return an equal earlier op, among the ops that read the same inputs."""
-        # A twin reads the same input. To look among its readers is far less than to compare with
-        # every op of the graph.
+        # A twin reads the same inputs, so the readers of one input are the only candidates.
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
             return None
-        return next((own for own in self._list_users(earlier) if self._are_alike(op, own)), None)
+        return next((o for o in self._list_users(earlier) if self._are_alike(op, o)), None)
 
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the earlier ops that read a tensor."""
         for op in source.consumers():
-            # Ops that only pass a value on, such as a variable's reading, hide the reader.
+            # Behind an op that only passes a value on, such as a read, look for the next readers.
             if self._passes_on(op):
                 yield from self._list_users(op.outputs[0])
             elif op.name not in self._new:

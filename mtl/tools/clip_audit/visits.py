@@ -40,25 +40,25 @@ class Trailing:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._kept: collections.deque[np.ndarray] = collections.deque(maxlen=settings.window)
+        self._batches: collections.deque[np.ndarray] = collections.deque(maxlen=settings.window)
 
     def threshold(self) -> float:
-        """Return the percentile of the batches so far; NaN before the first, unless it is fixed."""
+        """Return the threshold for the next batch; NaN before the first batch."""
         if self._settings.max_norm is not None:
             return self._settings.max_norm
-        # No batch yet, or only batches whose values were not finite.
-        if not any(map(len, self._kept)):
+        # There is no batch yet, or no batch with a finite value.
+        if not any(map(len, self._batches)):
             return np.nan
-        return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
+        return float(np.percentile(np.concatenate(self._batches), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
         """Add the values of a batch; skip values that are not finite."""
-        # One NaN would make every percentile NaN for a whole window.
-        self._kept.append(values[np.isfinite(values)])
+        # A NaN would make every percentile NaN for a whole window.
+        self._batches.append(values[np.isfinite(values)])
 
 
 class Record:
-    """Rows in memory up to `save`, which writes them to `<directory>/parts`.
+    """Collects rows in memory until `save` writes them to `<directory>/parts`.
 
     Args:
       directory: the folder of the audit.
@@ -72,9 +72,9 @@ class Record:
         self._of_examples, self._of_batches = Trailing(settings), Trailing(settings)
         tf.io.gfile.makedirs(self._directory)
         for name in tf.io.gfile.listdir(self._directory):
-            found = _FILE.fullmatch(name)
+            match = _FILE.fullmatch(name)
             # A killed run may have saved visits of steps whose checkpoint it never wrote.
-            if found and (last_step is None or int(found.group(2)) > last_step):
+            if match and (last_step is None or int(match.group(2)) > last_step):
                 tf.io.gfile.remove(os.path.join(self._directory, name))
         self._visits: list[dict[str, np.ndarray]] = []
         self._batches: list[dict[str, np.ndarray]] = []
@@ -119,7 +119,7 @@ class Record:
             "batch": self._number,
             "step": step,
             "rows": len(ids),
-            # Before this batch is added: a batch must not raise the bound it is judged by.
+            # The thresholds come from earlier batches: a batch must not raise its own threshold.
             "threshold": self._of_batches.threshold(),
             "example_threshold": self._of_examples.threshold(),
             **batch,
@@ -130,7 +130,7 @@ class Record:
         self._number += 1
 
     def save(self, step: int) -> None:
-        """Write the rows since the last call to files that carry a global step."""
+        """Write the rows since the last call to files with a global step in their names."""
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
                 # Nine digits, so that the order of names is the order of steps.
@@ -140,12 +140,12 @@ class Record:
 
 
 def are_there(directory: str) -> bool:
-    """Return whether a folder holds saved visits."""
+    """Return True if a folder holds saved visits."""
     return bool(_list_parts(os.path.join(directory, "parts")))
 
 
 def _list_parts(parts: str) -> list[str]:
-    # Sorted, as object stores list files in any order, and visits must keep theirs.
+    # Sort the names, as object stores list files in any order.
     return sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
 
 
@@ -158,11 +158,11 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """
     parts = os.path.join(directory, "parts")
     names = _list_parts(parts)
-    read_all = [
+    both_tables = [
         tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
         )
-        # Both lists are sorted by step, so their rows agree.
+        # Both lists are sorted by step, so numbers of batches fit both.
         for kind in ("visits-", "batches-")
     ]
-    return read_all[0], read_all[1]
+    return both_tables[0], both_tables[1]

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Counts start near 0, and their variance is of the size of their mean.
+# Counts start near 0, and their variance is about as large as their mean.
 _LEAST_COUNT, _MEAN_COUNT, _DISPERSION = 0.1, 20.0, (0.2, 10.0)
-# With more zeros an amount has two parts.
+# With a larger share of zeros, a label is modelled in two parts: zero or not, and the amount.
 _MANY_ZEROS = 0.3
 
 
@@ -31,23 +31,24 @@ class Choice(NamedTuple):
 
 
 def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
-    """Return the head of a label that varies.
+    """Return the head for a label of numbers.
 
     Args:
-      numbers: the labels without missing ones [N].
-      is_whole: True if they are whole numbers.
+      numbers: the labels without missing ones [N]; at least two of them differ.
+      is_whole: True if all labels are whole numbers.
     """
     if is_whole and _are_counts(numbers):
         ratio = numbers.var() / numbers.mean()
-        hint = f"Counts, of variance {ratio:.1f} times the mean: else heads.Regression."
+        hint = f"Counts, with a variance of {ratio:.1f} times the mean. If not: heads.Regression."
         return Choice("Poisson", {"prior": _round(numbers.mean())}, hint)
     zeros = float((numbers == 0).mean())
     if numbers.min() >= 0 and zeros > _MANY_ZEROS and _is_log_normal(numbers[numbers > 0]):
-        # The median of a log-normal distribution: its mean would follow the largest amounts.
+        # The median of a log-normal distribution; the largest amounts would dominate its mean.
         typical = math.exp(np.log(numbers[numbers > 0]).mean())
         settings = {"prior": _round(1 - zeros), "prior_value": _round(typical)}
         hint = (
-            f"{zeros:.0%} are 0, the others heavy-tailed: else heads.Tweedie or heads.Regression."
+            f"{zeros:.0%} are 0, and the others have a heavy tail. "
+            "Alternatives: heads.Tweedie and heads.Regression."
         )
         return Choice("ZeroInflatedLogNormal", settings, hint)
     mean, spread = float(numbers.mean()), float(numbers.std())
@@ -55,19 +56,19 @@ def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
     settings = {"prior": round_mean(mean, spread), "unit": _round(spread)}
     hint = _hint_tail(numbers, is_whole)
     if numbers.min() >= 0 and zeros > _MANY_ZEROS:
-        hint = f"{zeros:.0%} are 0: heads.Tweedie and heads.ZeroInflatedLogNormal allow for that."
+        hint = f"{zeros:.0%} are 0: heads.Tweedie and heads.ZeroInflatedLogNormal model zeros."
     return Choice("Regression", settings, hint)
 
 
 def _are_counts(numbers: np.ndarray) -> bool:
-    """Return True for counts from about 0 on; larger ones would outweigh the losses of others."""
+    """Return True for small counts; the loss of large counts would outweigh other tasks."""
     mean, (low, high) = float(numbers.mean()), _DISPERSION
     is_near = 0 <= numbers.min() <= _LEAST_COUNT * mean and mean <= _MEAN_COUNT
     return is_near and low <= numbers.var() / mean <= high
 
 
 def _is_log_normal(positive: np.ndarray) -> bool:
-    """Return True if logarithms vary and are less skewed than the amounts."""
+    """Return True if the logarithms vary and are less skewed than the amounts."""
     logs = np.log(positive)
     return logs.std() > 0 and abs(measure_skew(logs)) < abs(measure_skew(positive))
 
@@ -78,8 +79,8 @@ def _hint_tail(numbers: np.ndarray, is_whole: bool) -> str:
     if numbers.min() < 0 or float(np.quantile(numbers, 0.99)) <= mean + 5 * spread / 2:
         return ""
     if is_whole:
-        return "A heavy tail: heads.Poisson is made for counts, heads.Tweedie for amounts."
-    return "A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it."
+        return "A heavy tail: heads.Poisson models counts, and heads.Tweedie models amounts."
+    return "A heavy tail: loss_type 'huber' limits its weight, and heads.Tweedie models it."
 
 
 def measure_skew(numbers: np.ndarray) -> float:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mtl.tools.drafting import forms
 
-# The spellings that `mtl.spec.literals` takes for numbers, read alike by RE2 and by Python.
+# Patterns of numbers, as `mtl.spec.literals` reads them. They work in RE2 and in Python.
 INT = r"[+-]?[0-9]+(?:\.0*)?"
 FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 # As a number, a code such as a postal code would lose its leading zero.
@@ -37,7 +37,7 @@ _OTHER_DATE = (
     # 20240531T134500; months, weeks and quarters: 2024-05, 2024-W22, 2024Q2
     r"|[0-9]{8}T[0-9]{4,6}Z?|(?:19|20)[0-9]{2}(?:-(?:0[1-9]|1[0-2])|-?W[0-9]{2}|-?Q[1-4]))"
 )
-# Sure marks mean a missing value in any column, the others only among numbers.
+# Sure marks mean a missing value in any column, the other marks only in columns of numbers.
 SURE_MARKS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "\\N")
 MARKS_OF_NUMBERS = (
     *SURE_MARKS,
@@ -46,10 +46,10 @@ MARKS_OF_NUMBERS = (
 )
 # A label with more distinct whole numbers is a quantity, and not a class.
 FEW_CLASSES = 20
-# Beyond so many distinct values, only those of the sample are counted, which can be far fewer.
+# In a column with more distinct values, only the values of the sample are counted.
 MOST_VALUES = 100_000
-# Up to 3 words, in at most 0.1 times as many rows as numbers, may mean a missing value.
-# A column with more words does not hold numbers.
+# In a column of numbers, up to 3 words may mean a missing value, if at most 0.1 times as many rows
+# hold a word as hold a number. A column with more words does not hold numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _FLOAT32 = 3.4e38
 
@@ -72,11 +72,11 @@ class Facts:
         holds no numbers.
       words: {text: rows} of some texts in a column with at least 90% numbers, else empty.
       is_code: True if a value has digits behind a leading zero, as postal codes may.
-      form: the number 1.5 or 1234.5 as the file writes it, if `values`, which are plain numbers,
-        are written in another way.
-      twin: another form that all texts fit as well, with other numbers; "" for none.
-      written: a text of that form, such as "$12.50".
-      limits: number of rows with a limit such as <0.5, which counts as the number in it.
+      form: the number 1.5 or 1234.5 as the file writes it, such as "$1,234.5"; "" if the file
+        writes plain numbers. `values` always holds plain numbers.
+      twin: another form that fits all texts, but gives other numbers; "" if there is none.
+      written: a text of the file in this form, such as "$12.50".
+      limits: number of rows with a limit such as <0.5, which counts as 0.5.
     """
 
     name: str
@@ -132,8 +132,8 @@ class Column:
         """Add the texts of a block to the facts."""
         self._rows += len(values)
         # Each distinct text of a block is matched once, however often it repeats.
-        found = pc.value_counts(values.combine_chunks())
-        texts, counts = found.field("values"), found.field("counts")
+        value_counts = pc.value_counts(values.combine_chunks())
+        texts, counts = value_counts.field("values"), value_counts.field("counts")
         self._count(texts, counts)
         is_mark = pc.is_in(texts, value_set=self._mark_texts)
         if pc.any(is_mark).as_py():
@@ -169,8 +169,8 @@ class Column:
     def _count(self, texts: pa.Array, counts: pa.Array) -> None:
         if self._counts is None:
             return
-        both = pa.concat_tables([self._counts, _counted(texts, counts)])
-        summed = both.group_by("text").aggregate([("count", "sum")])
+        joined = pa.concat_tables([self._counts, _counted(texts, counts)])
+        summed = joined.group_by("text").aggregate([("count", "sum")])
         self._counts = _counted(summed["text"], summed["count_sum"])
         if len(self._counts) > MOST_VALUES:
             self._counts = None
@@ -178,17 +178,17 @@ class Column:
     def find_marks(self) -> list[str]:
         """Return the marks of missing values if the column holds mostly numbers or only times."""
         if not self._numbers:
-            # Among other texts, a mark such as "-" may be a class.
+            # In a column of texts, a mark such as "-" may be a class.
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)
         few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
-        # A few texts such as 1,200 or <0.5 are numbers, and no marks: see `forms`.
+        # Texts such as 1,200 or <0.5 are numbers, not marks: see `forms`.
         few = few and not any(map(forms.looks_like_number, words))
         few = few and self.values.isdisjoint(words)
         return [*self._marks, *words] if few else []
 
     def find_label_marks(self) -> list[str]:
-        """Return the marks of missing labels: those of numbers only if they are no classes."""
+        """Return the marks of missing labels; among classes, only sure marks count."""
         if self._counts is None:
             return self.find_marks() or self.sure_marks
         numbers = pc.sum(_matches(self._counts["text"], FLOAT)).as_py() or 0
@@ -200,11 +200,11 @@ class Column:
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
     def holds(self, text: str) -> bool:
-        """Return True if a text stands in the column, or may stand there."""
+        """Return True if a text occurs in the column, or if too many values hide the answer."""
         return self._counts is None or pc.any(pc.equal(self._counts["text"], text)).as_py()
 
     def counts_mark(self, mark: str) -> bool:
-        """Return True if a mark of `MARKS_OF_NUMBERS` stands in the column."""
+        """Return True if a mark of `MARKS_OF_NUMBERS` occurs in the column."""
         return mark in self._marks
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
@@ -214,10 +214,10 @@ class Column:
           marks: texts that mean a missing value.
           sample: the column in a random sample of all rows, for columns with too many values.
         """
-        found = _count_sample(sample) if self._counts is None else self._counts
-        values = dict(zip(found["text"].to_pylist(), found["count"].to_pylist(), strict=True))
-        known = {**self._marks, **self._few_words, **values}
-        missing = {mark: known[mark] for mark in marks if mark in known}
+        table = _count_sample(sample) if self._counts is None else self._counts
+        values = dict(zip(table["text"].to_pylist(), table["count"].to_pylist(), strict=True))
+        all_counts = {**self._marks, **self._few_words, **values}
+        missing = {mark: all_counts[mark] for mark in marks if mark in all_counts}
         values = {text: count for text, count in values.items() if text not in missing}
         words = {text: n for text, n in self._few_words.items() if text not in missing}
         odd = self._count_odd(missing)
@@ -255,13 +255,13 @@ class Column:
 
     def _kind_of_numbers(self) -> str:
         largest = max(-self._least, self._greatest)
-        if not self._fractions:  # Larger ones, such as uint64, would be other numbers as floats.
+        if not self._fractions:  # Larger whole numbers, as in uint64, would lose digits as floats.
             return "int" if largest < 2**63 else "text"
         return "float" if largest < _FLOAT32 else "text"
 
 
 def to_floats(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return numbers, given as texts or nulls, as float64."""
+    """Return texts of numbers as float64; nulls stay null."""
     return pc.cast(pc.utf8_ltrim(texts, "+"), pa.float64())
 
 
@@ -274,8 +274,8 @@ def _total(counts: pa.Array, mask: pa.Array) -> int:
 
 
 def _count_sample(sample: pa.ChunkedArray) -> pa.Table:
-    counted = pc.value_counts(sample.combine_chunks())
-    return _counted(counted.field("values"), counted.field("counts"))
+    value_counts = pc.value_counts(sample.combine_chunks())
+    return _counted(value_counts.field("values"), value_counts.field("counts"))
 
 
 def _counted(texts, counts) -> pa.Table:

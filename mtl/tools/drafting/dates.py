@@ -1,4 +1,4 @@
-"""How a column writes times, and which of their units come again in later rows.
+"""Finds how a column writes times, and which units, such as weekdays, repeat in later rows.
 
 times = dates.find_times(facts, form="")
 times.form, times.units, times.twin                      # "%m/%d/%Y", ("weekday",), "%d/%m/%Y"
@@ -13,14 +13,15 @@ from typing import NamedTuple
 from mtl import times
 from mtl.tools.drafting import columns
 
-# Days and months of the years from 1900 on; fewer different ones may be other numbers.
+# Days such as 20240531 and months such as 202405. Fewer than 12 distinct values may be other
+# numbers.
 _DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 _MONTH = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])")
 _MANY_DATES = 12
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
-# Numbers with more values may be times even without a name that speaks of times.
+# Numbers with more distinct values may be times, even if the name of the column does not say so.
 _FEW_VALUES = 50
-# The first form that fits all values wins: slashes are rather American, points and hyphens not.
+# The first form that fits all values wins. With slashes, the American order comes first.
 _DATES = (
     *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%Y", "%m.%d.%Y", "%d.%m.%y"),
     *("%m.%d.%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m", "%Y%m%d"),
@@ -29,7 +30,7 @@ _DATES = (
 )
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%M:%S", "T%H%M%S")
 _OTHERS = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
-# A weekday comes again after a week, a month after a year.
+# Within two weeks all weekdays repeat, and within two years all months.
 _DAYS_OF_WEEKS, _DAYS_OF_YEARS = 14, 730
 
 
@@ -38,8 +39,8 @@ class Times(NamedTuple):
 
     Attributes:
       form: as `features.TimeParts.form`; None if no form is known.
-      units: "month", "weekday" and "hour", as far as they vary and come again.
-      twin: another form that all texts fit as well, with other times; "" for none.
+      units: those of "month", "weekday" and "hour" that vary and repeat.
+      twin: another form that fits all texts, but gives other times; "" if there is none.
     """
 
     form: str | None
@@ -67,14 +68,14 @@ def find_times(facts: columns.Facts, form: str = "") -> Times | None:
 
 
 def is_named(name: str) -> bool:
-    """Return True if the name of a column speaks of times."""
+    """Return True if the name of a column suggests times."""
     return _TIME_NAME.search(name) is not None
 
 
 def _find_numbers(facts: columns.Facts) -> Times | None:
     """Return how numbers write times: as seconds since 1970, 20240531, 202405, or days of Excel.
 
-    Without a name that speaks of times, more of the numbers have to agree.
+    If the name of the column does not suggest times, it needs more distinct values.
     """
     unit = _find_unit(facts)
     if unit:
@@ -97,7 +98,7 @@ def _find_digits(facts: columns.Facts) -> str:
 
 
 def _find_unit(facts: columns.Facts) -> str:
-    """Return the unit of numbers since 1970; from 2000 on without the name; "" for others."""
+    """Return the unit of times that are counted since 1970; "" for other numbers."""
     # In seconds: from 1979 to 2065, or from late 1999 to 2033.
     first, last = (3e8, 3e9) if is_named(facts.name) else (9.4e8, 2e9)
     if not is_named(facts.name) and facts.distinct <= _FEW_VALUES:
@@ -113,12 +114,15 @@ def _find_unit(facts: columns.Facts) -> str:
 
 
 def _find_forms(facts: columns.Facts) -> tuple[str, str]:
-    """Return the first form of all texts, and another one with other times; "" for none."""
+    """Return the first form that fits all texts, and a second one that gives other times.
+
+    "" stands for a form that does not exist.
+    """
     texts = list(facts.values)
     fits = (form for form in _list_forms() if _fits(form, texts))
     form = next(fits, "")
-    read = _read_all(texts, form)
-    return form, next((twin for twin in fits if _read_all(texts, twin) != read), "")
+    first_times = _read_all(texts, form)
+    return form, next((twin for twin in fits if _read_all(texts, twin) != first_times), "")
 
 
 def _list_forms() -> Iterator[str]:
@@ -131,13 +135,13 @@ def _list_forms() -> Iterator[str]:
 
 
 def _fits(form: str, texts: Sequence[str]) -> bool:
-    known = times.read_form("a form", form)
-    return all(times.read_parts(text, known) is not None for text in texts)
+    parsed_form = times.read_form("a form", form)
+    return all(times.read_parts(text, parsed_form) is not None for text in texts)
 
 
 def _read_all(texts: Sequence[str], form: str) -> list[tuple[int, ...] | None]:
-    known = times.read_form("a form", form)
-    return [times.read_parts(text, known) for text in texts]
+    parsed_form = times.read_form("a form", form)
+    return [times.read_parts(text, parsed_form) for text in texts]
 
 
 def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None]:
@@ -165,17 +169,18 @@ def _to_datetime(parts: tuple[int, ...] | None) -> datetime.datetime | None:
 
 
 def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
-    """Return the units that vary, and come again in rows after the last one.
+    """Return the units that vary and that repeat in later rows.
 
-    A month within a single year would be the time itself, which random splits flatter.
+    Within a single year, a month would stand for the time itself. Random splits would reward a
+    model that remembers such months, although no later row has them.
     """
-    known = [time for time in read_times(list(facts.values), form) if time is not None]
-    if not known:
+    moments = [time for time in read_times(list(facts.values), form) if time is not None]
+    if not moments:
         return ()
-    days = (max(known) - min(known)).days
-    hours = len({time.hour for time in known}) > 1
+    days = (max(moments) - min(moments)).days
+    hours = len({time.hour for time in moments}) > 1
     units = {"month": days >= _DAYS_OF_YEARS, "weekday": days >= _DAYS_OF_WEEKS, "hour": hours}
     # A month such as 2024-05 is read as its first day, whose weekday means nothing.
     has_days = "%" not in form or "%d" in form
-    units["weekday"] &= has_days and len({time.weekday() for time in known}) > 1
+    units["weekday"] &= has_days and len({time.weekday() for time in moments}) > 1
     return tuple(unit for unit, comes_again in units.items() if comes_again)

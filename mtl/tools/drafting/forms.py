@@ -1,7 +1,7 @@
-"""The forms of columns whose numbers are written as people write them, such as $1,234.50.
+"""Finds how a column writes numbers with currencies, units or commas, such as $1,234.50.
 
-found = forms.find_form({"$12.50": 3, "$1,200": 1, "TBD": 1})
-found.example, found.words                                   # "$1,234.5", ("TBD",)
+form = forms.find_form({"$12.50": 3, "$1,200": 1, "TBD": 1})
+form.example, form.words                                     # "$1,234.5", ("TBD",)
 """
 
 import collections
@@ -17,18 +17,18 @@ _MINUS = "\u2212\u2013"
 _NUMBER = "(?:[0-9][0-9.,'\u00a0\u202f\u2009 ]*[0-9]|[0-9][.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?"
 _SIGN = f"[+{_MINUS}-]?"
 _BESIDE = rf"[^\d\s.,'()<>+{_MINUS}-]"
-# A limit, a currency, the number, a unit, and the sign of a lower limit.
+# In this order: a limit such as <, a currency, the number, a unit, and + as in 10+.
 _PARTS = re.compile(
     rf"([<>]=?|[\u2264\u2265])?\s*\(?\s*{_SIGN}\s*({_BESIDE}{{1,4}}\.?)?\s*{_SIGN}"
     rf"({_NUMBER})\s*({_BESIDE}[^\d()+]{{0,11}})?[{_MINUS}-]?\s*\)?(\+)?"
 )
-# Numbers without a unit are 1.5 in one of these ways; the first that fits wins.
+# The ways to write the number 1.5 or 1234.5, without a unit. The first way that fits wins.
 _WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
-# Pairs of ways that read a text such as 1,234 or 1.234 in two ways.
+# Pairs of ways that give different numbers for a text such as 1,234 or 1.234.
 _TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
 _COMMAS = ("1,5", "1.234,5", "1 234,5")
 _CURRENCIES = "EUR USD GBP CHF JPY CNY INR AUD CAD SEK NOK DKK PLN CZK BRL Rs Rs. kr kr. Fr. US$"
-# As in a column of plain numbers: see `columns`.
+# The limits of `columns`, which apply to plain numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _LOOKED_AT, _LOOK_LIKE_NUMBERS = 200, 0.7
 
@@ -39,8 +39,8 @@ class Found:
 
     Attributes:
       example: the number 1.5 or 1234.5, for `Csv.number_forms`.
-      words: the few texts that are not of this form.
-      twin: another form that all texts also fit, with other numbers; "" for none.
+      words: the few texts that do not have this form.
+      twin: another form that fits all texts, but gives other numbers; "" if there is none.
     """
 
     example: str
@@ -49,23 +49,23 @@ class Found:
 
     @property
     def has_comma(self) -> bool:
-        """True if a comma stands before the fraction."""
+        """True if a comma separates the fraction, as in 1,5."""
         return any(way in self.example for way in _COMMAS)
 
 
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
-    """Return the form that at least 90% of the rows have; None if no form has them.
+    """Return the form that at least 90% of the rows have; None if there is none.
 
     Args:
       values: {text: rows}, without missing values.
-      prefers_comma: whether 1,234 is rather 1.234 than 1234, and 1.234 rather 1234.
+      prefers_comma: True reads an ambiguous 1,234 as 1.234, and an ambiguous 1.234 as 1234.
     """
     examples = _list_examples(values)
     all_words = {way: list_words(values, example) for way, example in examples.items()}
     fits = {way: words for way, words in all_words.items() if words is not None}
     if not fits:
         return None
-    # The fewest rows of other texts, then the plainest way.
+    # The best way fits the most rows; among equals, the first of `_WAYS` wins.
     way = min(fits, key=lambda way: (sum(map(values.__getitem__, fits[way])), _WAYS.index(way)))
     twin = _TWINS.get(way, "")
     is_twin = fits.get(twin) == fits[way] and _differ(values, way)
@@ -76,19 +76,19 @@ def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found |
 
 
 def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
-    """Return {way: an example with the unit of most texts}; {} if they are no numbers."""
+    """Return {way: an example with the unit of most texts}; {} if the texts are not numbers."""
     if not _look_like_numbers(list(values)[:_LOOKED_AT]):
         return {}
-    parts = {text: found for text in values if (found := _PARTS.fullmatch(text))}
+    parts = {text: match for text in values if (match := _PARTS.fullmatch(text))}
     rows = collections.Counter[tuple[str, str]]()
-    for text, found in parts.items():
-        rows[found.group(2) or "", (found.group(4) or "").strip()] += values[text]
+    for text, match in parts.items():
+        rows[match.group(2) or "", (match.group(4) or "").strip()] += values[text]
     return _write_examples(parts, *rows.most_common(1)[0][0])
 
 
 def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
-    # As numbers, codes would lose their leading zero; letters before make an id, unless a currency.
-    has_codes = any(re.match("0[0-9]", found.group(3)) for found in parts.values())
+    # Codes would lose their leading zero. Letters before digits make an id, unless a currency.
+    has_codes = any(re.match("0[0-9]", match.group(3)) for match in parts.values())
     if has_codes or (before and not _is_currency(before)):
         return {}
     limit = "<" if any(map(is_limit, parts)) else ""
@@ -103,7 +103,7 @@ def is_limit(text: str) -> bool:
 
 
 def looks_like_number(text: str) -> bool:
-    """Return True if a text is a number as people write it, perhaps a limit such as <0.5."""
+    """Return True if a text is a number, perhaps with a unit, or a limit such as <0.5."""
     return _PARTS.fullmatch(text) is not None
 
 
@@ -118,7 +118,7 @@ def _is_currency(text: str) -> bool:
 
 
 def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
-    """Return the texts that are no numbers of a form; None if they are more than a few.
+    """Return the texts that do not have a form; None if there are more than a few.
 
     Args:
       values: {text: rows}, without missing values.
@@ -132,7 +132,7 @@ def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
 
 
 def is_of(text: str, example: str) -> bool:
-    """Return True if a text is a number of the form of an example.
+    """Return True if a text is a number in the form of an example.
 
     Args:
       text: a text of the file.
@@ -143,16 +143,16 @@ def is_of(text: str, example: str) -> bool:
 
 
 def _differ(texts: Collection[str], way: str) -> bool:
-    """Return True if a text has the character that only one of two forms takes for a point."""
+    """Return True if a text has the character that is a decimal point in one of two forms."""
     character = "," if way == "1,234.5" else "."
     return any(character in text for text in texts)
 
 
 def read_values(values: Mapping[str, int], example: str) -> dict[str, int]:
-    """Return {plain number: rows} of texts of a form.
+    """Return {plain number: rows} for texts that share a form.
 
     Args:
-      values: {text: rows}, all of the form.
+      values: {text: rows}, all in the form.
       example: the number 1.5 or 1234.5 in the form.
     """
     form = written_numbers.read_form("a form", example)

@@ -15,26 +15,26 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "numbers": ("features.Numeric", "Numbers, by mean and standard deviation.", {}),
     "numbers_with_gaps": (
         "gaps/features.Numeric",
-        "The same with gaps: a flag says where the value is missing.",
+        "Numbers with gaps: a flag marks missing values.",
         {"missing_flags": True},
     ),
-    "logs": ("log/features.Numeric", "Heavy tails, by logarithm.", {"log": True}),
+    "logs": ("log/features.Numeric", "Numbers with heavy tails: their logarithms.", {"log": True}),
     "logs_with_gaps": (
         "log_gaps/features.Numeric",
-        "Heavy tails with gaps.",
+        "Numbers with heavy tails and gaps.",
         {"log": True, "missing_flags": True},
     ),
     "buckets": (
         "features.Bucketized",
-        "A vector for each range of numbers, so that no curve need be straight.",
+        "A vector for each range of numbers, so that curves can be learned.",
         {"boundaries": 20},
     ),
     "categories": (
         "features.Categorical",
-        "A vector for each value that occurs twice or more; one for all others.",
+        "A vector for each value that occurs twice or more, and one for all other values.",
         {},
     ),
-    "hashes": ("features.Hashed", "Too many values for a vocabulary: by hash.", {}),
+    "hashes": ("features.Hashed", "Hashes, as there are too many values for a vocabulary.", {}),
     "texts": ("features.Text", "Free text: the mean of the vectors of its words.", {}),
 }
 
@@ -56,7 +56,7 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
         f"# {labels} from {', '.join(list(table.rows_of)[:3])}: {table.rows:,} rows, "
         f"{len(table.dialect.columns)} columns.",
         f"# Written by: {command}",
-        "# `python -m launch.parts NAME` tells all settings of a part, such as Binary.",
+        "# `python -m launch.parts NAME` lists all settings of a part, such as Binary.",
         "#",
         f"#     python -m launch.train --gin_file {name}.gin",
         *_imports(plan),
@@ -104,7 +104,7 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 
 def _list_split_modules(holdout: plans.Holdout) -> list[str]:
-    """Return the module of the part that cuts the training files, if any."""
+    """Return the module of the part that splits the training files; [] if test files exist."""
     if holdout.has_splits and not holdout.time:
         return ["splits"]
     if holdout.files:
@@ -129,10 +129,10 @@ def _source(plan: plans.Plan) -> list[str]:
     if plan.holdout.calibration:
         lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
-    if plan.in_memory:  # Training mixes all rows, without a buffer.
+    if plan.in_memory:  # Training shuffles all rows, without a buffer.
         return lines + ["pipeline.Pipeline.cache = True"] * (not dialect.is_arrow)
     if plan.shuffle_buffer > 10_000:
-        lines += ["# All rows: they lie in the order of a label."]
+        lines += ["# A large buffer, because the file is sorted by a label."]
     return [*lines, f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
 
 
@@ -145,13 +145,13 @@ def _source_settings(plan: plans.Plan) -> list[str]:
 
 def _arrow_settings(plan: plans.Plan) -> list[str]:
     sheet = plan.table.dialect.sheet
-    chosen = _bind("arrow.Arrow.sheet", sheet) if sheet else []
+    sheet_lines = _bind("arrow.Arrow.sheet", sheet) if sheet else []
     cells = _bind_cells(plan)
     if not cells:
-        return chosen
+        return sheet_lines
     return [
-        *chosen,
-        "# Texts are read as the cells of this part, which reads no file here.",
+        *sheet_lines,
+        "# csv.Csv says how to read texts; it reads no file here.",
         "arrow.Arrow.cells = @csv.Csv()",
         "csv.Csv.files = {'none': ''}",
         *cells,
@@ -159,24 +159,26 @@ def _arrow_settings(plan: plans.Plan) -> list[str]:
 
 
 def _bind_cells(plan: plans.Plan) -> list[str]:
-    """Return the lines about missing values and numbers that are not written plainly."""
+    """Return the bindings for missing values, and for numbers such as $1,200."""
     table, lines = plan.table, []
     if len(table.marks) > 1:
-        lines += ["# What stands for a missing value in a column of numbers, or in a label."]
+        lines += ["# Texts that mean a missing value in a column of numbers, or in a label."]
         lines += _bind("csv.Csv.missing", list(table.marks))
     return lines + _bind_fields(plan)
 
 
 def _bind_fields(plan: plans.Plan) -> list[str]:
-    """Return the lines about the texts of single columns."""
+    """Return the bindings for the texts of single columns."""
     table, lines = plan.table, []
-    read = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
-    read |= {plan.holdout.time, plan.holdout.key}
-    marks = {name: list(own) for name, own in table.marks_in.items() if name in read}
+    used_names = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
+    used_names |= {plan.holdout.time, plan.holdout.key}
+    marks = {name: list(texts) for name, texts in table.marks_in.items() if name in used_names}
     if marks:
-        lines += ["# These are values in other columns."]
+        lines += ["# Texts that mean a missing value in these columns alone."]
         lines += _bind_map("csv.Csv.missing_in", marks)
-    forms = {name: own.form for name, own in table.facts.items() if own.form and name in read}
+    forms = {
+        name: facts.form for name, facts in table.facts.items() if facts.form and name in used_names
+    }
     if forms:
         lines += ["# How the file writes the number 1.5 or 1234.5."]
         lines += _bind_map("csv.Csv.number_forms", forms)
@@ -205,7 +207,7 @@ def _splits(plan: plans.Plan) -> list[str]:
         is_number = plan.table.facts[holdout.time].is_number
         form = None if is_number else plans.find_time_form(plan.table, holdout.time)
         return [
-            f"# The rows from {comment} are held out: later ones, as in use.",
+            f"# The rows from {comment} are held out: in use, too, rows are later.",
             *_tell_timeless(plan),
             "pipeline.Pipeline.source = @field_splits.ByTime()",
             f"field_splits.ByTime.source = @{source}()",
@@ -239,15 +241,15 @@ def _splits(plan: plans.Plan) -> list[str]:
 
 
 def _folds(holdout: plans.Holdout, source: str) -> list[str]:
-    """Return the lines that deal the rows to folds; the shares are of the rows outside a fold."""
+    """Return the bindings that assign rows to folds."""
     others = {split: share for split, share in holdout.shares.items() if split != "test"}
     outside = 1 - 1 / holdout.folds
-    # `Splits.shares` count the rows outside of the fold, which is the test split.
+    # `Splits.shares` are shares of the rows outside of the test fold.
     shares = {split: round(share / outside, 9) for split, share in others.items()}
     shares = {"train": round(1 - sum(shares.values()), 9), **shares}
     return [
-        f"# Each of {holdout.folds} folds is the test split of one run, 0 to {holdout.folds - 1}: "
-        "--gin_param 'fold = 1'",
+        f"# Each of {holdout.folds} folds is the test split of one run. Choose 0 to "
+        f"{holdout.folds - 1}: --gin_param 'fold = 1'",
         "fold = 0",
         "pipeline.Pipeline.source = @splits.Splits()",
         f"splits.Splits.source = @{source}()",
@@ -259,7 +261,7 @@ def _folds(holdout: plans.Holdout, source: str) -> list[str]:
 
 
 def _several_splits(holdout: plans.Holdout, source: str) -> list[str]:
-    """Return the lines that cut the training files with validation rows."""
+    """Return the bindings that cut the training files into several random splits."""
     shares = {"train": round(1 - sum(holdout.shares.values()), 9), **holdout.shares}
     comment = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())
     which = f"the values of {holdout.key}" if holdout.key else "the rows"
@@ -277,7 +279,7 @@ def _tell_timeless(plan: plans.Plan) -> list[str]:
     """Return a comment about rows without a time, if the table has any."""
     facts = plan.table.facts[plan.holdout.time]
     share = f"{facts.missing:,} rows ({facts.missing / facts.rows:.1%})"
-    return [f"# {share} have no time and lie in no split."] if facts.missing else []
+    return [f"# {share} have no time and are not used."] if facts.missing else []
 
 
 def _spec(plan: plans.Plan) -> list[str]:
@@ -298,11 +300,11 @@ def _spec(plan: plans.Plan) -> list[str]:
 
 def _defaults(plan: plans.Plan) -> list[str]:
     facts = plan.table.facts
-    defaults = {one.name: one.default for one in plan.used if one.default is not None}
+    defaults = {field.name: field.default for field in plan.used if field.default is not None}
     if not defaults:
         return []
     return [
-        "# Where a value is missing; 'nan' is a missing number.",
+        "# Defaults for missing values; 'nan' is a missing number.",
         "spec.Spec.defaults = {",
         *(
             f"    {name!r}: {value!r},  # {facts[name].missing / facts[name].rows:.2%} missing"
@@ -321,7 +323,7 @@ def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
 
 
 def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
-    """Return {column in gin: its inputs}; those of one column have the same form and units."""
+    """Return {column in gin: inputs}; the inputs of a column have the same form and units."""
     groups: dict[tuple[str, Sequence[str]], list[inputs.Input]] = {}
     for chosen in plan.used:
         if chosen.times:
@@ -335,15 +337,15 @@ def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
 
 
 def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
-    lines = ["# Times, by units that come again in later rows; a number would be new there."]
+    lines = ["# Times, as units that repeat in later rows; a date itself does not repeat."]
     if sum(map(len, groups.values())) > 1:
-        lines += ["# features.DaysSince counts the days between two times that are known before."]
+        lines += ["# features.DaysSince counts the days between two times known before the label."]
     for column, group in groups.items():
         first = group[0].times
         assert first is not None
         lines += _bind(f"{column}.names", [chosen.name for chosen in group])
         lines += [f"{column}.units = {list(first.units)!r}"]
-        # A scope would take the form of the column without one.
+        # Without its own form, a column with a scope would inherit the form without a scope.
         lines += [f"{column}.form = {first.form!r}"] * bool(first.form or len(groups) > 1)
     return lines
 
@@ -384,16 +386,16 @@ def _heads(plan: plans.Plan) -> list[str]:
 
 
 def _run(plan: plans.Plan, name: str) -> list[str]:
-    # Not `_EPOCHS`: the bounds of steps may make it more or less.
+    # The limits of `train_steps` may change the number of epochs.
     epochs = plan.train_steps * plan.batch_size / plan.rows
     return [
         "trunk/networks.MLP.dropout = 0.1",
         "update.Update.optimizer = @optimizers.LazyAdam()",
         "optimizers.LazyAdam.learning_rate = 0.002",
-        "# The share of that rate over the steps, whichever optimizer there is.",
+        "# A factor of the learning rate, which falls over the steps, for any optimizer.",
         "update.Update.schedule = @schedules.Cosine()",
         "schedules.Cosine.value = 1.0",
-        f"# {epochs:.1f} times through {plan.rows:,} training rows, evaluated five times.",
+        f"# {epochs:.1f} epochs of {plan.rows:,} training rows, with five evaluations.",
         f"experiment.Run.train_steps = {plan.train_steps}",
         f"experiment.Run.checkpoint_steps = {plan.checkpoint_steps}",
         "experiment.Experiment.serving = @serving.Serving()",
@@ -430,10 +432,11 @@ def _one_line(text: str) -> str:
 
 
 def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a table for the user: a header, and one row for each column.
+    """Return a table that shows the user what becomes of each column.
 
-    A row has the name, the share of missing values, the metric of the column alone for the first
-    task, and the use of the column.
+    Returns:
+      A header, and for each column its name, its share of missing values, its metric as the only
+      input of the first task, and its use.
     """
     facts, metric = plan.table.facts, plan.tasks[0].metric
     rows = [("column", "missing", f"{metric} alone", "use")]

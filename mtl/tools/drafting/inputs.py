@@ -1,4 +1,4 @@
-"""The choice how each column of a table becomes an input, or why it is left out.
+"""Chooses how each column of a table becomes an input, or why it is left out.
 
 chosen = inputs.choose_input(facts, table, "|")
 chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "buckets")
@@ -14,7 +14,7 @@ import numpy as np
 from mtl.tools.drafting import amounts, columns, dates, inspection, lines
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
-# Rows of one of these may belong together.
+# Rows with the same value of such a column, as a user, may belong together.
 _KEY_NAME = re.compile(
     r"(?:^|[_\W])(?:user|customer|client|patient|person|member|player|visitor|household|session|"
     r"device|account|subject|student|employee|driver|author|key)s?$",
@@ -24,19 +24,19 @@ _KEY_NAME = re.compile(
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# An id has at least this share of distinct values; half, if the name of the column suggests an id.
+# An id has this share of distinct values, or half of them if the name of the column suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
-# Whole numbers with at most so many values also become categories.
+# Whole numbers with at most 50 distinct values also become categories.
 _FEW_VALUES = 50
 # A column with more categories is hashed.
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
-# `features.TimeParts` takes it for a missing one.
+# `features.TimeParts` reads this number as a missing time.
 _NO_TIME = -1
 LIST_DELIMITERS = "|;^~\x02"
-# These stand in plain texts, too: a draft asks whether they separate the values of lists.
+# Plain texts hold these, too, so a draft only asks whether they separate the values of a list.
 _DOUBTFUL_DELIMITERS = ",/: "
 
 
@@ -48,11 +48,11 @@ class Input:
       name: the column.
       dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64"; "" if
         the column is left out.
-      parts: the parts of the gin file that read it, such as "numbers" and "categories".
+      parts: the parts of the gin file that read the column, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
-      default: the value of the field in rows without one: "nan" for numbers, "" for texts, -1 for
-        times that are numbers; None for lists and for columns without missing values.
+      default: the value that replaces a missing one: "nan" for numbers, "" for texts, -1 for times
+        that are numbers; None for lists and for columns without missing values.
       times: how the column writes times; None if it does not hold times.
     """
 
@@ -86,15 +86,15 @@ def choose_input(
         return _choose_number(facts, table)
     doubt = _doubt_words(facts, table.dialect)
     if not doubt and facts.distinct > _FEW_VALUES and _is_amount(facts):
-        one = next(iter(facts.values))
-        doubt = f"{facts.name!r} is read as text. If {one!r} is an amount, write it as a number."
+        text = next(iter(facts.values))
+        doubt = f"{facts.name!r} is read as text. If {text!r} is an amount, write it as a number."
     return _choose_text(facts, table, delimiter, doubt)
 
 
 def _choose_first(facts: columns.Facts, table: inspection.Inspection, keep: bool) -> Input | None:
-    """Return an input of times, or one that is left out, with a reason; None for other columns."""
+    """Return the use of times and of unusable columns; None for all other columns."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
-    # The order counts: numbers that are times would look like ids.
+    # Times come before ids, as times that are numbers would look like ids.
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, table))), None)
 
@@ -121,7 +121,7 @@ def _leave_infinite(facts: columns.Facts, table: inspection.Inspection) -> Input
         return Input(name=facts.name, why=why, doubt=doubt)
     if facts.name in table.dialect.numbers and facts.kind == "text":
         why = "left out: numbers beyond int64 or float32"
-        doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Texts of them are read."
+        doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Write texts to use it."
         return Input(name=facts.name, why=why, doubt=doubt)
     return None
 
@@ -134,54 +134,54 @@ def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input |
 
 
 def is_odd_in_json(facts: columns.Facts, table: inspection.Inspection) -> bool:
-    """Return True for numbers that `json_lines.JsonLines` cannot read: with units, or with gaps."""
+    """Return True for texts of numbers, with units or gaps, which `JsonLines` cannot read."""
     is_text = table.dialect.is_json and facts.name not in table.dialect.numbers
     return is_text and facts.is_number and bool(facts.form or facts.missing)
 
 
 def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
-    """Return the input of a column of times, by units that come again; None for other columns."""
-    known = dates.find_times(facts, table.dialect.time_forms.get(facts.name, ""))
-    if known is None:
+    """Return the use of a column of times, as units that repeat; None for other columns."""
+    times = dates.find_times(facts, table.dialect.time_forms.get(facts.name, ""))
+    if times is None:
         return None
-    name, doubt = facts.name, _doubt_times(facts, known)
-    what = f"a time, such as {next(iter(facts.values))}"
+    name, doubt = facts.name, _doubt_times(facts, times)
+    description = f"a time, such as {next(iter(facts.values))}"
     is_stored = name in table.dialect.numbers
-    if not known.units or (is_stored and facts.kind == "float"):
-        fix = " Write whole numbers or texts to use it." if known.units else ""
-        why = f"left out: {what}; a model meets later ones"
-        return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=known)
+    if not times.units or (is_stored and facts.kind == "float"):
+        fix = " Write whole numbers or texts to use it." if times.units else ""
+        why = f"left out: {description}; a model in use meets later times"
+        return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=times)
     default: str | int = _NO_TIME if is_stored else ""
     return Input(
         name=name,
         dtype="int64" if is_stored else "string",
         parts=("times",),
-        why=f"{what}: by {', '.join(known.units)}",
+        why=f"{description}: by {', '.join(times.units)}",
         doubt=doubt,
         default=default if facts.missing else None,
-        times=known,
+        times=times,
     )
 
 
-def _doubt_times(facts: columns.Facts, known: dates.Times) -> str:
+def _doubt_times(facts: columns.Facts, times: dates.Times) -> str:
     name, example = facts.name, next(iter(facts.values))
-    if known.form is None:
-        doubt = f"Times such as {example!r} in {name!r} have no form that a draft reads. Write "
+    if times.form is None:
+        doubt = f"A draft cannot read times such as {example!r} in {name!r}. Write them as "
         return (
-            f"{doubt}them as 2024-05-31: then --time {name!r} holds out the last rows, as in use."
+            f"{doubt}2024-05-31: then --time {name!r} tests on the latest rows, as in production."
         )
-    doubt = f"Times in {name!r}: --time {name!r} would hold out the last rows, as in use."
-    is_asked = facts.is_number and not dates.is_named(name)
-    return f"{doubt} If they are other numbers: --keep {name!r}" if is_asked else doubt
+    doubt = f"Times in {name!r}: --time {name!r} tests on the latest rows, as in production."
+    is_unsure = facts.is_number and not dates.is_named(name)
+    return f"{doubt} If they are not times: --keep {name!r}" if is_unsure else doubt
 
 
 def _leave_words(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
-    """Leave out numbers among which are more words than a few, which would be categories."""
+    """Leave out numbers that are mixed with words; as categories, they would lose their order."""
     if not facts.words or facts.distinct <= _FEW_VALUES:
         return None
     return Input(
         name=facts.name,
-        why="left out: numbers, with other texts among them",
+        why="left out: numbers, mixed with other texts",
         doubt=_doubt_words(facts, table.dialect),
     )
 
@@ -192,15 +192,15 @@ def _doubt_words(facts: columns.Facts, dialect: lines.Dialect) -> str:
         return ""
     words = ", ".join(map(repr, facts.words))
     flags = dialect.ask_missing(*facts.words)
-    doubt = f"Most of {facts.name!r} are numbers, but not {words}."
-    return f"{doubt} Where they mean a missing value: {flags}"
+    doubt = f"Most values of {facts.name!r} are numbers, but not {words}."
+    return f"{doubt} If they mean a missing value: {flags}"
 
 
 def _leave_ids(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     if not _is_id(facts, table):
         return None
     why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, table):,} rows"
-    # An id of letters and digits could also be a number in a form that no reader takes.
+    # Texts of letters and digits may also be amounts that no reader understands, such as 9h 5m.
     some = next(iter(facts.values))
     is_odd = facts.kind == "text" and re.search(r"[0-9]", some) and _is_amount(facts)
     doubt = f"{facts.name!r} is left out as an id. If {some!r} is an amount, write it as a number."
@@ -266,8 +266,8 @@ def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:
         parts = [text.split(delimiter) for text in some]
         are_sets = all(len(values) == len({*values}) for values in parts)
         if are_sets and are_lists(some, delimiter):
-            is_taken = delimiter == table.dialect.delimiter
-            fix = f"--list_delimiter {delimiter!r}" if not is_taken else "write a|b|c."
+            is_in_use = delimiter == table.dialect.delimiter
+            fix = f"--list_delimiter {delimiter!r}" if not is_in_use else "write a|b|c."
             fix = 'write ["a", "b"].' if table.dialect.is_json else fix
             sentence = f"{facts.name!r} is read as one text, such as {some[0]!r}."
             return f"{sentence} If it is a list between {delimiter!r}: {fix}"
@@ -275,9 +275,9 @@ def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:
 
 
 def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:
-    known = {part for text in facts.values for part in text.split(delimiter or "|") if part}
-    part = "hashes" if len(known) > _MOST_CATEGORIES else "categories"
-    why = f"list, {len(known):,} values" + (f" between {delimiter!r}" if delimiter else "")
+    values = {part for text in facts.values for part in text.split(delimiter or "|") if part}
+    part = "hashes" if len(values) > _MOST_CATEGORIES else "categories"
+    why = f"list, {len(values):,} values" + (f" between {delimiter!r}" if delimiter else "")
     return Input(name=facts.name, dtype=dtype, parts=(part,), why=why)
 
 
@@ -305,13 +305,13 @@ def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
-        # Beyond it, even float64 rounds whole numbers: they are rather ids.
+        # float64 rounds larger whole numbers, so they are more likely ids.
         return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 
 
 def _is_dense(facts: columns.Facts) -> bool:
-    """Return True for whole numbers that nearly number the rows."""
+    """Return True for distinct whole numbers with few gaps, such as row numbers."""
     is_whole = facts.kind == "int" and facts.distinct == sum(facts.values.values())
     return is_whole and facts.greatest - facts.least < 1.1 * facts.rows
 
@@ -350,7 +350,7 @@ def are_lists(some: Sequence[str], delimiter: str) -> bool:
 
 def _is_heavy(numbers: np.ndarray) -> bool:
     """Return True if the numbers are skewed and a logarithm at least halves the skew."""
-    # The skew of so few numbers is chance.
+    # With fewer numbers, skew may be chance.
     if len(numbers) < 100:
         return False
     plain = amounts.measure_skew(numbers)

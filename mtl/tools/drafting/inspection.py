@@ -1,7 +1,7 @@
 """A pass over all rows of a table: gathers facts of each column and a random sample of rows.
 
-found = inspection.inspect_table(dialect, marks=("-999",))
-found.rows, found.facts["age"].missing, found.sample["age"]
+table = inspection.inspect_table(dialect, marks=("-999",))
+table.rows, table.facts["age"].missing, table.sample["age"]
 """
 
 import dataclasses
@@ -73,32 +73,32 @@ class Inspection:
 
 
 class _Sample:
-    """A random sample of rows: each row draws a random key, and the smallest keys are kept."""
+    """A random sample: each row draws a random key, and the rows with the smallest keys stay."""
 
     def __init__(self, num_columns: int):
         self._most = max(min(_MOST_ROWS, _MOST_CELLS // num_columns), 1)
         self._draw = np.random.default_rng(0)
         self._rows: list[pa.Table] = []
         self._keys, self._places = np.zeros(0), np.zeros(0, np.int64)
-        self._below, self._seen = 1.0, 0
+        self._below, self._num_rows = 1.0, 0
 
     def add(self, block: pa.Table) -> None:
         keys = self._draw.random(len(block))
-        kept = np.flatnonzero(keys < self._below)
-        self._rows.append(block.take(kept))
-        self._keys = np.concatenate([self._keys, keys[kept]])
-        self._places = np.concatenate([self._places, kept + self._seen])
-        self._seen += len(block)
-        # Not at each block, as sorting out copies all rows of the sample.
+        places = np.flatnonzero(keys < self._below)
+        self._rows.append(block.take(places))
+        self._keys = np.concatenate([self._keys, keys[places]])
+        self._places = np.concatenate([self._places, places + self._num_rows])
+        self._num_rows += len(block)
+        # `_cut` copies the whole sample, so it waits until the sample has doubled.
         if len(self._keys) > 2 * self._most:
             self._cut()
 
     def _cut(self) -> None:
         if len(self._keys) > self._most:
             self._below = np.partition(self._keys, self._most)[self._most]
-            kept = np.flatnonzero(self._keys < self._below)
-            self._rows = [pa.concat_tables(self._rows).take(kept)]
-            self._keys, self._places = self._keys[kept], self._places[kept]
+            places = np.flatnonzero(self._keys < self._below)
+            self._rows = [pa.concat_tables(self._rows).take(places)]
+            self._keys, self._places = self._keys[places], self._places[places]
 
     def finish(self) -> tuple[pa.Table, np.ndarray]:
         self._cut()
@@ -122,9 +122,9 @@ def inspect_table(
       values: texts that are values, although they often mean a missing one.
 
     Raises:
-      UserError: a line is malformed, the table is empty, or a column is not of its form.
+      UserError: a line is malformed, the table is empty, or a column lacks its form.
     """
-    if dialect.is_json:  # Its texts always are values.
+    if dialect.is_json:  # JSON has null for missing values, so its texts are always values.
         values = {*columns.MARKS_OF_NUMBERS} - {""}
     gathered = {name: columns.Column(name, marks, values) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
@@ -141,18 +141,18 @@ def inspect_table(
     _require_one_header(dialect, gathered, table)
     facts = {}
     for name, column in gathered.items():
-        found = column.find_label_marks() if name in labels else column.find_marks()
-        facts[name] = column.summarize({"", *marks, *found}, table[name])
+        column_marks = column.find_label_marks() if name in labels else column.find_marks()
+        facts[name] = column.summarize({"", *marks, *column_marks}, table[name])
     commas = dialect.delimiter == ";"
     facts = readings.read_numbers(facts, gathered, table, labels, number_forms, commas)
     # One setting for the table is shorter than one for each column.
-    everywhere = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
+    table_marks = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
     return Inspection(
         dialect=dialect,
         rows_of=rows_of,
         size=size,
-        marks=everywhere,
-        marks_in=_list_others(facts, everywhere),
+        marks=table_marks,
+        marks_in=_list_others(facts, table_marks),
         facts=facts,
         sample=table,
         places=places,
@@ -172,8 +172,8 @@ def _require_one_header(
     if len(alike) < max(2, len([name for name in gathered if name])):
         return
     is_header = alike[0]
-    for own in alike[1:]:
-        is_header = pc.and_(is_header, own)
+    for is_name in alike[1:]:
+        is_header = pc.and_(is_header, is_name)
     rows = pc.sum(is_header).as_py() or 0
     fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
     rule, got = "hold its header once", f"{rows} rows like it"
@@ -181,21 +181,21 @@ def _require_one_header(
 
 
 def _list_others(
-    facts: Mapping[str, columns.Facts], everywhere: Sequence[str]
+    facts: Mapping[str, columns.Facts], table_marks: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return {column: its further marks}, of columns that have any."""
+    """Return {column: its marks beyond those of the table}, for columns that have any."""
     others = {
-        name: tuple(mark for mark in own.marks if mark not in everywhere)
-        for name, own in facts.items()
+        name: tuple(mark for mark in column.marks if mark not in table_marks)
+        for name, column in facts.items()
     }
-    return {name: own for name, own in others.items() if own}
+    return {name: marks for name, marks in others.items() if marks}
 
 
 def _list_common(
     facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
 ) -> Iterator[str]:
-    """Yield the marks of columns that are values of no other column."""
-    for mark in dict.fromkeys(mark for own in facts.values() for mark in own.marks):
-        others = (name for name, own in facts.items() if mark not in own.marks)
+    """Yield the marks that are not a value in any other column."""
+    for mark in dict.fromkeys(mark for column in facts.values() for mark in column.marks):
+        others = (name for name, column in facts.items() if mark not in column.marks)
         if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):
             yield mark

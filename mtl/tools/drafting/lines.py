@@ -30,7 +30,7 @@ from mtl.tools.drafting import columns as columns_lib
 # If several delimiters fit equally well, the first one wins.
 _DELIMITERS = ",;\t|"
 _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
-# The delimiter and the header are found from so many lines.
+# The first lines of a file show its delimiter and its header.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
 # A file without line feeds would otherwise fill the memory.
@@ -58,7 +58,7 @@ class Dialect:
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
       list_delimiter: the character between the values of lists; "" lets a draft find it.
-      time_forms: {column: how it writes times, as `features.TimeParts.form`}, as far as known.
+      time_forms: {column: how it writes times, as `features.TimeParts.form`}, if the user says so.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
@@ -89,7 +89,7 @@ class Dialect:
         return "arrow.Arrow" if self.is_arrow else "csv.Csv"
 
     def ask_missing(self, *texts: str) -> str:
-        """Return the flags that have texts mean a missing value, or what to write instead."""
+        """Return the flags that make texts missing values; for JSON, advice to write null."""
         if self.is_json:
             return "write null."
         # argparse would take -999 for a flag.
@@ -106,8 +106,8 @@ def find_files(flag: str, pattern: str) -> tuple[str, ...]:
 
     Args:
       flag: the name of the setting, for error messages.
-      pattern: a path, a folder of Parquet or ORC files or a glob, here or in another place; "~" is
-        the home folder.
+      pattern: a path, a folder of Parquet or ORC files, or a glob, local or in remote storage; "~"
+        is the home folder.
 
     Raises:
       UserError: no file matches, or a match is an empty file, or a folder of other files.
@@ -118,14 +118,14 @@ def find_files(flag: str, pattern: str) -> tuple[str, ...]:
             checks.require(remote.look(path).size > 0, path, "hold a row", "an empty file")
         return matches
     path = os.path.expanduser(pattern.removeprefix("file://"))
-    found = [path] if os.path.exists(path) else sorted(glob.glob(path))
-    if not found:
+    local_paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
+    if not local_paths:
         folder, name = os.path.split(path)
-        there = os.path.isdir(folder or ".")
-        fix = checks.nearest(name, os.listdir(folder or ".")) if there else ""
-        fix = fix if there else f"There is no folder {folder!r}."
+        has_folder = os.path.isdir(folder or ".")
+        fix = checks.nearest(name, os.listdir(folder or ".")) if has_folder else ""
+        fix = fix if has_folder else f"There is no folder {folder!r}."
         checks.fail(flag, "name existing files", pattern, fix)
-    matches = tuple(partitions.expand(flag, found))
+    matches = tuple(partitions.expand(flag, local_paths))
     for path in matches:
         checks.require(os.path.getsize(path) > 0, path, "hold a row", "an empty file")
     return matches
@@ -137,7 +137,7 @@ def read_dialect(
     columns: Sequence[str] = (),
     comment: str = "",
 ) -> Dialect:
-    """Return the format of the files, found from the first 200 lines of the first file.
+    """Return the format of the files, as the first 200 lines of the first file show it.
 
     Args:
       paths: the files.
@@ -156,7 +156,7 @@ def read_dialect(
     fix = "A name that ends in .jsonl says that each line holds an object. For others, "
     fix += "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
     checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
-    if not columns:  # Training skips one line of each file, whatever it holds.
+    if not columns:  # Training skips line 1 as the header, even if it is blank.
         _require_first(path, first)
         rule, fix = "be the header", f"tail -n +{number} OLD > NEW drops the lines before it."
         checks.require(number == 1, f"{path} line 1", rule, f"the header in line {number}", fix)
@@ -168,14 +168,14 @@ def read_dialect(
         checks.require(len(names) == len(rows[0]), "--columns", rule, len(names))
     else:
         names, where = rows[0], f"{path} line {number}"
-        again = names in rows[1:]
+        is_repeated = names in rows[1:]
         fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
-        checks.require(not again, path, "hold its header once", ",".join(names), fix)
+        checks.require(not is_repeated, path, "hold its header once", ",".join(names), fix)
         _require_header(where, names, rows[1:])
         checks.require(len(first) > 1, path, "hold a row below its header", "the header alone")
-    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
+    repeated_names = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     where = "--columns" if columns else f"{path} line {number}"
-    checks.require(not twice, where, "name each column once", twice)
+    checks.require(not repeated_names, where, "name each column once", repeated_names)
     return Dialect(
         paths=tuple(paths),
         delimiter=delimiter,
@@ -193,37 +193,38 @@ def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
 
 
 def _skip_remarks(first: Sequence[tuple[int, str]]) -> int:
-    """Return the number of the line behind lines that start with #; 0 if the first is a header.
+    """Return the number of the header below lines that start with #; 0 if it is the first line.
 
-    The last of them is the header if it has as many cells as the next line, as in #chrom,start.
+    The last line with # is the header if it has as many cells as the next line, as in #chrom,start.
     """
     texts = [line for _, line in first]
     count = next((i for i, line in enumerate(texts) if not line.startswith("#")), 0)
     if not count:
         return 0
     widths = {
-        len(_split(texts[count], one)) - len(_split(texts[count - 1], one)) for one in _DELIMITERS
+        len(_split(texts[count], delimiter)) - len(_split(texts[count - 1], delimiter))
+        for delimiter in _DELIMITERS
     }
     place = count - 1 if widths == {0} else count
     return first[place][0] if place else 0
 
 
 def _find_header(first: Sequence[tuple[int, str]]) -> int:
-    """Return the number of a later line from which on all lines are alike; 0 without one."""
-    rows = {own: [_split(line, own) for _, line in first] for own in _DELIMITERS}
-    if any(_has_columns(list(map(len, own))) for own in rows.values()):
+    """Return the number of the header if a title stands above it; 0 without a title."""
+    tables = [[_split(line, delimiter) for _, line in first] for delimiter in _DELIMITERS]
+    if any(_has_columns(list(map(len, rows))) for rows in tables):
         return 0
-    starts = [_skip_title(own) for own in rows.values()]
+    starts = list(map(_skip_title, tables))
     return next((first[start][0] for start in starts if start), 0)
 
 
 def _has_columns(widths: Sequence[int]) -> bool:
-    """Return True if the first line has the columns of most others."""
+    """Return True if most lines have as many columns as the first, and more than one."""
     return widths[0] > 1 and widths.count(widths[0]) > len(widths) / 2
 
 
 def _skip_title(rows: Sequence[Sequence[str]]) -> int:
-    """Return how many lines of one cell stand before lines of several; 0 if others follow."""
+    """Return the number of lines with one cell before a table; 0 if no table follows."""
     widths = list(map(len, rows))
     start = next((i for i, width in enumerate(widths) if width > 1), 0)
     is_rest = len({*widths[start:]}) == 1 and start <= len(widths) / 2
@@ -244,7 +245,7 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
             while line := _read_line(path, file, number := number + 1):
                 if number == 1:
                     _require_text(path, line)
-                # Spreadsheets write a mark before the first line, which would begin the first name.
+                # Spreadsheets write a byte order mark, which is not part of the first name.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 text = text.rstrip("\n").replace("\r", "")
                 if text.strip(" \t") and not (comment and text.startswith(comment)):
@@ -273,7 +274,7 @@ def _require_text(path: str, start: bytes) -> None:
 
 
 def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
-    """Return a line with its end, b"" after the last line; fail if it would fill the memory."""
+    """Return a line with its line break, or b"" at the end of the file; fail at a huge line."""
     line = file.readline(_MOST_LINE_BYTES + 1)
     _require_short(path, line, number)
     return line
@@ -281,7 +282,7 @@ def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
 
 def _require_short(path: str, line: bytes, number: int) -> None:
     rule, where = f"have at most {_MOST_LINE_BYTES:,} bytes", f"{path} line {number}"
-    fix = "A table has a line feed behind each row."
+    fix = "A table has a line feed after each row."
     checks.require(len(line) <= _MOST_LINE_BYTES, where, rule, line[:60], fix)
 
 
@@ -290,7 +291,7 @@ def _read_block(path: str, file: IO[bytes], start: int) -> bytes | None:
     text = file.read(_BLOCK_BYTES)
     if text and not text.endswith(b"\n"):
         line = file.readline(_MOST_LINE_BYTES + 1)
-        if len(line) > _MOST_LINE_BYTES:  # Counting lines takes time.
+        if len(line) > _MOST_LINE_BYTES:  # Only then count the lines, which takes time.
             _require_short(path, line, start + text.count(b"\n"))
         text += line
     return text.removesuffix(b"\n") if text else None
@@ -318,24 +319,24 @@ def _cut(line: str, delimiter: str) -> list[str]:
     pattern = re.compile(rf'"([^"]*(?:""[^"]*)*)(?:"([^{end}]*)|$)|([^{end}]*)')
     cells, start = [], 0
     while start <= len(line):
-        found = pattern.match(line, start)
-        assert found is not None  # The pattern also matches an empty text.
-        quoted, behind, plain = found.groups()
+        match = pattern.match(line, start)
+        assert match is not None  # The pattern also matches an empty text.
+        quoted, behind, plain = match.groups()
         cells.append(plain if quoted is None else quoted.replace('""', '"') + (behind or ""))
-        start = found.end() + 1
+        start = match.end() + 1
     return cells
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
-    """Return the delimiter that gives the most lines the same width, then the most columns."""
+    """Return the delimiter that gives most lines the same width; among equals, the widest."""
     # (share of lines with the width of the first one, this width).
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:
         widths = [len(_split(line, delimiter)) for line in lines]
-        alike = widths.count(widths[0]) / len(widths) if widths[0] > 1 else 0.0
-        # Only better ones replace it, so that the order of `_DELIMITERS` decides between equals.
-        if alike and (alike, widths[0]) > score:
-            best, score = delimiter, (alike, widths[0])
+        share = widths.count(widths[0]) / len(widths) if widths[0] > 1 else 0.0
+        # Among equals, the first of `_DELIMITERS` stays.
+        if share and (share, widths[0]) > score:
+            best, score = delimiter, (share, widths[0])
     if not best:
         listed = ", ".join(_NAMES.values())
         fix = "Is it another character? Then set --delimiter."
@@ -344,12 +345,12 @@ def _find_delimiter(path: str, lines: Sequence[str]) -> str:
 
 
 def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Fail if the first line looks like a row: it holds numbers or repeated values of rows."""
+    """Fail if the first line looks like a row: it holds numbers, or values that rows repeat."""
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    # Consecutive whole numbers, such as years, may name columns; so may one beside words that
-    # stand above numbers.
+    # Consecutive whole numbers, such as years, may name columns. So may any number, if another name
+    # is a word above a column of numbers.
     is_odd = bool(numbers) and not _is_run(numbers) and not _stands_above(names, rows)
     if is_odd or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
@@ -416,9 +417,9 @@ def _require_same_header(path: str, dialect: Dialect) -> None:
 
 
 def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | None:
-    """Return the rows of lines that Arrow reads as `_read_lines` does, several times as fast.
+    """Return the rows of correct lines by Arrow, several times as fast as `_read_lines`.
 
-    None if the lines may be wrong, or if Arrow would read them in another way.
+    Return None if a line may be malformed, or if Arrow would read it in another way.
     """
     if not _may_be_plain(text, dialect):
         return None
@@ -428,7 +429,7 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
     if not csv_columns.are_quotes_whole(text, dialect.delimiter):
         return None
     try:
-        # Small blocks, which threads of Arrow read at the same time.
+        # Threads of Arrow read small blocks at the same time.
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
@@ -437,14 +438,14 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
 
 
 def _may_be_plain(text: bytes, dialect: Dialect) -> bool:
-    """Return False if Arrow would read other rows: of comments, and of carriage returns alone."""
+    """Return False if Arrow would read comments or lone carriage returns as rows."""
     is_simple = not dialect.comment and len(dialect.columns) > 1 and dialect.delimiter.isascii()
     is_simple &= b"\0" not in text
     return is_simple and (b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"))
 
 
 def _list_spaces(text: bytes, dialect: Dialect) -> list[int]:
-    """Return the bytes of spaces in a text, besides the delimiter."""
+    """Return the bytes of white space in a text, except the delimiter."""
     return [space for space in b" \t\v\f" if space in text and chr(space) != dialect.delimiter]
 
 
@@ -453,7 +454,7 @@ def _stand_outside(text: bytes, dialect: Dialect) -> bool:
     spaces = _list_spaces(text, dialect)
     if not spaces:
         return False
-    # Line feeds around it give the first and the last value an end.
+    # Line feeds on both sides close the first and the last value.
     content = np.frombuffer(b"\n%b\n" % text, np.uint8)
     is_end = np.zeros(256, bool)
     is_end[[ord(dialect.delimiter), *spaces, *b'"\n\r']] = True
@@ -465,7 +466,7 @@ def _stand_outside(text: bytes, dialect: Dialect) -> bool:
 
 
 def _has_empty_row(table: pa.Table, dialect: Dialect) -> bool:
-    """Return True if a row may be a line of spaces, which holds no row."""
+    """Return True if a row may come from a line of white space, which must be skipped."""
     if dialect.delimiter not in " \t":
         return False
     is_empty = pc.equal(table.column(0), "")
@@ -475,7 +476,7 @@ def _has_empty_row(table: pa.Table, dialect: Dialect) -> bool:
 
 
 def _read_lines(path: str, text: bytes, start: int, dialect: Dialect) -> pa.Table:
-    """Return the rows of lines; fail at a line that is wrong."""
+    """Return the rows of lines; fail at a malformed line."""
     numbers, rows = _check(path, text.split(b"\n"), start, dialect)
     return _to_table(path, numbers, rows, dialect) if rows else _empty_table(dialect)
 
@@ -517,13 +518,13 @@ def _explain_line(where: str, line: str, dialect: Dialect) -> None:
     expected, quotes = len(dialect.columns), line.count('"')
     cells = _split(line, dialect.delimiter)
     if quotes % 2:
-        fix = "A value cannot hold a line break, and a quote within one is written twice."
+        fix = "A value cannot hold a line break. Write a quote inside a value twice."
         checks.fail(where, "close its quotes", line[:60], fix)
     if quotes and len(cells) == expected:
         fix = 'Write "a ""b"" c" for a "b" c, without a space before the first quote.'
         checks.fail(where, "have its quotes around whole values", line[:60], fix)
-    commented = re.match(r"[^\w\s\"'+.-]", line)
-    fix = f"A remark? Then set --comment {line[0]!r}." if commented and len(cells) == 1 else ""
+    is_remark = re.match(r"[^\w\s\"'+.-]", line) and len(cells) == 1
+    fix = f"Is it a comment? Then set --comment {line[0]!r}." if is_remark else ""
     checks.fail(where, f"have {expected} columns", f"{len(cells)}: {line[:60]}", fix)
 
 
@@ -541,9 +542,9 @@ def _to_table(
 
 
 def _parse(text: bytes, dialect: Dialect, block_bytes: int, has_blank: bool) -> pa.Table:
-    """Return the cells of lines as texts, in blocks of these bytes, which threads read.
+    """Return the cells of lines as texts; threads read blocks of `block_bytes`.
 
-    Empty lines are rows of a table with one column, unless `has_blank` says that they hold no row.
+    `has_blank` skips empty lines. Otherwise each is a row, with "" in the only column.
     """
     names = list(map(str, range(len(dialect.columns))))  # Column names may be odd or empty.
     table = arrow_csv.read_csv(

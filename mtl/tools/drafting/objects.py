@@ -3,8 +3,9 @@
 dialect = objects.read_dialect(["train.jsonl"])
 for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
 
-A draft judges texts. So a number becomes its text, null and an absent key "", true "1", and a list
-its values between "|". `json_lines.JsonLines` reads the same files in training.
+A draft works on texts. So a number becomes its text, true becomes "1", null or an absent key
+becomes "", and the values of a list are joined by "|". `json_lines.JsonLines` reads the same files
+in training.
 """
 
 import itertools
@@ -37,7 +38,7 @@ def read_dialect(paths: Sequence[str]) -> lines.Dialect:
     """
     kinds = _gather_kinds(paths)
     checks.require(bool(kinds), paths[0], "hold a row", "blank lines")
-    uses = {name: _choose_kind(own) for name, own in kinds.items()}
+    uses = {name: _choose_kind(names) for name, names in kinds.items()}
     return lines.Dialect(
         paths=tuple(paths),
         delimiter="",
@@ -50,7 +51,7 @@ def read_dialect(paths: Sequence[str]) -> lines.Dialect:
 
 
 def _choose_kind(kinds: set[str]) -> str:
-    """Return "number", "text" or a kind of lists; "" for other kinds, and for several."""
+    """Return "number", "text" or a kind of lists; "" for other kinds, and for mixed ones."""
     if kinds in _NUMBERS:
         return "number"
     fits = len(kinds) < 2 and kinds <= {"text", *_LISTS}
@@ -58,14 +59,14 @@ def _choose_kind(kinds: set[str]) -> str:
 
 
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
-    """Return {key: the kinds of its values}; empty lists count only if there are no others."""
+    """Return {key: the kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
     for path in paths:
         for _, row in _read_rows(path):
             for name, value in row.items():
                 kinds.setdefault(name, set()).add(_name_kind(value))
-    # An empty list has no type of values, and fits lists of any.
-    return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
+    # An empty list fits lists of any type.
+    return {name: names - {"", "list"} or names - {""} for name, names in kinds.items()}
 
 
 def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -85,7 +86,7 @@ def _name_kind(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        kinds = {_name_kind(one) for one in value}
+        kinds = set(map(_name_kind, value))
         if not kinds:
             return "list"
         return f"list of {kinds.pop()}" if len(kinds) == 1 else "list of mixed values"

@@ -15,13 +15,13 @@ from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telli
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
-# (rows, batch size) in rising order: the first entry with more rows than training rows counts.
+# (rows, batch size) in rising order. The first entry with more rows than the training split counts.
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
 _LARGEST_BATCH = 1024
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 _CACHED_BYTES = 1 << 29
-# If the row number alone scores more than this, the rows lie in the order of the label.
+# If the row number alone predicts a label better than this, the rows are sorted by the label.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
 
@@ -33,8 +33,9 @@ class Holdout:
     Attributes:
       share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
         rows by `time`; unused with `files`.
-      validation: the share, in the same way, of rows between training and test rows; 0 for none.
-      calibration: the same for rows that calibrate the finished run; 0 for none.
+      validation: the share of validation rows, chosen like test rows; 0 for none.
+      calibration: the share of rows that calibrate the finished run, chosen like test rows; 0 for
+        none.
       folds: the number of folds, each of which is the test split of one run; 0 for none.
       key: the column whose rows with the same value stay in the same split; "" for none.
       time: the column of times, of which the last rows are held out; "" for none.
@@ -51,7 +52,7 @@ class Holdout:
 
     @property
     def shares(self) -> dict[str, float]:
-        """{split: its share of the rows of the training files}, for the splits beside training."""
+        """{split: its share of the rows in the training files}, without the training split."""
         shares = {"validation": self.validation, "calibration": self.calibration}
         shares |= {"test": 0.0 if self.files else self.share}
         return {split: share for split, share in shares.items() if share}
@@ -121,14 +122,14 @@ def check_columns(
     columns: Sequence[str],
     rule: str,
 ) -> None:
-    """Fail if a table lacks a named column, or if a task has another use.
+    """Fail if a setting names a column that does not exist, or one of the tasks.
 
     Args:
       where: the setting that names the tasks, for errors.
       tasks: the columns to predict.
-      uses: {setting: the columns that it names}, the settings of other uses.
+      uses: {setting: the columns that it names}, for settings that must not name a task.
       columns: the columns of the table.
-      rule: the rule that a task breaks if it has another use.
+      rule: the rule of these settings, for errors.
     """
     for task in tasks:
         checks.one_of(where, task, columns)
@@ -163,8 +164,8 @@ def plan_table(
     """
     # Test rows are read too: they may hold marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
-    both = sorted({*tests} & {*dialect.paths})
-    checks.require(not both, "--test", "name other files than the training files", both)
+    shared = sorted({*tests} & {*dialect.paths})
+    checks.require(not shared, "--test", "name other files than the training files", shared)
     whole = lines.with_files(dialect, tests)
     table = inspection.inspect_table(whole, missing, tasks, number_forms, values)
     table = dataclasses.replace(table, dialect=dialect)
@@ -186,26 +187,26 @@ def _tell_rows(plan: Plan) -> list[str]:
 
 
 def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[str]:
-    """Return sentences about texts that count as missing, although they may be more than that."""
+    """Return sentences about texts that count as missing values, but may mean something."""
     sentences = []
     for name, facts in table.facts.items():
         for mark, rows in facts.marks.items():
             is_odd = columns.is_infinite(mark) or mark not in columns.MARKS_OF_NUMBERS
-            is_told = mark in missing or name in table.dialect.numbers
-            if is_odd and not is_told:
+            is_declared = mark in missing or name in table.dialect.numbers
+            if is_odd and not is_declared:
                 sentences.append(
                     f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value."
                 )
         if facts.limits:
             sentences.append(
                 f"Limits such as <0.5 or 10+ of {name!r}, in {facts.limits:,} rows, "
-                "count as the number in them."
+                "count as 0.5 or 10."
             )
     return sentences
 
 
 def _tell_twins(table: inspection.Inspection, number_forms: Collection[str]) -> list[str]:
-    """Return sentences about numbers that may be others."""
+    """Return sentences about numbers that have a second reading."""
     return [
         f"{name!r} is read in the form {facts.form or '1.5'!r}. If {facts.twin!r} is right: "
         f"--number_form {f'{name}={facts.twin}'!r}"
@@ -238,16 +239,17 @@ def make_plan(
         [tasks_lib.choose_task(table.facts[name], table) for name in labels]
     )
     starts, share = _find_starts(table, holdout)
-    # One for all columns: a source has one `list_delimiter`.
+    # All columns share it, as a source has one `list_delimiter`.
     delimiter = _find_list_delimiter(table)
     others = [name for name in table.facts if name not in labels]
     alone = {name: _measure_alone(table, name, chosen_tasks) for name in others}
     chosen = []
     for name in others:
-        asked = None if name in kept else chosen_tasks
-        chosen.append(_choose(table, name, delimiter, alone[name], asked, holdout, left_out))
+        # A column of `kept` stays, even if it reveals a task.
+        leaks = None if name in kept else chosen_tasks
+        chosen.append(_choose(table, name, delimiter, alone[name], leaks, holdout, left_out))
     checks.require(
-        any(one.dtype for one in chosen), "The table", "have an input besides the labels", others
+        any(use.dtype for use in chosen), "The table", "have an input besides the labels", others
     )
     rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
     rows = max(round(rows * (1 - share)), 1)
@@ -256,7 +258,7 @@ def make_plan(
     doubts = _list_doubts(table, chosen_tasks, chosen, holdout)
     in_memory = table.dialect.is_arrow or table.size < _CACHED_BYTES
     if order is not None and buffer < rows and not in_memory:
-        doubts.append(f"Rows lie in the order of {order!r}: shuffle the file once.")
+        doubts.append(f"Rows are sorted by {order!r}: shuffle the file once.")
     return Plan(
         table=table,
         tasks=chosen_tasks,
@@ -283,7 +285,7 @@ def _choose(
     holdout: Holdout,
     left_out: Sequence[str],
 ) -> inputs_lib.Input:
-    """Return the use of a column; without tasks, it is an input if it can be one."""
+    """Return the use of a column; without tasks, no leak is looked for."""
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
     keep = chosen_tasks is None
@@ -301,19 +303,18 @@ def _ask_leaks(
     alone: Mapping[str, float],
     chosen_tasks: Sequence[tasks_lib.Task] | None,
 ) -> inputs_lib.Input:
-    """Return the use of a column, left out or with a doubt if it may hold a label."""
+    """Return the use of a column: left out, or with a doubt, if it may reveal a label."""
     name = chosen.name
     codes, numbers = _encode(table, name)
     for task in chosen_tasks or ():
         evidence, is_sure = task.find_leak(alone[task.name], codes, numbers)
         if is_sure:
-            doubt = f"{name!r} {evidence}. Known before {task.label!r} is? Then --keep {name!r}."
+            doubt = f"{name!r} {evidence}. If it is known before {task.label!r}: --keep {name!r}"
             return inputs_lib.Input(name=name, why=f"left out: {evidence}", doubt=doubt)
         if evidence:
-            doubt = (
-                f"{name!r} {evidence}. Known only after {task.label!r}? Then --leave_out {name!r}."
-            )
-            chosen = dataclasses.replace(chosen, doubt=f"{chosen.doubt} {doubt}".strip())
+            doubt = f"{name!r} {evidence}. If it is known only after {task.label!r}: "
+            doubt = f"{chosen.doubt} {doubt}--leave_out {name!r}".strip()
+            chosen = dataclasses.replace(chosen, doubt=doubt)
     return chosen
 
 
@@ -324,8 +325,8 @@ def _list_doubts(
     holdout: Holdout,
 ) -> list[str]:
     """Return the doubts about inputs, tasks, and rows that may belong together."""
-    asked = [one.doubt for one in chosen if one.doubt]
-    doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
+    doubts = [use.doubt for use in chosen if use.doubt]
+    doubts = [doubt for doubt in doubts if holdout.is_drawn or "--time" not in doubt]
     doubts += _doubt_forms(chosen)
     doubts += [
         f"{name!r} is left out: a draft has no input for {kind}."
@@ -338,34 +339,34 @@ def _list_doubts(
 
 
 def _doubt_forms(chosen: Sequence[inputs_lib.Input]) -> list[str]:
-    """Return sentences about times that may be others, such as 5 June for 6 May."""
+    """Return sentences about ambiguous dates, such as 5/6 for 5 June or 6 May."""
     return [
-        f"{one.name!r} is read in the form {one.times.form!r}. If {one.times.twin!r} is right: "
-        f"--time_form {f'{one.name}={one.times.twin}'!r}"
-        for one in chosen
-        if one.times and one.times.twin
+        f"{use.name!r} is read in the form {use.times.form!r}. If {use.times.twin!r} is right: "
+        f"--time_form {f'{use.name}={use.times.twin}'!r}"
+        for use in chosen
+        if use.times and use.times.twin
     ]
 
 
 def _doubt_keys(table: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
     return [
-        f"Rows may belong together by {one.name!r} ({table.facts[one.name].distinct:,} values): "
-        f"--key {one.name!r} keeps them in one split."
-        for one in chosen
-        if inputs_lib.looks_like_key(table.facts[one.name])
+        f"Rows with the same {use.name!r} ({table.facts[use.name].distinct:,} values) may belong "
+        f"together: --key {use.name!r} keeps them in one split."
+        for use in chosen
+        if inputs_lib.looks_like_key(table.facts[use.name])
     ]
 
 
 def _measure_alone(
     table: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
 ) -> dict[str, float]:
-    """Return {task: metric of a column alone}."""
+    """Return {task: its metric with a column as the only input}."""
     codes, _ = _encode(table, name)
     return {task.name: task.measure_alone(codes) for task in chosen_tasks}
 
 
 def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the encoded column [N], and its numbers [N], or None for texts."""
+    """Return the codes of a column [N], and its numbers [N], or None for texts."""
     if not table.facts[name].is_number:
         return telling.encode_texts(table.texts(name)), None
     numbers = table.numbers(name)
@@ -373,7 +374,7 @@ def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.nda
 
 
 def _find_order(chosen_tasks: Sequence[tasks_lib.Task], table: inspection.Inspection) -> str | None:
-    """Return the first label whose values follow the order of rows; None without such a label."""
+    """Return the first label by which the rows are sorted; None if there is none."""
     places = telling.encode_numbers(table.places.astype(np.float64))
     in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
     return next(in_order, None)
@@ -383,9 +384,9 @@ def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
     """Return the batch size, the training steps, and the rows that are shuffled at a time."""
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
     steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
-    # A buffer of the usual size would give batches of one class, if rows lie in order.
+    # If rows are sorted by a label, a buffer of the usual size would give batches of one class.
     buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
-    # Rounded up to whole evaluations, so that the last checkpoint is evaluated too.
+    # Round up to whole evaluations, so that the last checkpoint is evaluated too.
     return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
 
 
@@ -393,12 +394,12 @@ def _find_list_delimiter(table: inspection.Inspection) -> str:
     """Return the delimiter of lists that fits the most columns."""
     if table.dialect.list_delimiter:
         return table.dialect.list_delimiter
-    free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
+    candidates = [c for c in inputs_lib.LIST_DELIMITERS if c != table.dialect.delimiter]
     counts = {
-        one: sum(inputs_lib.is_list_of(facts, one) for facts in table.facts.values())
-        for one in free
+        delimiter: sum(inputs_lib.is_list_of(facts, delimiter) for facts in table.facts.values())
+        for delimiter in candidates
     }
-    return max(free, key=counts.__getitem__)
+    return max(candidates, key=counts.__getitem__)
 
 
 def _find_starts(
@@ -407,7 +408,7 @@ def _find_starts(
     """Return the first times of held-out splits ({} without times), and the held-out share."""
     if holdout.key:
         keys = table.facts[holdout.key].distinct
-        rule = f"have at least {_FEWEST_KEYS} values, which are dealt to the splits"
+        rule = f"have at least {_FEWEST_KEYS} values, which the splits share"
         checks.require(keys >= _FEWEST_KEYS, f"--key {holdout.key!r}", rule, keys)
     share = sum(holdout.shares.values())
     if not holdout.time:
@@ -422,7 +423,7 @@ def _find_starts(
         first.append(ordered[place])
         starts[split] = written[int(np.argmax(values == first[-1]))]
         share -= part
-    # Rows of equal times lie in one split, so the share differs from the one that was asked for.
+    # Rows of equal times stay in one split, so the share may differ from the setting.
     later = float((ordered >= first[0]).mean())
     first_start = str(next(iter(starts.values())))
     checks.require(later < 1 and len(set(first)) == len(first), where, "vary", first_start)
@@ -456,5 +457,5 @@ def find_time_form(table: inspection.Inspection, name: str) -> str | None:
       table: the facts of the table.
       name: the column.
     """
-    known = dates.find_times(table.facts[name], table.dialect.time_forms.get(name, ""))
-    return known.form if known else None
+    column_times = dates.find_times(table.facts[name], table.dialect.time_forms.get(name, ""))
+    return column_times.form if column_times else None

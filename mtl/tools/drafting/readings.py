@@ -1,4 +1,4 @@
-"""The numbers of columns that are written as people write them, found after a pass over all rows.
+"""Reads numbers with currencies, units or commas, once all values of the table are counted.
 
 facts = readings.read_numbers(facts, gathered, sample, labels=["price"])
 facts["price"].form, facts["price"].kind                     # "$1,234.5", "float"
@@ -14,7 +14,7 @@ import pyarrow as pa
 from mtl import checks
 from mtl.tools.drafting import columns, forms
 
-# Texts that are numbers either way: 1.234 is 1234 where points stand between thousands.
+# Texts that are numbers in two ways: 1.234 means 1234 if points separate thousands.
 _THOUSANDS = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}\.[0-9]{3}|[0-9]{1,3})")
 
 
@@ -26,42 +26,42 @@ def read_numbers(
     number_forms: Mapping[str, str] = types.MappingProxyType({}),
     has_commas: bool = False,
 ) -> dict[str, columns.Facts]:
-    """Return the facts, where texts of numbers become numbers, and a few words missing values.
+    """Return the facts after texts such as $1,200 become numbers, and a few words missing values.
 
     Args:
       facts: {column: facts}.
-      gathered: {column: what the facts were taken from}.
+      gathered: {column: the object that collected its facts}.
       sample: random rows of the table.
       labels: columns in which few whole numbers are classes.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
-      has_commas: whether a comma in the table rather stands before a fraction.
+      has_commas: True if an ambiguous 1,234 in the table means 1.234.
 
     Raises:
-      UserError: a column is not of the form in `number_forms`.
+      UserError: a column does not have its form in `number_forms`.
     """
-    values = {name: _list_values(own, gathered[name]) for name, own in facts.items()}
-    texts = [own for own in facts.values() if own.kind == "text" and not own.is_code]
-    found = _find_forms({own.name: values[own.name] for own in texts}, has_commas)
-    # One column with decimal commas tells how the whole table writes numbers.
-    commas = has_commas or any(own.has_comma for own in found.values())
-    found |= {name: _check_form(name, values[name], own) for name, own in number_forms.items()}
-    read = dict(zip(facts, map(_doubt_points, facts.values()), strict=True)) if commas else {}
-    for name, own in found.items():
-        if name in number_forms or _is_quantity(name, values[name], own, labels):
-            present = _without(values[name], own.words)
-            read[name] = _read_form(facts[name], gathered[name], sample[name], present, own)
-    return {**facts, **read}
+    values = {name: _list_values(column, gathered[name]) for name, column in facts.items()}
+    texts = [column for column in facts.values() if column.kind == "text" and not column.is_code]
+    column_forms = _find_forms({column.name: values[column.name] for column in texts}, has_commas)
+    # One column with decimal commas shows how the whole table writes numbers.
+    commas = has_commas or any(form.has_comma for form in column_forms.values())
+    column_forms |= {n: _check_form(n, values[n], form) for n, form in number_forms.items()}
+    updates = dict(zip(facts, map(_doubt_points, facts.values()), strict=True)) if commas else {}
+    for name, form in column_forms.items():
+        if name in number_forms or _is_quantity(name, values[name], form, labels):
+            present = _without(values[name], form.words)
+            updates[name] = _read_form(facts[name], gathered[name], sample[name], present, form)
+    return {**facts, **updates}
 
 
 def _find_forms(
     values: Mapping[str, Mapping[str, int]], has_commas: bool
 ) -> dict[str, forms.Found]:
-    """Return {column: its form}, of columns that have one."""
-    found = {name: forms.find_form(own, has_commas) for name, own in values.items()}
-    known = {name: own for name, own in found.items() if own}
-    if not has_commas and any(own.has_comma for own in known.values()):
-        return _find_forms({name: values[name] for name in known}, has_commas=True)
-    return known
+    """Return {column: its form}, for columns that have a form."""
+    candidates = {name: forms.find_form(texts, has_commas) for name, texts in values.items()}
+    column_forms = {name: form for name, form in candidates.items() if form}
+    if not has_commas and any(form.has_comma for form in column_forms.values()):
+        return _find_forms({name: values[name] for name in column_forms}, has_commas=True)
+    return column_forms
 
 
 def _list_values(facts: columns.Facts, column: columns.Column) -> dict[str, int]:
@@ -70,7 +70,7 @@ def _list_values(facts: columns.Facts, column: columns.Column) -> dict[str, int]
 
 
 def _doubt_points(facts: columns.Facts) -> columns.Facts:
-    """Return the facts; where 1.234 may be 1234 in a table of decimal commas, with the twin."""
+    """Return the facts of a table with decimal commas, with a twin if 1.234 may mean 1234."""
     may_be = facts.kind == "float" and all(_THOUSANDS.fullmatch(text) for text in facts.values)
     return dataclasses.replace(facts, twin="1.234,5") if may_be else facts
 
@@ -86,12 +86,12 @@ def _check_form(name: str, values: Mapping[str, int], example: str) -> forms.Fou
 
 
 def _is_quantity(
-    name: str, values: Mapping[str, int], found: forms.Found, labels: Collection[str]
+    name: str, values: Mapping[str, int], form: forms.Found, labels: Collection[str]
 ) -> bool:
-    """Return False for a label of few whole numbers or limits: they are classes."""
+    """Return False for a label with few whole numbers or limits, which are classes."""
     if name not in labels or len(values) > columns.FEW_CLASSES:
         return True
-    plain = forms.read_values(_without(values, found.words), found.example)
+    plain = forms.read_values(_without(values, form.words), form.example)
     return not all(re.fullmatch(columns.INT, text) for text in plain)
 
 
@@ -108,15 +108,15 @@ def _read_form(
     column: columns.Column,
     sample: pa.ChunkedArray,
     present: Mapping[str, int],
-    found: forms.Found,
+    form: forms.Found,
 ) -> columns.Facts:
-    """Return the facts of a column of numbers of a form; its other texts are missing values."""
-    if not column.values.isdisjoint(found.words):
+    """Return the facts of a column of numbers in a form; its other texts are missing values."""
+    if not column.values.isdisjoint(form.words):
         return facts
     missing = {text: rows for text, rows in facts.values.items() if text not in present}
-    if _is_plain(found.example, present):
+    if _is_plain(form.example, present):
         return column.summarize({"", *facts.marks, *missing}, sample)
-    plain = forms.read_values(present, found.example)
+    plain = forms.read_values(present, form.example)
     numbers = list(map(float, plain))
     return dataclasses.replace(
         facts,
@@ -128,8 +128,8 @@ def _read_form(
         least=min(numbers),
         greatest=max(numbers),
         words={},
-        form=found.example,
-        twin=found.twin,
+        form=form.example,
+        twin=form.twin,
         written=next((t for t in present if not re.fullmatch(columns.FLOAT, t)), ""),
         limits=sum(rows for text, rows in present.items() if forms.is_limit(text)),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from mtl import checks
 from mtl.tools.drafting import inspection, tasks, telling
 
-# Fewer repeated rows are chance; so are rows of a table without a column of so many values.
+# Fewer repeated rows may be chance. So may repeats in a table whose columns all have few values.
 _SHARE_OF_ROWS, _SHARE_OF_VALUES = 0.01, 0.25
 _FEW_ROWS, _FEW_POSITIVES = 30, 10
 
@@ -19,7 +19,7 @@ def tell_repeats(table: inspection.Inspection, names: Sequence[str], is_drawn: b
     """Return a sentence about rows that are alike in all of some columns.
 
     Args:
-      table: the facts of the table, with the rows of the test files, if any, as the last ones.
+      table: the facts of the table; the rows of test files, if any, come last.
       names: the inputs and labels.
       is_drawn: True if test rows are drawn at random.
     """
@@ -31,26 +31,26 @@ def tell_repeats(table: inspection.Inspection, names: Sequence[str], is_drawn: b
     if is_drawn:
         repeated = rows - len(np.unique(numbers))
         sentence = (
-            f"{repeated:,} of {rows:,} rows repeat another one in all inputs and labels: copies in "
+            f"{repeated:,} of {rows:,} rows repeat another row in all inputs and labels. A model "
         )
-        sentence += "both train and test flatter the model. Drop them from the file."
+        sentence += "looks too good if test rows repeat training rows: drop them from the file."
         return [sentence] if repeated > _SHARE_OF_ROWS * rows else []
     is_test = table.places >= sum(map(table.rows_of.__getitem__, table.dialect.paths))
     if not is_test.any():
         return []
     repeated = int(np.isin(numbers[is_test], numbers[~is_test]).sum())
     sentence = (
-        f"{repeated:,} of {is_test.sum():,} test rows are training rows, too, in all inputs and "
+        f"{repeated:,} of {is_test.sum():,} test rows repeat a training row in all inputs and "
     )
-    sentence += "labels: the model knows them."
+    sentence += "labels: the model looks too good on them."
     return [sentence] if repeated > _SHARE_OF_ROWS * is_test.sum() else []
 
 
 def _number_rows(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a number for each row [N], which rows that are alike in all columns share."""
+    """Return a number for each row [N]; rows that are equal in all columns share a number."""
     numbers = np.zeros(len(values[0]), np.int64)
     for codes in values:
-        # Numbered anew for each column: the product of all counts would overflow int64.
+        # Renumber the rows for each column, as the product of all counts would overflow int64.
         pairs = numbers * (int(codes.max()) + 1) + codes
         numbers = np.unique(pairs, return_inverse=True)[1].ravel()
     return numbers
@@ -66,7 +66,7 @@ def tell_splits(
     Args:
       table: the facts of the table.
       chosen_tasks: the labels.
-      shares: {split: its share of the rows}, without splits of files.
+      shares: {split: its share of the rows}, without splits that have files of their own.
 
     Raises:
       UserError: a split has no row.
@@ -85,11 +85,11 @@ def tell_splits(
 
 
 def _tell_classes(split: str, rows: float, chosen_tasks: Sequence[tasks.Task]) -> list[str]:
-    """Return sentences about tasks of which a split has few rows of one class."""
+    """Return sentences about binary tasks with few rows of one class in a split."""
     sentences = []
     for task in chosen_tasks:
         if task.metric == "auc":
             few = rows * float(min(np.mean(task.target == 1), np.mean(task.target == 0)))
             where = f"The {split} split has about {few:.1f} rows of a class of {task.label!r}"
-            sentences += [f"{where}: its metrics are chance."] if few < _FEW_POSITIVES else []
+            sentences += [f"{where}: its metrics are noise."] if few < _FEW_POSITIVES else []
     return sentences

@@ -3,8 +3,8 @@
 dialect = tables.read_dialect(lines.find_files("TABLE", "train.parquet"))
 for path, table, size in tables.read_blocks(dialect): ...   # a pa.Table of strings, size in bytes
 
-A draft judges texts. So a number of a Parquet file becomes its text, a missing value "", a truth
-value "1" or "0", and a list its values between "|".
+A draft works on texts. So a number of a Parquet file becomes its text, a truth value becomes "1" or
+"0", a missing value becomes "", and the values of a list are joined by "|".
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
 
 
 def is_arrow(path: str) -> bool:
-    """Return whether the name of a file says that `arrow.Arrow` reads it."""
+    """Return True if the name of a file says that `arrow.Arrow` reads it."""
     return arrow.find_ending(path) in arrow.ENDINGS
 
 
@@ -41,7 +41,7 @@ def read_dialect(
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
 
     Raises:
-      UserError: the files cannot be read, or a setting of delimited files is given for others.
+      UserError: the files cannot be read, or have no use for a setting of delimited files.
     """
     is_book = arrow.find_ending(paths[0]) in sheets.ENDINGS
     checks.require(is_book or not sheet, "--sheet", f"be left out: {paths[0]} has no sheets", sheet)
@@ -73,7 +73,7 @@ def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
 
 
 def _read_kind(kind: pa.DataType) -> str | None:
-    """Return "" for a column of single values, the type of the values of lists, or None."""
+    """Return "" for single values, "string" or "int64" for lists, None for unreadable types."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -102,10 +102,10 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
         read = objects.read_blocks if dialect.is_json else lines.read_blocks
         yield from read(dialect)
         return
-    theirs = {name: name for name in dialect.columns}
+    own_columns = {name: name for name in dialect.columns}
     for path in dialect.paths:
         schema, parts = arrow.open_file(path, sheet=dialect.sheet)
-        arrow.check_columns(path, theirs, schema)
+        arrow.check_columns(path, own_columns, schema)
         for part in parts:
             read = arrow.read_part(path, part, list(dialect.columns))
             texts = {name: _to_texts(read[name]) for name in dialect.columns}
@@ -113,8 +113,9 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
 
 
 def _join(lists: pa.ListArray) -> pa.Array:
-    """Return the values of each list between "|"; a null among them would make all of it null."""
+    """Return the values of each list, joined by "|"; a null value becomes ""."""
     texts = lists.cast(pa.list_(pa.string()))
+    # Without that, one null would make the whole text null.
     filled = pc.fill_null(texts.values, "")
     return pc.binary_join(pa.ListArray.from_arrays(texts.offsets, filled), "|")
 

@@ -18,9 +18,9 @@ from mtl.spec import literals
 from mtl.tools.drafting import amounts, columns, inputs, inspection, lines, telling
 
 _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
-# Limits of a positive class that is rare, and of a class with too few rows.
+# A positive class is rare below this share, and a class has too few rows below this number.
 _RARE, _FEW_ROWS = 0.05, 20
-# Words in an order, of which a label may have some.
+# Words from the lowest to the highest. A label may use some of them.
 _SCALES = (
     ("very low", "low", "medium", "moderate", "high", "very high"),
     ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
@@ -31,8 +31,8 @@ _SCALES = (
     ("small", "medium", "large", "extra large"),
 )
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
-# A column that alone scores at least this much is likely known only after the label. One that is
-# off by up to this many times as much may be.
+# A column whose metric alone reaches this limit probably reveals the label. A column may reveal it
+# if its distance from 1 is up to 3 times the distance of the limit.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 _DOUBTFUL = 3
 
@@ -75,44 +75,47 @@ class Task:
     def find_leak(
         self, alone: float, codes: np.ndarray, numbers: np.ndarray | None
     ) -> tuple[str, bool]:
-        """Return what suggests that a column holds the label, with a figure, and if it is sure.
+        """Return evidence that a column reveals the label, and whether it is strong.
 
         Args:
           alone: the metric of the column alone.
           codes: the encoded column [N].
-          numbers: its numbers [N]; None for texts.
+          numbers: the numbers of the column [N]; None for texts.
 
         Returns:
-          ("", False) if nothing does.
+          Words with a figure, such as "alone predicts 'y', AUC 0.995", and True if the figure
+          reaches its limit; ("", False) without evidence.
         """
         name = repr(self.label)
-        figures = [(alone, _LEAKS[self.metric], f"tells {name} alone, {self.metric.upper()}")]
-        # The mere presence of a value may tell the label, as a date of return does.
+        figures = [(alone, _LEAKS[self.metric], f"alone predicts {name}, {self.metric.upper()}")]
+        # That a value is present may reveal the label, as a date of return does.
         present = np.minimum(codes, 1)
         if self.metric == "r2":
             if numbers is not None:
                 rank = telling.measure_rank(numbers, self.target)
-                figures.append((rank, _LEAKS["r2"], f"has the order of {name}, R2 of ranks"))
-            for own, what in ((codes, "are ranges"), (present, "are there in a range")):
-                share = telling.measure_order(own, self.target)
-                figures.append((share, _LEAKS["skill"], f"has values that {what} of {name}, skill"))
+                figures.append((rank, _LEAKS["r2"], f"sorts rows like {name}, R2 of ranks"))
+            uses = ((codes, "values for ranges"), (present, "values only in a range"))
+            for values, words in uses:
+                share = telling.measure_order(values, self.target)
+                figures.append((share, _LEAKS["skill"], f"has {words} of {name}, skill"))
         if self.metric == "skill":
-            for own in (codes, present):
-                if own.max() <= columns.FEW_CLASSES:
-                    # The other way round: a column that the label determines, as a year its decade.
-                    share = telling.measure_skill(self.target, own + 1)
-                    figures.append((share, _LEAKS["skill"], f"is told by {name}, skill"))
+            for values in (codes, present):
+                if values.max() <= columns.FEW_CLASSES:
+                    # The label may determine the column, as a year determines its decade.
+                    share = telling.measure_skill(self.target, values + 1)
+                    figures.append((share, _LEAKS["skill"], f"follows from {name}, skill"))
         return _choose_leak(figures)
 
 
 def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
-    """Return the worst of (figure, its limit, what it says) in words, and if it is beyond."""
-    known = [(1 - figure, 1 - limit, what) for figure, limit, what in figures if figure == figure]
-    if not known:
+    """Return the strongest of (figure, limit, words) in words, and True if it reaches its limit."""
+    distances = [(1 - figure, 1 - limit, words) for figure, limit, words in figures]
+    distances = [entry for entry in distances if entry[0] == entry[0]]  # Without NaN.
+    if not distances:
         return "", False
-    # The distance from 1, in units of the limit, so that different metrics compare.
-    off, most, what = min(known, key=lambda one: one[0] / one[1])
-    evidence = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
+    # Relative to the distance of the limit, different metrics are comparable.
+    off, most, words = min(distances, key=lambda entry: entry[0] / entry[1])
+    evidence = f"{words} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
     return evidence, off <= most
 
 
@@ -129,22 +132,22 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
-    one = next(iter(values))
+    value = next(iter(values))
     marks = [mark for mark in facts.marks if mark]
-    fix = f"Is a class of that name? Then --value {marks[0]!r}." if marks else ""
-    got = f"{one!r} in all rows that have a label"
+    fix = f"Is {marks[0]!r} a class? Then set --value {marks[0]!r}." if marks else ""
+    got = f"{value!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
     _require_finite(facts, table, where)
     rule, fix = "hold numbers in JSON, or null", "A text cannot be a missing number there."
     is_odd = inputs.is_odd_in_json(facts, table)
-    checks.require(not is_odd, where, rule, f"texts such as {facts.written or one!r}", fix)
+    checks.require(not is_odd, where, rule, f"texts such as {facts.written or value!r}", fix)
     gaps = _tell_gaps(facts)
     groups = _group_spellings(facts)
     if len(groups) == 2:
         return _choose_binary(facts, table, gaps, groups)
     if facts.is_quantity:
         rule = "vary"
-        checks.require(len(groups) > 1, where, rule, f"the number {one} in all rows with a label")
+        checks.require(len(groups) > 1, where, rule, f"the number {value} in all rows with a label")
         if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
             return _choose_classes(facts, table, gaps, groups)
         return _choose_number(facts, table, gaps)
@@ -161,23 +164,23 @@ def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: s
 
 
 def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -> None:
-    """Fail if the texts of a label are no classes."""
-    one, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
+    """Fail if the texts of a label are not classes."""
+    value, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
-    got, fix = f"{facts.distinct:,} values, such as {one!r}", "Is it an id, a date or free text?"
+    got, fix = f"{facts.distinct:,} values, such as {value!r}", "Is it an id, a date or free text?"
     checks.require(is_label or facts.is_code, where, rule, got, fix)
-    # Numbers in a form that no reader takes, such as 9h 5m, are nearly as many as the rows.
+    # Texts such as 9h 5m, which no reader takes for numbers, have nearly as many values as rows.
     are_few = facts.distinct <= max(columns.FEW_CLASSES, _SHARE_OF_CLASSES * facts.present)
-    got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {one!r}"
+    got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {value!r}"
     fix = "Is it a duration, a time or an id? Write it as a number, such as minutes."
     if facts.words:
         flags = dialect.ask_missing(*facts.words)
-        fix = f"Most are numbers. Where the others mean a missing label: {flags}"
+        fix = f"Most are numbers. If the others mean a missing label: {flags}"
     checks.require(are_few, where, "be a number, or have classes that repeat", got, fix)
 
 
 def _group_spellings(facts: columns.Facts) -> dict[str, list[str]]:
-    """Return {value: its spellings, the most frequent first}: 1 and 1.0 are one, yes and Yes."""
+    """Return {value: its spellings, most frequent first}: 1 equals 1.0, and yes equals Yes."""
     groups: dict[str, list[str]] = {}
     for text in sorted(facts.values, key=facts.values.__getitem__, reverse=True):
         groups.setdefault(_read_value(facts, text), []).append(text)
@@ -192,7 +195,7 @@ def _read_value(facts: columns.Facts, text: str) -> str:
 
 
 def _tell_gaps(facts: columns.Facts) -> str:
-    """Return the share of missing labels, and the words that stand for them; "" for none."""
+    """Return the share of missing labels, and the texts that mean a missing label; "" for none."""
     if not facts.missing:
         return ""
     marks = ", ".join(repr(mark) for mark in facts.marks if mark)
@@ -216,8 +219,8 @@ def _choose_binary(
         # Training starts at this share, and need not learn first how rare the class is.
         settings = {**settings, "prior": float(f"{share:.3g}")}
         hints.append(
-            f"Only {share:.2%} are {positive!r}: training starts from this prior. PR-AUC tells "
-            "more than accuracy, and a lower Binary.threshold than 0.5 finds more of them."
+            f"Only {share:.2%} are {positive!r}: training starts from this prior. PR-AUC says more "
+            f"than accuracy, and a Binary.threshold below 0.5 finds more of the {positive!r}."
         )
     spelled = [texts for texts in groups.values() if len(texts) > 1]
     hints += [f"{', '.join(map(repr, texts))} are one class." for texts in spelled]
@@ -237,7 +240,7 @@ def _choose_binary(
 
 
 def _count_groups(facts: columns.Facts, groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return {class: rows} of all spellings."""
+    """Return {class: rows}, with the rows of all its spellings."""
     return {name: sum(map(facts.values.__getitem__, texts)) for name, texts in groups.items()}
 
 
@@ -247,13 +250,13 @@ def _name_both(
     positive: Sequence[str],
     negative: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
-    """Return the type of the field of two classes, and the settings of the head."""
+    """Return the type of the label's field, and the settings of the head for two classes."""
     is_whole = facts.is_quantity and facts.kind == "int"
     plain = [texts[0].lower().partition(".")[0] for texts in (negative, positive)]
     if plain in (["false", "true"], ["0", "1"] if is_whole else []):
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
-    # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
+    # Unless the file stores numbers, other numbers stay text, which keeps 1.0 apart from 1.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {
             "positive": [_read_whole(positive[0])],
@@ -265,7 +268,7 @@ def _name_both(
 
 
 def _is_stored(facts: columns.Facts, table: inspection.Inspection) -> bool:
-    """Return True if the files store whole numbers, and not their texts."""
+    """Return True if the files store whole numbers, not their texts."""
     return facts.kind == "int" and facts.name in table.dialect.numbers
 
 
@@ -290,7 +293,7 @@ def _choose_classes(
     ordered = [] if is_number else _order_words(names)
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))
     is_spelled = is_number and len(facts.values) > len(names)
-    # Such a label is matched with the class by its value.
+    # Then a label matches a class by its value, not by its spelling.
     is_whole = is_number and any((is_plain, is_spelled, _is_stored(facts, table)))
     names = list(map(_write_whole, names)) if is_spelled else names
     rarest = min(counts, key=counts.__getitem__)
@@ -333,7 +336,7 @@ def _hint_classes(
     counts: Mapping[str, int],
     ordered: Sequence[str],
 ) -> list[str]:
-    """Return sentences about classes in order, rare ones, and ones that may not be classes."""
+    """Return sentences about ordered classes, rare ones, and values that may not be classes."""
     is_number = facts.is_quantity
     hints = _hint_numbers(facts) if is_number else _hint_words(facts, ordered)
     rarest = min(counts, key=counts.__getitem__)
@@ -352,11 +355,11 @@ def _hint_classes(
 def _hint_numbers(facts: columns.Facts) -> list[str]:
     others = "heads.Ordinal, heads.Regression"
     others += " or, for counts, heads.Poisson" if facts.least >= 0 else ""
-    return [f"Few whole numbers are classes. If their order matters: {others}."]
+    return [f"A few whole numbers are read as classes. If their order matters: {others}."]
 
 
 def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:
-    hints = ["The words have an order: else heads.MultiClass."] * bool(ordered)
+    hints = ["The words have an order. If not: heads.MultiClass."] * bool(ordered)
     spelled = [texts for texts in _group_spellings(facts).values() if len(texts) > 1]
     return hints + [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
 
@@ -373,10 +376,10 @@ def _number_classes(table: inspection.Inspection, name: str, is_number: bool) ->
 def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str) -> Task:
     labels = table.numbers(facts.name)
     written = f", written as in {facts.written!r}" if facts.form else ""
-    known = labels[np.isfinite(labels)]
-    choice = amounts.choose_head(known, is_whole=facts.kind == "int")
-    spread = float(known.std())
-    mean = amounts.round_mean(float(known.mean()), spread)
+    present = labels[np.isfinite(labels)]
+    choice = amounts.choose_head(present, is_whole=facts.kind == "int")
+    spread = float(present.std())
+    mean = amounts.round_mean(float(present.mean()), spread)
     return Task(
         label=facts.name,
         name=_scope(facts.name),

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 # A column with more than 1000 distinct numbers, or with fewer than 5 rows for each of them, is cut
 # into bins with equal shares of the rows: at most 100, of 10 rows or more.
 _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
-# A column with more values is no list of ranges of a label.
+# A column with more distinct values does not stand for ranges of a label.
 _MOST_RANGES = 50
 # With fewer labelled rows the metrics are too noisy.
 _FEWEST = 100
-# Each value also counts so many rows with the mean label, which keeps rare values near the mean.
+# Each value gets this many extra rows with the mean label, which keeps rare values near the mean.
 _PRIOR = 1.0
 
 
@@ -99,7 +99,7 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
-    """Return the share by which a column reduces the errors of the most frequent class.
+    """Return the share of errors that a column avoids beside guessing the most frequent class.
 
     Args:
       codes: the encoded column [N].
@@ -107,12 +107,12 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
 
     Returns:
       At most 1, negative if the column adds errors; NaN below 100 labelled rows, or if the most
-      frequent class makes no errors.
+      frequent class is always right.
     """
-    known = classes > 0
-    if known.sum() < _FEWEST:
+    is_labelled = classes > 0
+    if is_labelled.sum() < _FEWEST:
         return np.nan
-    codes, classes = codes[known], classes[known]
+    codes, classes = codes[is_labelled], classes[is_labelled]
     half = _halves(len(codes))
     width = int(classes.max()) + 1
     cells, counts = np.unique(codes[half] * width + classes[half], return_counts=True)
@@ -134,11 +134,11 @@ def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
     Returns:
       From 0 to 1; NaN below 100 rows with both, or if one of them does not vary.
     """
-    known = np.isfinite(numbers) & np.isfinite(label)
-    if known.sum() < _FEWEST:
+    is_present = np.isfinite(numbers) & np.isfinite(label)
+    if is_present.sum() < _FEWEST:
         return np.nan
-    ranks = [_rank(values[known]) for values in (numbers, label)]
-    spreads = [np.sqrt((own**2).sum()) for own in ranks]
+    ranks = [_rank(values[is_present]) for values in (numbers, label)]
+    spreads = [np.sqrt((values**2).sum()) for values in ranks]
     if not all(spreads):
         return np.nan
     return float((ranks[0] * ranks[1]).sum() / (spreads[0] * spreads[1])) ** 2
@@ -152,27 +152,27 @@ def _rank(values: np.ndarray) -> np.ndarray:
 
 
 def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return how far the values of a column are ranges of a label, as `late` is of `delay`.
+    """Return how well the values of a column match ranges of a label, as `late` matches `delay`.
 
-    The rows in the order of the label should have all rows of one value, then all of another.
+    In a perfect match, rows sorted by the label hold all rows of one value, then all of the next.
 
     Args:
       codes: the encoded column [N].
       label: numbers [N], NaN for missing labels.
 
     Returns:
-      1 for ranges, about 0 for values that do not depend on the label; NaN if the column has one
-      value, more than 50 or fewer than 10 rows beside the most frequent value, or below 100 rows.
+      1 for ranges, about 0 for values that do not depend on the label; NaN below 100 labelled rows,
+      with more than 50 values, or with fewer than 10 rows beside the most frequent value.
     """
-    known = np.isfinite(label)
-    _, codes, counts = np.unique(codes[known], return_inverse=True, return_counts=True)
+    is_labelled = np.isfinite(label)
+    _, codes, counts = np.unique(codes[is_labelled], return_inverse=True, return_counts=True)
     rows = len(codes)
     if rows < _FEWEST or len(counts) > _MOST_RANGES or rows - counts.max() < _ROWS_OF_BIN:
         return np.nan
-    label = label[known]
+    label = label[is_labelled]
     order = np.argsort(np.bincount(codes, label) / counts, kind="stable")
     place = np.argsort(order)[codes]
-    # Rows of equal labels lie in random order, so that a label of many zeros tells nothing.
+    # Rows with equal labels are shuffled, so that a label with many zeros proves nothing.
     ties = np.random.default_rng(0).random(rows)
     agreed = (np.sort(place) == place[np.lexsort((ties, label))]).mean()
     chance = ((counts / rows) ** 2).sum()
@@ -186,12 +186,12 @@ def _halves(size: int) -> np.ndarray:
 def _predict(codes: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the predictions and labels of one half, using the mean labels of the other half.
 
-    None if there are too few labelled rows.
+    Return None if there are too few labelled rows.
     """
-    known = np.isfinite(label)
-    if known.sum() < _FEWEST:
+    is_labelled = np.isfinite(label)
+    if is_labelled.sum() < _FEWEST:
         return None
-    codes, label = codes[known], label[known]
+    codes, label = codes[is_labelled], label[is_labelled]
     half = _halves(len(codes))
     size = int(codes.max()) + 1
     counts = np.bincount(codes[half], minlength=size)

@@ -1,1 +1,1 @@
-"""Pictures of the scalars that a run has measured."""
+"""Draws the scalars of a run as pictures."""

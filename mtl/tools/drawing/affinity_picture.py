@@ -3,7 +3,8 @@
 panels = affinity_picture.draw_panels(curves)            # affinity.svg of a run
 table = affinity_picture.write_table(curves)             # affinity.csv beside it
 
-Both show means over all measurements of `affinity.TaskAffinity`, see docs/affinity.md.
+The picture and the table show means over all measurements of `affinity.TaskAffinity`, see
+docs/affinity.md.
 """
 
 import math
@@ -32,29 +33,29 @@ def group(curves: event_files.Curves) -> Pairs:
 
 
 def estimate_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean of independent values; NaN for fewer than two values."""
+    """Return the standard error of the mean of independent values; NaN below two values."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def write_table(curves: event_files.Curves) -> str:
-    """Return the mean affinity of each pair as CSV, with its error and the mean cosine."""
+    """Return a table as CSV, with mean affinity, standard error and mean cosine of each pair."""
     rows: list[Sequence[str]] = [_HEADER]
-    for (one, other), points in group(curves).items():
+    for (source, target), points in group(curves).items():
         values = list(points.values())
-        # A cosine is symmetric, so the run writes it under one of both names; an affinity is not.
-        names = (f"{_COSINE}{one}/{other}", f"{_COSINE}{other}/{one}")
+        # A cosine is symmetric, so the run writes it only once for each two tasks.
+        names = (f"{_COSINE}{source}/{target}", f"{_COSINE}{target}/{source}")
         cosines = [value for name in names for value in curves.get(name, {}).values()]
         cosine = statistics.fmean(cosines) if cosines else math.nan
         numbers = (statistics.fmean(values), estimate_error(values), len(values), cosine)
-        rows.append([one, other, *("" if math.isnan(n) else f"{n:.6g}" for n in numbers)])
+        rows.append([source, target, *("" if math.isnan(n) else f"{n:.6g}" for n in numbers)])
     return csv_text.write(rows)
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the affinities among these scalars: their means, and curves of each task."""
+    """Draw a matrix of mean affinities, and the curves of each task."""
     pairs = group(curves)
     means = {pair: statistics.fmean(points.values()) for pair, points in pairs.items()}
-    # Without the effect of a task on itself: the picture asks which tasks help each other.
+    # Leave out the effect of a task on itself, as the picture shows which tasks help others.
     others = {pair: mean for pair, mean in means.items() if pair[0] != pair[1]}
     panels = [_draw_matrix(others or means)] if pairs else []
     for task in dict.fromkeys(onto for _, onto in others):
@@ -70,5 +71,5 @@ def _draw_matrix(means: Mapping[tuple[str, str], float]) -> figures.Figure:
     unit = 10.0 ** (math.floor(math.log10(largest)) + 1) if largest else 1.0
     title = f"affinity of the row onto the column, in units of {unit:g} (alone: 0)"
     tasks = list(dict.fromkeys(name for pair in means for name in pair))
-    cells = [[means.get((one, onto), 0.0) / unit for onto in tasks] for one in tasks]
+    cells = [[means.get((source, onto), 0.0) / unit for onto in tasks] for source in tasks]
     return matrices.draw(title, tasks, tasks, cells, "from", "onto")

@@ -14,18 +14,18 @@ from mtl.tools.drawing import figures, texts
 
 # Values that span a larger factor may get a logarithmic axis.
 _LOG_FACTOR = 50
-# The space above and below a constant value, as a share of it.
+# The space above and below a constant value, as a share of the value.
 _ROOM = 0.2
-# Beyond these numbers, the range of an axis or the logarithm of its ends is not a finite number.
+# Beyond these numbers, the range of an axis or the logarithms of its ends may overflow.
 _MOST, _LEAST = 1e300, 1e-300
-# Digits that a number of Python keeps.
+# The relative precision of a float.
 _DIGITS = 1e-13
 MOST_TICKS = 5
 BESIDE = 6
 """The space between a text and its axis."""
 BELOW = 34
 """The space for the texts below a horizontal axis."""
-# Beyond these sizes numbers are written with an exponent.
+# Beyond these limits, numbers have an exponent.
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
 
 
@@ -33,11 +33,11 @@ class Axis(NamedTuple):
     """A range of numbers.
 
     Attributes:
-      low: the number at its start.
-      high: the number at its end.
-      is_log: True if powers of ten are equally far apart.
+      low: the number at the start of the axis.
+      high: the number at the end of the axis.
+      is_log: True for a logarithmic axis.
       is_whole: True if only whole numbers have ticks.
-      near: above 0, numbers beyond ±near come closer and closer, as their logarithms.
+      near: above 0, the axis is about linear between -near and near, and logarithmic beyond.
     """
 
     low: float
@@ -57,7 +57,7 @@ class Axis(NamedTuple):
         return math.asinh(value / self.near) if self.near else value
 
     def list_ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return (place, label) of at most about `most` round numbers."""
+        """Return (place, label) of about `most` round numbers or fewer."""
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
             powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))
@@ -73,36 +73,35 @@ class Axis(NamedTuple):
     def _list_bent(self, most: int) -> list[tuple[float, str]]:
         """Return ticks at 0, ±near and their products with powers of ten."""
         largest = max(abs(self.low), abs(self.high), self.near)
-        # The logarithm of a power of ten may be a little below its exponent: 1e-9 makes up for it.
+        # Rounding may put the logarithm of a power of ten below its exponent, hence 1e-9.
         powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
-        # Ticks lie on both sides of 0.
+        # Twice, as ticks lie on both sides of 0.
         stride = math.ceil(2 * powers / most)
         sizes = [self.near * 10.0**n for n in range(powers - 1, -1, -stride)]
         ticks = [*(-size for size in sizes), 0.0, *reversed(sizes)]
-        kept = [tick for tick in ticks if self.low <= tick <= self.high]
-        return [(self.place(tick), _tell_number(tick, abs(tick) or 1, largest)) for tick in kept]
+        ticks = [tick for tick in ticks if self.low <= tick <= self.high]
+        return [(self.place(tick), _tell_number(tick, abs(tick) or 1, largest)) for tick in ticks]
 
 
 def span(
     values: Sequence[float], margin: float = 0.0, may_be_log: bool = False, is_whole: bool = False
 ) -> Axis:
-    """Return an axis of all values, with a margin on both sides as a share of their range.
-
-    With `may_be_log`, positive values that span a large factor get a logarithmic axis.
+    """Return an axis that covers all values.
 
     Args:
-      values: the numbers to cover, all of them `is_drawable`; an empty list counts as a 0.
-      margin: the space on each side, as a share of the range.
-      may_be_log: True allows a logarithmic axis.
+      values: the numbers, all of them `is_drawable`; an empty list counts as a 0.
+      margin: the space on each side, as a share of the range of the values.
+      may_be_log: True makes the axis logarithmic if all values are positive and the largest is more
+        than 50 times the smallest.
       is_whole: True if only whole numbers get ticks.
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
-    # Not `high > low * _LOG_FACTOR`, whose product may overflow.
+    # `low * _LOG_FACTOR` could overflow, so divide.
     if may_be_log and low > _LEAST and high / _LOG_FACTOR > low:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return Axis(10.0**first, 10.0**last, is_log=True)
     largest = max(abs(low), abs(high))
-    # All values are equal but for rounding: an axis still needs a length.
+    # If all values are equal up to rounding, the axis still needs a length.
     if high - low <= max(largest * _DIGITS, _LEAST):
         room = largest * _ROOM if largest > _LEAST and margin else 0.0
         return Axis(low - room, high + (room or max(1.0, largest * _ROOM)), is_whole=is_whole)
@@ -111,26 +110,26 @@ def span(
 
 
 def is_drawable(value: float) -> bool:
-    """Return whether a number is finite, and not so large that a range of numbers overflows."""
+    """Return True if a number is finite, and not so large that a range of numbers overflows."""
     return abs(value) < _MOST
 
 
 def _round_up(value: float) -> float:
-    """Return the next of 1, 2 and 5, times a power of ten."""
+    """Return the least number from `value` on that is 1, 2 or 5 times a power of ten."""
     size = 10.0 ** math.floor(math.log10(value))
-    # 0.999: rounding errors must not turn a step of 2 into a step of 5.
+    # With 0.999, rounding errors do not turn a step of 2 into a step of 5.
     return next(factor * size for factor in (1, 2, 5, 10) if factor * size >= value * 0.999)
 
 
 def _list_multiples(low: float, high: float, step: float) -> list[float]:
-    # Ticks are whole multiples of the step. A sum of steps would gather rounding errors.
+    # Multiples of the step are exact; a sum of steps would gather rounding errors.
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def _tell_number(value: float, step: float, largest: float) -> str:
     """Return a number with the digits that steps of this size need."""
-    # The rest of a subtraction, such as 1e-17, is 0 on this axis.
+    # A rounding error such as 1e-17 is 0 on this axis.
     if abs(value) < step / 1e6:
         return "0"
     power = math.floor(math.log10(step) + 1e-9)
@@ -144,20 +143,18 @@ def _tell_number(value: float, step: float, largest: float) -> str:
 def draw_base(
     axis: Axis, name: str, left: float, width: float, base: float, grid: float = -3
 ) -> list[str]:
-    """Draw a horizontal axis: its name, and as many round numbers as fit.
-
-    Lines of the length `grid` go upwards from the numbers, or downwards if it is negative.
+    """Draw a horizontal axis with its name, and with as many round numbers as fit.
 
     Args:
       axis: the range of numbers.
       name: the text below the axis, with its unit.
       left: the left end of the axis, in units of the picture.
-      width: its length.
-      base: its vertical place, from the top.
-      grid: the length of the line at each number.
+      width: the length of the axis.
+      base: the vertical place of the axis, from the top.
+      grid: the length of the line at each number; upwards if positive, downwards if negative.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
-    # Lines across the plot are pale, short marks below the axis are not.
+    # Lines across the plot are paler than short marks below the axis.
     kind = "grid" if grid > 0 else "axis"
     for tick in _fit_ticks(axis, left, width):
         parts.append(f'<path class="{kind}" d="M{texts.trim(tick.x)} {base}v{-grid}"/>')
@@ -166,7 +163,7 @@ def draw_base(
 
 
 class _Tick(NamedTuple):
-    """A number on a horizontal axis; its label may lie beside it, to stay in the picture."""
+    """A number on a horizontal axis; near an edge, its label is shifted into the picture."""
 
     x: float
     label: str
@@ -181,10 +178,12 @@ class _Tick(NamedTuple):
 def _fit_ticks(axis: Axis, left: float, width: float) -> list[_Tick]:
     """Return as many ticks as have room beside each other."""
     ticks: list[_Tick] = []
-    # With large numbers fewer ticks fit; the last try has one.
+    # Long numbers leave room for fewer ticks; the last try has one tick.
     for most in range(MOST_TICKS + 1, 0, -1):
-        listed = axis.list_ticks(most)
-        ticks = [_Tick(left + at * width, label, texts.measure(label) / 2) for at, label in listed]
+        ticks = [
+            _Tick(left + at * width, label, texts.measure(label) / 2)
+            for at, label in axis.list_ticks(most)
+        ]
         pairs = itertools.pairwise(ticks)
         if all(b.middle - b.half - BESIDE >= a.middle + a.half for a, b in pairs):
             break

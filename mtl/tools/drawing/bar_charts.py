@@ -24,23 +24,23 @@ class Bar(NamedTuple):
 def draw(
     title: str, bars: Sequence[Bar], across: str, note: str = "", near: float = 0.0
 ) -> figures.Figure:
-    """Draw a bar for each number, to the right or to the left of 0; `across` names the axis.
+    """Draw a bar for each number, to the right or to the left of 0.
 
-    A number that is not finite has no bar, and reads "undefined". If `near`, a power of ten, is
-    above 0, the axis is logarithmic beyond it: one large number then hides no small ones.
+    A number that is not finite has no bar, and reads "undefined".
 
     Args:
       title: the title of the figure.
       bars: the bars, from top to bottom.
       across: the name of the axis, with its unit.
       note: a line below the figure.
-      near: a power of ten, or 0 for a linear axis.
+      near: a power of ten, beyond which the axis is logarithmic, so that one large number does not
+        hide small numbers; 0 for a linear axis.
     """
-    # `bar[1:]`: the value and both ends of the interval.
+    # `bar[1:]` is the value and both ends of the interval.
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]
-    # Bars begin at 0, so that their lengths compare.
+    # The axis includes 0, where all bars begin.
     axis = axes.span([0.0, *ends])
-    # An axis whose numbers are all within ±near needs no bend.
+    # If all numbers lie between -near and near, the axis stays linear.
     if max(-axis.low, axis.high) > near:
         axis = axis._replace(near=near)
     names = max((texts.measure(bar.name) for bar in bars), default=0.0)
@@ -65,7 +65,7 @@ def draw(
 def _draw_bar(bar: Bar, middle: float, place: Callable[[float], float]) -> list[str]:
     zero = place(0)
     if not axes.is_drawable(bar.value):
-        # On the side of 0 with more room.
+        # The text goes to the side of 0 with more room.
         x, anchor = (zero - 4, "end") if zero > figures.WIDTH / 2 else (zero + 4, "start")
         return [texts.write("undefined", texts.put(x, middle + 4), anchor)]
     # SVG refuses rectangles with a negative width.

@@ -26,31 +26,31 @@ _Lines = dict[str, list[tuple[float, float]]]
 def write_curves(
     folder: str, counted: Mapping[str, curves.Counted], names: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Write the files of each task, {task: its sums} and {task: its classes}; return their paths.
+    """Write the curves of each task to files.
 
     Every CSV has a header; the column `class` names the class of a curve.
 
     Args:
-      folder: the folder of the files; it is made if it is missing.
-      counted: {task: its sums}.
+      folder: the folder of the files; it is created if it is missing.
+      counted: {task: its sums over the rows of the evaluation}.
       names: {task: its classes}.
 
     Returns:
       The paths of the files.
     """
     tf.io.gfile.makedirs(folder)
-    written = []
+    paths = []
     for task, sums in counted.items():
         files = {".svg": _draw_curves(task, sums, names[task]), **_tabulate_sums(sums, names[task])}
         for ending, content in files.items():
             path = os.path.join(folder, f"{task}{ending}")
             atomic.write(path, content)
-            written.append(path)
-    return written
+            paths.append(path)
+    return paths
 
 
 def _tabulate_sums(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
-    """Return {ending: CSV}."""
+    """Return {ending of the file: text of the CSV}."""
     tables: dict[str, tuple[Sequence[str], Callable[[int], Sequence[Sequence[float]]]]] = {
         "_thresholds.csv": (curves.Threshold._fields, sums.trace_thresholds),
         "_reliability.csv": (curves.Share._fields, sums.bin_shares),
@@ -80,12 +80,11 @@ def _show_cell(cell: str | float) -> str:
 
 
 def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
-    """Return one picture of all curves."""
+    """Return a picture of all curves of a task."""
     roc, precision, reliability, bars = _Lines(), _Lines(), _Lines(), _Lines()
     for number, name in enumerate(sums.names):
         roc[name] = sums.trace_roc(number)
-        traced = sums.trace_thresholds(number)
-        precision[name] = [(one.recall, one.precision) for one in traced]
+        precision[name] = [(t.recall, t.precision) for t in sums.trace_thresholds(number)]
         reliability[name] = sums.trace_reliability(number)
         bars |= _list_bars(sums, number)
     charts = [
@@ -96,13 +95,13 @@ def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
     ]
     panels = [
         line_charts.draw(
-            f"{task}, {title}", found, across, up, is_share=is_share, diagonal=diagonal
+            f"{task}, {title}", finite, across, up, is_share=is_share, diagonal=diagonal
         )
         for title, lines, across, up, is_share, diagonal in charts
-        if (found := _keep_finite(lines))
+        if (finite := _keep_finite(lines))
     ]
     if sums.confusion is not None:
-        # A class may have no rows: its shares are 0, not NaN.
+        # The shares of a class without rows are 0, not NaN.
         totals = np.maximum(sums.confusion.sum(axis=1, keepdims=True), 1e-12)
         title = f"{task}, confusion: shares of the rows of each true class"
         cells = sums.confusion / totals
@@ -129,6 +128,6 @@ def _list_bars(sums: curves.Counted, number: int) -> _Lines:
 
 
 def _keep_finite(lines: _Lines) -> _Lines:
-    """Return the lines without undefined points, and without lines that have none left."""
-    kept = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
-    return {name: points for name, points in kept.items() if points}
+    """Return the lines without undefined points, and without lines that have no other points."""
+    finite = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
+    return {name: points for name, points in finite.items() if points}

@@ -1,4 +1,4 @@
-"""Puts figures together: into one picture as a file, or as parts of a page.
+"""Combines figures into a picture in a file, or writes single figures for a page.
 
 svg = figures.lay_out("A run", [line_charts.draw_curves("loss", curves, "loss")])   # for a file
 figure.title, figure.svg, figure.legend, figure.note                                # for a page
@@ -14,17 +14,17 @@ from mtl.tools.drawing import texts
 
 WIDTH = 360
 STYLE = pathlib.Path(__file__).with_name("style.css").read_text()
-"""The look of charts in pages: colours, for light and dark screens, then rules."""
+"""The style sheet of charts in pages: colours for light and dark screens, then rules."""
 _COLUMNS, _GAP = 2, 24
 _LINE, _TITLE_LINE = 14, 16
-# Letters of titles are larger than those that `texts` measures.
+# Titles have larger letters than the texts that `texts` measures.
 _TITLE_WIDTH = WIDTH * texts.SIZE / 14
 _SWATCH, _BETWEEN = 28, 12
 _COLORS = 8
 
 
 class Line(NamedTuple):
-    """A line of the legend: its number and name, and for curves over steps its last value."""
+    """A line of the legend, with its number, its name, and the last value of a curve over steps."""
 
     number: int
     name: str
@@ -32,12 +32,12 @@ class Line(NamedTuple):
 
     @property
     def style(self) -> str:
-        """The classes of its colour and its dashes; no two of 64 lines have the same."""
+        """The style classes of colour and dashes, which differ for all of 64 lines."""
         return f"c{self.number % _COLORS} d{(self.number + self.number // _COLORS * 3) % _COLORS}"
 
 
 class Figure(NamedTuple):
-    """A drawing with its title and legend; `note` names left-out points."""
+    """A drawing with its title and legend; `note` is a line of text below."""
 
     title: str
     body: str
@@ -59,14 +59,14 @@ def lay_out(title: str, figures: Sequence[Figure]) -> str:
         panels = [_draw_panel(figure) for figure in figures[first : first + columns]]
         for number, (panel, _) in enumerate(panels):
             left = _GAP + number * (WIDTH + _GAP)
-            # Figures of a row begin at the same height, whatever the lines of their titles.
+            # Figures of a row begin at the same height, even if a title takes several lines.
             parts.append(f'<g transform="translate({left} {texts.trim(top)})">\n{panel}\n</g>')
         top += max(height for _, height in panels) + _GAP
     return draw_picture(title, columns * (WIDTH + _GAP) + _GAP, top, parts)
 
 
 def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """Return a whole file: the picture adapts to dark screens and narrow windows."""
+    """Return the content of an SVG file, which adapts to dark screens and narrow windows."""
     head = _open_figure(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
     style = f"<style>\n{_style_file()}</style>"
     ground = '<rect class="ground" width="100%" height="100%"/>'
@@ -75,12 +75,12 @@ def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) 
 
 @functools.cache
 def _style_file() -> str:
-    """Return the style sheet without variables, which editors and converters of SVG do not know."""
-    # The rules come after the definitions of the colours, which pages need and files do not.
+    """Return the style sheet without variables, which editors of SVG do not support."""
+    # A file needs only the rules, which come after the definitions of colours.
     rules = STYLE[STYLE.index("svg text") :]
     of_light, of_dark = (
         re.sub(r"var\((--\w+)\)", functools.partial(_find_color, colors), rules)
-        # Light colours come before "@media", dark ones after it.
+        # Light colours come before "@media", and dark colours come after it.
         for colors in STYLE.split("@media")
     )
     fit = "svg { max-width: 100%; height: auto; }\n"
@@ -92,15 +92,15 @@ def _find_color(colors: str, variable: re.Match[str]) -> str:
 
 
 def _open_figure(title: str, width: float, height: float, size: str = "") -> str:
-    told = texts.escape(title)
+    text = texts.escape(title)
     box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
-    name = f'role="img" aria-label="{told}"'
+    name = f'role="img" aria-label="{text}"'
     # Screen readers say the title, and browsers show it at the pointer.
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{told}</title>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{text}</title>'
 
 
 def _draw_panel(figure: Figure) -> tuple[str, float]:
-    """Return a figure below its title and above its legend, and the height of all."""
+    """Return a figure with its title above and its legend below, and the height of the whole."""
     parts, y = [], 0.0
     for line in texts.wrap(figure.title, _TITLE_WIDTH):
         y += _TITLE_LINE
@@ -121,7 +121,7 @@ def _draw_legend(lines: Sequence[Line], top: float) -> tuple[list[str], float]:
     parts, x, y = [], 0.0, top + _LINE
     for line in lines:
         room = min(texts.measure(line.name), WIDTH - _SWATCH)
-        # `x and`: a name that is too long for a row still gets one.
+        # A name that is too long for a row still gets a row, which starts at x = 0.
         if x and x + _SWATCH + room > WIDTH:
             x, y = 0.0, y + _LINE
         parts.append(

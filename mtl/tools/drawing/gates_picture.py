@@ -1,4 +1,4 @@
-"""Draws the gates of a network of experts: `gates.svg` of a run.
+"""Draws the gates of a network with experts, from scalars of TensorBoard: `gates.svg`.
 
 panels = gates_picture.draw_panels(curves)
 
@@ -13,14 +13,14 @@ FILE, TITLE = "gates.svg", "Gates of the network"
 _PREFIX = "gate/"
 # The title of each kind of scalar, and the name of its axis.
 _KINDS = {
-    "entropy": ("entropy of the gates (1: all experts alike, 0: one alone)", "entropy"),
+    "entropy": ("entropy of the gates (1: all experts equal, 0: one expert)", "entropy"),
     "similarity": ("similarity of experts", "mean cosine"),
     "dead_units": ("share of units that are 0 for all of 128 examples", "share of units"),
 }
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the gates among these scalars; empty if there are none."""
+    """Draw the scalars of gates; return [] if there are none."""
     weights, others = group(curves)
     if not weights:
         return []
@@ -33,8 +33,11 @@ def draw_gate(gate: str, experts: event_files.Curves) -> figures.Figure:
 
 
 def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
-    """Draw {kind: curves of the gates}."""
-    return [line_charts.draw_curves(_KINDS[k][0], own, _KINDS[k][1]) for k, own in others.items()]
+    """Draw a figure for each item of {kind: curves of the gates}."""
+    return [
+        line_charts.draw_curves(_KINDS[kind][0], curves, _KINDS[kind][1])
+        for kind, curves in others.items()
+    ]
 
 
 def group(
@@ -47,6 +50,6 @@ def group(
         if tag.startswith(_PREFIX) and points:
             # The name of a gate may hold slashes, so the last part is the expert or the kind.
             gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
-            chosen, key = (others, (name, gate)) if name in _KINDS else (weights, (gate, name))
-            chosen.setdefault(key[0], {})[key[1]] = points
+            groups, key = (others, (name, gate)) if name in _KINDS else (weights, (gate, name))
+            groups.setdefault(key[0], {})[key[1]] = points
     return weights, {kind: others[kind] for kind in _KINDS if kind in others}

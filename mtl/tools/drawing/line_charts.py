@@ -17,11 +17,11 @@ Points = Sequence[tuple[float, float]]
 
 MOST_LINES = 40
 _MOST_POINTS = 400
-# A line of at most so many points has a dot at each.
+# A line with at most 12 points has a dot at each point.
 _MOST_DOTS = 12
 _TOP, _RIGHT, _PLOT_HEIGHT = 20, 12, 160
 _HEIGHT = _TOP + _PLOT_HEIGHT + axes.BELOW
-# The least space left of a plot, for the numbers of its axis.
+# The least space to the left of a plot, for the numbers of its axis.
 _LEAST_LEFT = 36
 _MARGIN = 0.06
 
@@ -35,8 +35,8 @@ class _Plot:
 
     @functools.cached_property
     def left(self) -> float:
-        """The left edge of the plot, right of the numbers of its axis."""
-        widths = [texts.measure(told) for _, told in self.up.list_ticks(axes.MOST_TICKS)]
+        """The left edge of the plot, to the right of the numbers of its axis."""
+        widths = [texts.measure(label) for _, label in self.up.list_ticks(axes.MOST_TICKS)]
         return max(_LEAST_LEFT, math.ceil(max(widths, default=0)) + axes.BESIDE)
 
     @property
@@ -60,20 +60,20 @@ def draw_curves(
     mark: int | None = None,
     may_be_log: bool = True,
 ) -> figures.Figure:
-    """Draw {name: {step: value}}, with a vertical line at the step `mark`.
+    """Draw curves over steps.
 
     Args:
       title: the title of the figure.
       curves: {name: {step: value}}; values that are not finite are left out.
       up: the name of the vertical axis, with its unit.
-      mark: a step with a dotted line, such as the best one.
+      mark: a step with a dotted vertical line, such as the step of the best checkpoint.
       may_be_log: True allows a logarithmic vertical axis.
     """
     lines = {name: sorted(points.items()) for name, points in curves.items() if points}
-    drawn = draw(title, lines, "step", up, mark=mark, may_be_log=may_be_log)
-    # The last given value, even if it is not finite and so has no point.
-    ends = [line._replace(last=lines[line.name][-1][1]) for line in drawn.legend]
-    return drawn._replace(legend=ends)
+    figure = draw(title, lines, "step", up, mark=mark, may_be_log=may_be_log)
+    # The legend shows the last value of a curve, even if it is not finite.
+    legend = [line._replace(last=lines[line.name][-1][1]) for line in figure.legend]
+    return figure._replace(legend=legend)
 
 
 def draw(  # noqa: PLR0913  Callers name them.
@@ -89,26 +89,26 @@ def draw(  # noqa: PLR0913  Callers name them.
     behind: Sequence[Points] = (),
     from_zero: bool = True,
 ) -> figures.Figure:
-    """Draw {name: [(x, y), ...]}.
+    """Draw lines.
 
     Args:
       title: the title of the figure.
-      lines: the lines; a note counts those beyond `MOST_LINES`, which are left out.
+      lines: {name: [(x, y), ...]}; lines beyond `MOST_LINES` are left out, with a note.
       across: the name of the horizontal axis, with its unit.
       up: the name of the vertical axis, with its unit.
-      mark: a number on the horizontal axis with a dotted line.
+      mark: a number on the horizontal axis with a dotted vertical line.
       may_be_log: True allows a logarithmic vertical axis.
-      is_share: True if all numbers are in [0, 1]; both axes show this range then.
-      diagonal: True draws the line on which both numbers are equal.
-      behind: thin lines without a name.
+      is_share: True if all numbers are in [0, 1]; both axes then show this range.
+      diagonal: True draws the line x = y.
+      behind: thin lines without a name, in the background.
       from_zero: False if the horizontal axis need not include 0.
     """
-    drawn = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
+    finite = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
     behind = [_keep_finite(points) for points in behind]
     unit = axes.Axis(0.0, 1.0)
-    every = [*drawn.values(), *behind]
-    # Lines behind count too: a plot that cuts them would mislead.
-    plot = _Plot(unit, unit) if is_share else _fit_plot(every, may_be_log, from_zero)
+    # The plot must also fit the lines in the background.
+    all_lines = [*finite.values(), *behind]
+    plot = _Plot(unit, unit) if is_share else _fit_plot(all_lines, may_be_log, from_zero)
     parts = _draw_frame(plot, across, up)
     parts += [_draw_path(points, plot, "line thin") for points in behind]
     if diagonal:
@@ -117,18 +117,18 @@ def draw(  # noqa: PLR0913  Callers name them.
         parts.append(_draw_path([(end, end) for end in ends], plot, "line diagonal"))
     if mark is not None and plot.across.low <= mark <= plot.across.high:
         parts.append(f'<path class="mark" d="M{texts.trim(plot.x(mark))} {_TOP}v{_PLOT_HEIGHT}"/>')
-    legend = [figures.Line(number, name) for number, name in enumerate(drawn)]
+    legend = [figures.Line(number, name) for number, name in enumerate(finite)]
     for line in legend:
-        parts += _draw_line(line, drawn[line.name], plot)
-    left = len(lines) - len(drawn)
-    note = f"{left} more are not drawn." if left else ""
+        parts += _draw_line(line, finite[line.name], plot)
+    more = len(lines) - len(finite)
+    note = f"{more} more are not drawn." if more else ""
     return figures.Figure(title, "".join(parts), _HEIGHT, legend, note)
 
 
 def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
     parts = [_draw_path(thin(points, _MOST_POINTS), plot, f"line {line.style}")]
     color = line.style.partition(" ")[0]
-    # A line of a single point would be invisible without its dot.
+    # Without a dot, a line with a single point would be invisible.
     for x, y in points if len(points) <= _MOST_DOTS else ():
         at = f'cx="{texts.trim(plot.x(x))}" cy="{texts.trim(plot.y(y))}"'
         parts.append(f'<circle class="dot {color}" {at} r="2.5"/>')
@@ -139,7 +139,7 @@ def _fit_plot(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Pl
     """Return a plot that is large enough for all lines."""
     xs = [x for points in lines for x, _ in points]
     ys = [y for points in lines for _, y in points]
-    # Steps get no ticks such as 2.5.
+    # An axis of steps has no ticks such as 2.5.
     is_whole = all(isinstance(x, int | np.integer) for x in xs)
     across = axes.span([*xs, 0] if from_zero else xs, is_whole=is_whole)
     return _Plot(across, axes.span(ys, _MARGIN, may_be_log))
@@ -150,41 +150,41 @@ def _keep_finite(points: Points) -> Points:
 
 
 def _draw_path(points: Points, plot: _Plot, style: str) -> str:
-    placed = [f"{texts.trim(plot.x(x))},{texts.trim(plot.y(y))}" for x, y in points]
-    return f'<polyline class="{style}" points="{" ".join(placed)}"/>'
+    corners = [f"{texts.trim(plot.x(x))},{texts.trim(plot.y(y))}" for x, y in points]
+    return f'<polyline class="{style}" points="{" ".join(corners)}"/>'
 
 
 def thin(points: Points, most: int) -> Points:
     """Return at most `most` points of a line, with both ends and all spikes.
 
-    Each stretch of the line keeps its lowest and its highest point: a single spike among thousands
-    of points stays visible.
+    Each stretch of the line keeps its lowest and its highest point, so that a single spike among
+    thousands of points stays visible.
 
     Args:
       points: (x, y) in the order of x.
-      most: the most points that are left, from 4 on.
+      most: the most points of the result, 4 or more.
     """
     if len(points) <= most:
         return points
-    inner, kept = points[1:-1], [points[0]]
-    # Two points of each stretch, beside both ends.
+    inner, result = points[1:-1], [points[0]]
+    # Besides both ends, the result has two points of each stretch.
     size = math.ceil(len(inner) / ((most - 2) // 2))
     for start in range(0, len(inner), size):
         stretch = inner[start : start + size]
         ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
-        # By x, as the highest point may come before the lowest.
-        kept += sorted(ends)
-    return [*kept, points[-1]]
+        # Sort by x, as the highest point may come before the lowest.
+        result += sorted(ends)
+    return [*result, points[-1]]
 
 
 def _draw_frame(plot: _Plot, across: str, up: str) -> list[str]:
     """Draw both axes of a plot, with their names and ticks."""
     left, base = plot.left, _TOP + _PLOT_HEIGHT
     parts = [texts.write(up, texts.put(0, 10), width=figures.WIDTH)]
-    for place, told in plot.up.list_ticks(axes.MOST_TICKS):
+    for place, label in plot.up.list_ticks(axes.MOST_TICKS):
         y = _TOP + (1 - place) * _PLOT_HEIGHT
         parts.append(
             f'<path class="grid" d="M{texts.trim(left)} {texts.trim(y)}h{texts.trim(plot.width)}"/>'
         )
-        parts.append(texts.write(told, texts.put(left - axes.BESIDE, y + 3.5), "end"))
+        parts.append(texts.write(label, texts.put(left - axes.BESIDE, y + 3.5), "end"))
     return parts + axes.draw_base(plot.across, across, left, plot.width, base)

@@ -1,4 +1,4 @@
-"""Draws a matrix of numbers as colours: with names of rows and columns, or as pixels.
+"""Draws a matrix of numbers as colours, with names of rows and columns, or as pixels.
 
 matrices.draw("cosines", ["a", "b"], ["a", "b"], [[1, -0.2], [-0.2, 1]], "task", "other task")
 """
@@ -12,13 +12,14 @@ import numpy as np
 from mtl.tools.drawing import axes, figures, texts
 
 _NAMES, _TOP, _RIGHT = 130, 20, 12
-# The height of a line of letters, and the angle of slanted ones.
+# The height of a line of text, and the angle of slanted text in degrees.
 _LETTER, _SLANT = 11, 50
-# Columns that are narrower have vertical names; the widest and the highest cell.
+# Narrower columns have vertical names; then the width of the widest, and the height of the highest
+# cell.
 _NARROW, _WIDEST, _HIGHEST = 20, 56, 26
-# Values below this share have no colour.
+# Smaller values have no colour.
 _FAINT = 0.005
-# All rows together are not higher, unless there are few.
+# The height of all rows together.
 _MOST_HEIGHT = 340
 _PIXELS, _KEY, _STRENGTH = 200, 12, 0.6
 
@@ -41,10 +42,10 @@ def draw(
     down: str,
     across: str,
 ) -> figures.Figure:
-    """Draw values in [-1, 1], [R, C]: the colour of a larger value is stronger.
+    """Draw a matrix, with stronger colours for larger values.
 
-    Negative values are red, with a minus sign. The names of the axes are `down` and `across`. Rows
-    and columns without room show some of their names.
+    Negative values are red, with a minus sign. If rows or columns are too narrow for all names,
+    only some of the names are shown.
 
     Args:
       title: the title of the figure.
@@ -69,11 +70,12 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
     """Return a grid that leaves room for all names."""
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)
-    # Names of rows get what a matrix of few columns leaves.
+    # If there are few columns, names of rows get more room.
     room = max(_NAMES, figures.WIDTH - _RIGHT - longest - count * _WIDEST)
     left = min(room, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     share = (figures.WIDTH - left - _RIGHT) / count
-    # Level if names fit above their columns, slanted if columns are wide enough, else upright.
+    # Names are horizontal if they fit above their columns. They are slanted if columns are wide
+    # enough, and vertical if not.
     angle = 0 if longest <= min(share, _WIDEST) - 4 else _SLANT if share >= _NARROW else 90
     turn = math.radians(angle)
     # A slanted name of the last column reaches beyond the matrix.
@@ -86,7 +88,7 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
 
 def _name_rows(rows: Sequence[str], grid: _Grid) -> list[str]:
     room, parts = grid.left - axes.BESIDE, []
-    # Rows lower than a letter show every second name, or fewer.
+    # If rows are lower than a letter, only every n-th name is shown.
     for i in range(0, len(rows), math.ceil(_LETTER / grid.height)):
         at = texts.put(room, grid.top + (i + 0.5) * grid.height + 4)
         parts.append(texts.write(rows[i], at, "end", room))
@@ -108,24 +110,24 @@ def _name_columns(columns: Sequence[str], grid: _Grid) -> list[str]:
 def _draw_cells(cells: np.ndarray, grid: _Grid) -> list[str]:
     """Draw cells, with their numbers if there is room."""
     gap = 1 if grid.width > 4 else 0
-    # Without it, browsers blur the edges between cells.
+    # Otherwise, browsers blur the edges between cells.
     parts = ['<g shape-rendering="crispEdges">']
     for (i, j), value in np.ndenumerate(cells):
         x, y = grid.left + j * grid.width, grid.top + i * grid.height
         wide, high = texts.trim(grid.width - gap), texts.trim(grid.height - gap)
         if not math.isfinite(value):
-            # A cell without a value is crossed out: it must not look like 0.
+            # A cell without a value is crossed out, so that it does not look like 0.
             line = f"M{texts.trim(x)} {texts.trim(y + grid.height - gap)}l{wide} -{high}"
             parts.append(f'<path class="grid" d="{line}"/>')
             continue
         if abs(value) >= _FAINT:
             size = f'width="{wide}" height="{high}"'
             parts.append(_draw_cell(float(value), f"{texts.put(x, y)} {size}"))
-        # Without room for the number, the sign alone: colours alone do not reach everyone.
-        for told in (f"{value:.2f}", "-" if value < 0 else ""):
-            if told and texts.measure(told) <= grid.width - 2 and grid.height >= _LETTER:
+        # Without room for the number, write the sign, as some readers do not see colours.
+        for text in (f"{value:.2f}", "-" if value < 0 else ""):
+            if text and texts.measure(text) <= grid.width - 2 and grid.height >= _LETTER:
                 at = texts.put(x + grid.width / 2, y + grid.height / 2 + 4)
-                parts.append(texts.write(told, at, "middle", style="told"))
+                parts.append(texts.write(text, at, "middle", style="told"))
                 break
     return [*parts, "</g>"]
 
@@ -136,25 +138,25 @@ def _draw_cell(value: float, place: str) -> str:
 
 
 def _draw_key(cells: np.ndarray, left: float, top: float) -> list[str]:
-    """Draw the colours of round numbers."""
-    shown = [n / 4 for n in range(-4 if (cells < 0).any() else 0, 5)]
+    """Draw a key that shows the colours of round numbers."""
+    numbers = [n / 4 for n in range(-4 if (cells < 0).any() else 0, 5)]
     parts = []
-    for number, value in enumerate(shown):
-        at = f'{texts.put(left + 24 + number * _KEY, top)} width="{_KEY}" height="{_KEY - 2}"'
+    for place, value in enumerate(numbers):
+        at = f'{texts.put(left + 24 + place * _KEY, top)} width="{_KEY}" height="{_KEY - 2}"'
         parts.append(_draw_cell(value, at))
-    ends = ((left + 20, "end", shown[0]), (left + 28 + len(shown) * _KEY, "start", 1.0))
-    told = [texts.write(f"{value:g}", texts.put(x, top + 9), anchor) for x, anchor, value in ends]
-    return [*parts, *told]
+    ends = ((left + 20, "end", numbers[0]), (left + 28 + len(numbers) * _KEY, "start", 1.0))
+    labels = [texts.write(f"{value:g}", texts.put(x, top + 9), anchor) for x, anchor, value in ends]
+    return [*parts, *labels]
 
 
 def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the attribution of each pixel, [H, W], in shares of the largest.
+    """Draw the attribution of each pixel, relative to the largest one.
 
     Args:
       title: the title of the figure.
       values: [H, W], of any size and sign.
     """
-    # An image without any attribution has no colours.
+    # If all attributions are 0, divide by 1.
     most = float(np.abs(values).max()) or 1.0
     height, width = values.shape
     size = min(_PIXELS / max(height, width), 24.0)

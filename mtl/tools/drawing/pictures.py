@@ -24,7 +24,16 @@ _ALL = (affinity_picture, balancing_picture, gates_picture, sparsity_picture)
 def write(
     model_dir: str, curves: event_files.Curves, chosen: Sequence[ModuleType] = _ALL
 ) -> list[str]:
-    """Write the pictures that these scalars allow, then a table of affinities; return all paths."""
+    """Write all pictures for which there are scalars, and the table of affinities.
+
+    Args:
+      model_dir: the folder of the run.
+      curves: the scalars of the run.
+      chosen: modules of this package that draw a picture.
+
+    Returns:
+      The paths of the files.
+    """
     files = {}
     for picture in chosen:
         panels = picture.draw_panels(curves)
@@ -48,7 +57,7 @@ class Drawing(types.RunObserver):
         self._model_dir = model_dir
 
     def write_results(self) -> None:
-        with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
+        with progress.tell_while(lambda: f"drawing the scalars of {self._model_dir}"):
             write(self._model_dir, event_files.read_record(self._model_dir).curves)
 
 

@@ -15,7 +15,13 @@ _STYLES = ("plus", "minus")
 
 
 def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.Figure:
-    """Draw histograms over each other, as outlines: {name: [(lower end, upper end, share)]}."""
+    """Draw the outlines of histograms in one plot.
+
+    Args:
+      title: the title of the figure.
+      sides: {name of a data set: [(lower end, upper end, share)]}.
+      note: a line below the figure.
+    """
     lines = {name: _outline_bins(bins) for name, bins in sides.items()}
     figure = line_charts.draw(title, lines, "", "share of the values", from_zero=False)
     return figure._replace(note=note)
@@ -33,7 +39,7 @@ def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
 def draw_values(
     title: str, names: Sequence[str], sides: Mapping[str, Sequence[float]], note: str = ""
 ) -> figures.Figure:
-    """Draw a bar for each value and each of at most two sides, {name: shares in [0, 1]}.
+    """Draw a bar for each value in each of at most two data sets.
 
     Args:
       title: the title of the figure, such as the column.
@@ -41,7 +47,7 @@ def draw_values(
       sides: {name of a data set: the share of each value, in [0, 1]}.
       note: a line below the figure.
     """
-    axis = axes.span([0.0, *(share for own in sides.values() for share in own)])
+    axis = axes.span([0.0, *(share for shares in sides.values() for share in shares)])
     left = min(_NAMES, max(map(texts.measure, names), default=0.0) + axes.BESIDE)
     width, row = figures.WIDTH - left - _RIGHT, _BAR * len(sides) + _GAP
     base = _TOP + row * len(names)
@@ -50,8 +56,8 @@ def draw_values(
         top = _TOP + row * number + _GAP / 2
         middle = texts.put(left - axes.BESIDE, top + (row - _GAP) / 2 + 4)
         parts.append(texts.write(name, middle, "end", left - axes.BESIDE))
-        for side, (style, own) in enumerate(zip(_STYLES, sides.values(), strict=False)):
-            size = f'width="{texts.trim(axis.place(own[number]) * width)}" height="{_BAR}"'
+        for side, (style, shares) in enumerate(zip(_STYLES, sides.values(), strict=False)):
+            size = f'width="{texts.trim(axis.place(shares[number]) * width)}" height="{_BAR}"'
             parts.append(f'<rect class="{style}" {texts.put(left, top + side * _BAR)} {size}/>')
     legend = [figures.Line(number, name) for number, name in enumerate(sides)]
     return figures.Figure(title, "".join(parts), base + axes.BELOW, legend, note)

@@ -1,9 +1,9 @@
-"""Draws how sparse a network became while it trained: `sparsity.svg` of a run.
+"""Draws how sparse a network became in training, from scalars of TensorBoard: `sparsity.svg`.
 
 panels = sparsity_picture.draw_panels(curves)
 
 Three panels have a line for each pruned variable, over the steps. With `TaskSaliency`, a fourth
-panel shows how far the tasks agree. The summary of the run tells how many weights are cut.
+panel shows how well the tasks agree. The summary of the run counts the pruned weights.
 """
 
 from mtl.monitoring import event_files
@@ -13,26 +13,28 @@ FILE, TITLE = "sparsity.svg", "Sparsity of the network"
 _PREFIX = "pruning/"
 # The title of each kind of scalar, and the name of its axis.
 _KINDS = {
-    "sparsity": ("share of weights that are cut", "share of weights"),
-    "dead_units": ("share of units that nothing feeds", "share of units"),
-    "churn": ("share of weights whose mask the last cut changed", "share of weights"),
+    "sparsity": ("share of pruned weights", "share of weights"),
+    "dead_units": ("share of units without inputs", "share of units"),
+    "churn": ("share of weights whose mask changed at the last cut", "share of weights"),
     "task_overlap": ("overlap of the tasks' choices at the last cut", "overlap"),
 }
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the sparsity among these scalars; empty if nothing is pruned."""
-    found = group(curves).items()
-    return [line_charts.draw_curves(_KINDS[k][0], own, _KINDS[k][1]) for k, own in found]
+    """Draw the scalars of pruning; return [] if the run did not prune."""
+    return [
+        line_charts.draw_curves(_KINDS[kind][0], variables, _KINDS[kind][1])
+        for kind, variables in group(curves).items()
+    ]
 
 
 def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
     """Return {kind: {variable: {step: value}}} among the scalars of a run."""
-    found: dict[str, event_files.Curves] = {}
+    groups: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
         if tag.startswith(_PREFIX) and kind in _KINDS and points:
-            # A legend needs neither the scope of the network nor the name of a kernel.
+            # The legend shows neither the scope of the network nor the word "kernel".
             name = variable.removeprefix("network/").removesuffix("/kernel")
-            found.setdefault(kind, {})[name] = points
-    return {kind: found[kind] for kind in _KINDS if kind in found}
+            groups.setdefault(kind, {})[name] = points
+    return {kind: groups[kind] for kind in _KINDS if kind in groups}

@@ -9,14 +9,14 @@ import re
 import unicodedata
 
 SIZE = 10.5
-# Widths of letters at this size in a wide sans serif font, as the reader's font is unknown.
+# Widths of letters at this size in a wide sans serif font, as the font of the reader is unknown.
 _NARROW, _SLIM, _USUAL, _CAPITAL, _WIDE = 3.6, 4.6, 6.8, 8.4, 10.6
 _KINDS = {
     **dict.fromkeys("ijlI.,:;|!' ", _NARROW),
     **dict.fromkeys("frt()[]/-", _SLIM),
     **dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE),
 }
-# Sums of widths differ by so much.
+# Rounding errors of sums of widths.
 _ROUNDING = 1e-6
 # XML forbids these characters, and browsers do not show them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -32,7 +32,7 @@ def _measure_letter(letter: str) -> float:
         return _KINDS[letter]
     if unicodedata.combining(letter):
         return 0.0
-    # Chinese letters, for example, are wider than any Latin one.
+    # Chinese letters, for example, are wider than Latin letters.
     if not letter.isascii():
         return _WIDE
     return _CAPITAL if letter.isupper() else _USUAL
@@ -47,10 +47,10 @@ def shorten(text: str, width: float) -> str:
     """
     if measure(text) <= width + _ROUNDING:
         return text
-    # No text of more letters than narrow ones can fit.
-    for kept in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
-        # Both ends stay: names of variables or columns often differ at their end.
-        short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+    # Not even narrow letters would fit in a greater number.
+    for size in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
+        # Keep both ends, as names of variables or columns often differ at their end.
+        short = f"{text[: (size + 1) // 2]}…{text[len(text) - size // 2 :]}"
         if measure(short) <= width:
             return short
     return "…"
@@ -82,10 +82,10 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
 
     Args:
       text: the text.
-      place: the attributes of its place, as of `put`.
-      anchor: "start", "middle" or "end".
-      width: the room for the text.
-      style: its class in the style sheet.
+      place: the attributes of the place, from `put`.
+      anchor: the end of the text at the place: "start", "middle" or "end".
+      width: the room for the text, in units of a picture.
+      style: the class of the text in the style sheet.
     """
     short = shorten(text, width)
     whole = f"<title>{escape(text)}</title>" if short != text else ""
@@ -94,10 +94,10 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
 
 
 def put(x: float, y: float) -> str:
-    """Return the attributes of a place."""
+    """Return the SVG attributes of a place."""
     return f'x="{trim(x)}" y="{trim(y)}"'
 
 
 def trim(value: float) -> str:
-    """Return a number with one digit at most."""
+    """Return a number with at most one decimal place."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,1 +1,1 @@
-"""Prunes finished runs, once or in rounds (lottery tickets)."""
+"""Prunes finished runs, either once or in rounds (lottery tickets)."""

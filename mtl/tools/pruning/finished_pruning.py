@@ -1,4 +1,4 @@
-"""Prunes a finished run: chooses the weights to cut, and writes a run that goes on without them.
+"""Prunes a finished run: chooses the weights to cut, and writes a run that continues without them.
 
 cut = finished_pruning.choose_cut(experiment, "runs/digits", checkpoint, rows=1024)
 finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/digits_pruned")
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
 
     Attributes:
       masks: {variable: zeros and ones that broadcast to it}.
-      weights: {variable: new values}, for variables in which the kept weights compensate the cut.
+      weights: {variable: new values}, for variables whose remaining weights compensate the cut.
     """
 
     masks: Arrays
@@ -48,8 +48,8 @@ class Cut(NamedTuple):
     @property
     def sparsity(self) -> float:
         """The share of zeros in all masks, which mark weights, units or rows."""
-        kept = sum(own.sum() for own in self.masks.values())
-        return 1 - float(kept) / sum(own.size for own in self.masks.values())
+        ones = sum(mask.sum() for mask in self.masks.values())
+        return 1 - float(ones) / sum(mask.size for mask in self.masks.values())
 
 
 def require_parts(parts: Sequence[pruning.Pruning]) -> None:
@@ -58,17 +58,17 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
     Raises:
       UserError: `parts` is empty, or a part needs steps of training.
     """
-    fix = "Give --gin_file gin_configs/sparsity/finished.gin, or your own file."
+    fix = "Set --gin_file gin_configs/sparsity/finished.gin, or a file of yours."
     checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)
     for part in parts:
         is_at_once = part.schedule.first_step == part.schedule.last_step
         rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
-        # An average over rows can be computed here; other gathered values need steps.
+        # An average over rows can be computed here; other gathered values need training steps.
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
         rule = "need no training steps to prune a finished run"
-        fix = "Magnitude, Random, Snip, Taylor, Wanda and SparseGpt need none."
+        fix = "Magnitude, Random, Snip, Taylor, Wanda and SparseGpt need no steps."
         checks.require(is_fit, "Pruning.criterion", rule, part.criterion, fix)
         rule = "be None to prune a finished run"
         checks.require(part.regrowth is None, "Pruning.regrowth", rule, part.regrowth)
@@ -93,14 +93,14 @@ def choose_cut(
     rows: int,
     find_progress: Callable[[pruning.Pruning], float] = lambda part: 1.0,
 ) -> Cut:
-    """Choose the cuts of `experiment.model.pruning` in the weights that a checkpoint serves.
+    """Choose the weights of a checkpoint that `experiment.model.pruning` cuts.
 
     Args:
-      experiment: its data gives rows of the training split, drawn over its shuffle buffer.
+      experiment: the experiment of the run. Rows come from its training split, in a random order.
       model_dir: the folder of the run with the checkpoint.
-      checkpoint: a path.
-      rows: how many rows a criterion sees if it needs inputs or gradients.
-      find_progress: returns the reached share of a part's sparsity, in (0, 1].
+      checkpoint: the path of the checkpoint; its averages count as the weights, if it has any.
+      rows: the number of rows for criteria that need inputs or gradients.
+      find_progress: returns the share of a part's sparsity to reach, in (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint belongs to another run.
@@ -114,14 +114,14 @@ def choose_cut(
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
-            # If several parts choose a variable, the first prunes it, as in training.
-            own = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
+            # If several parts choose a variable, the first part prunes it, as in training.
+            part_masks = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
-                cut = _reconstruct_layers(network, part, part.criterion, own, progress)
+                cut = _reconstruct_layers(network, part, part.criterion, part_masks, progress)
                 masks, weights = masks | {**cut.masks}, weights | {**cut.weights}
             else:
-                masks |= _select_masks(network, part, own, progress)
+                masks |= _select_masks(network, part, part_masks, progress)
     return Cut(masks, weights)
 
 
@@ -133,25 +133,28 @@ def write_run(
     output_dir: str,
     is_served: bool = True,
 ) -> str:
-    """Write a run that goes on from a checkpoint with masks; return the path of its checkpoint.
+    """Write a run that continues from a checkpoint with masks.
 
     Args:
       experiment: the experiment of the new run.
       model_dir: the folder of the run with the checkpoint.
-      checkpoint: a path.
-      cut: the cut of its weights.
+      checkpoint: the path of the checkpoint.
+      cut: the cut of the weights of the checkpoint.
       output_dir: the folder of the new run; it must not hold a run.
-      is_served: True goes on from the averages of the weights, if there are any: they are the
-        weights that were served, and cut.
+      is_served: True starts from the averages of the weights, if there are any, as exports and
+        `choose_cut` do.
+
+    Returns:
+      The path of the new checkpoint.
     """
     parts, initial = experiment.model.pruning, _build_initial(experiment, model_dir)
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
-        # Evaluations and exports read the average of a weight, so it gets the new value too.
-        same = {name, averaging.name_in(reader, name)} & values.keys()
-        values |= dict.fromkeys(same, new.astype(values[name].dtype))
-    # Cut weights are not cut again: see `pruned_step`.
+        # Evaluations and exports read the average of a weight, so it gets the new value, too.
+        names = {name, averaging.name_in(reader, name)} & values.keys()
+        values |= dict.fromkeys(names, new.astype(values[name].dtype))
+    # The full share is reached, so the new run does not cut again: see `pruned_step`.
     values |= {
         cuts.share_name(index): np.float64(part.final_sparsity) for index, part in enumerate(parts)
     }
@@ -159,7 +162,7 @@ def write_run(
         part = cuts.find_part(parts, name)
         values[pruned.mask_name(name)] = mask.astype(np.float32)
         _set_to_zero(values, initial, name, mask, part.hides_weights)
-        # A unit that is cut also loses its bias and its normalisation.
+        # With a unit, its bias and its normalisation are cut.
         for vector in cuts.list_beside(name) if part.granularity.is_of_units else []:
             if vector in values:
                 _set_to_zero(values, initial, vector, mask.reshape([-1]), is_hidden=False)
@@ -172,14 +175,14 @@ def write_run(
 def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:
     """Return the values of a checkpoint before the cut; the served values if `is_served`."""
     values = {
-        # Masks of the new cut are written over these; the checkpoint may have none.
+        # The checkpoint may lack masks, which the new cut replaces anyway.
         name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
         for name, first in initial.items()
     }
     for name in initial if is_served else ():
         average = averaging.name_in(reader, name)
         if average != name:
-            # The average of a table's row is brought up to date only when it is read this way.
+            # Only this reader brings the averages of rows of tables up to date.
             values[name] = values[average] = averaging.value_in(reader, average)
         elif averaging.is_decay(name):
             values[name] = averaging.value_in(reader, name)
@@ -189,15 +192,12 @@ def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.
 def _set_to_zero(
     values: dict[str, np.ndarray], initial: Arrays, name: str, mask: np.ndarray, is_hidden: bool
 ) -> None:
-    """Set cut weights of a variable to 0, and their values in related variables to initial values.
-
-    Cut weights belong to no task.
-    """
+    """Set cut weights of a variable to 0, and reset their entries in related variables."""
     for owner in [n for n in values if pruned.is_owner(n, name)]:
         values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
-    # Slots of the optimizer: a momentum would move cut weights away from 0.
+    # Reset slots of the optimizer, as a momentum would move cut weights away from 0.
     for other in [n for n in values if n.startswith(f"{name}/") and not pruned.is_state(n)]:
-        # Others, such as a step counter, belong to no single weight.
+        # Slots of another shape, such as a step counter, have no entry for each weight.
         if values[other].shape == values[name].shape:
             values[other] = np.where(mask > 0, values[other], initial[other])
     if not is_hidden:
@@ -220,7 +220,7 @@ def read_masks(
     Args:
       experiment: the experiment with the parts that prune.
       model_dir: the folder of the run with the checkpoint.
-      checkpoint: a path.
+      checkpoint: the path of the checkpoint.
 
     Raises:
       UserError: the checkpoint belongs to another model, or its masks do not fit the parts.
@@ -229,16 +229,16 @@ def read_masks(
     saved = dict(tf.train.list_variables(checkpoint))
     mismatch.require_same(
         checkpoint,
-        # A run may be pruned again, or for the first time: masks may be there or not.
+        # Leave out masks, which only a run that was pruned before has.
         {name: shape for name, shape in saved.items() if not pruned.is_of_pruning(name)},
         {name: v.shape for name, v in initial.items() if not pruned.is_of_pruning(name)},
     )
     masks = {name: initial[pruned.mask_name(name)] for name in initial if _is_cut(name, initial)}
     for name, mask in load_masks(checkpoint).items():
         rule = f"choose all cut weights of {checkpoint}, also {name!r}"
-        chosen = [list(part.patterns) for part in experiment.model.pruning]
-        # Without a pattern that chooses it, the variable has no mask and cut weights grow again.
-        checks.require(name in masks, "Pruning.patterns", rule, chosen)
+        all_patterns = [list(part.patterns) for part in experiment.model.pruning]
+        # If no pattern matches the variable, it has no mask, and its cut weights would grow again.
+        checks.require(name in masks, "Pruning.patterns", rule, all_patterns)
         rule = f"cut as in {checkpoint}, where the mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
         fits = mask.shape == masks[name].shape
@@ -248,7 +248,7 @@ def read_masks(
 
 
 def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
-    """Return {pruned variable: its mask} of a checkpoint."""
+    """Return {pruned variable: its mask} from a checkpoint."""
     reader = tf.train.load_checkpoint(checkpoint)
     names = reader.get_variable_to_shape_map()
     cut = [name for name in names if _is_cut(name, names)]
@@ -260,7 +260,7 @@ def _is_cut(name: str, names: Collection[str]) -> bool:
 
 
 class _Network:
-    """The network of a checkpoint, with the weights that it serves, and input rows."""
+    """The network of a checkpoint with served weights, and rows of the training split."""
 
     def __init__(
         self,
@@ -273,21 +273,21 @@ class _Network:
         data, statistics = experiment.data, fitting.load_statistics(model_dir)
         batch = min(_BATCH, rows)
         batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
-        # The buffer holds batches, and together as many rows as the buffer of training.
+        # This buffer counts batches, and holds as many rows as the buffer of training.
         batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
         # -(-a // b) rounds up.
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         tf1.train.get_or_create_global_step()
-        # Layers tell the inputs of their kernels while they are built.
-        noted = layer_hooks.NoteInputs()
+        # Layers report the inputs of their kernels while they are built.
+        notes = layer_hooks.NoteInputs()
         features, labels = self._iterator.get_next()
         self._gradients: dict[str, Any] = {}
-        with layer_hooks.attach(noted):
+        with layer_hooks.attach(notes):
             if any(part.criterion.reads_gradients for part in model.pruning):
-                found = model.differentiate(features, labels, statistics)
-                names = map(patterns.variable_name, found.variables)
-                self._gradients = dict(zip(names, found.gradients, strict=True))
+                balanced = model.differentiate(features, labels, statistics)
+                names = map(patterns.variable_name, balanced.variables)
+                self._gradients = dict(zip(names, balanced.gradients, strict=True))
             else:
                 mode = compat.estimator.ModeKeys.EVAL
                 model.model_fn(
@@ -296,11 +296,11 @@ class _Network:
                     mode,
                     options=graph_options.GraphOptions(statistics=statistics),
                 )
-        self.inputs, self._session = noted.found, session
+        self.inputs, self._session = notes.found, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
-        # From the input of the network to its heads.
-        self.order = [name for name in noted.found if name in self.variables]
-        # It reads averages if a checkpoint has them: the served weights are pruned.
+        # Kernels in order, from the input of the network to its heads.
+        self.order = [name for name in notes.found if name in self.variables]
+        # This saver reads the averages of a checkpoint, if it has any, as exports do.
         saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)
@@ -308,15 +308,15 @@ class _Network:
     def average(self, fetches: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
         """Return the means of tensors over the batches."""
         totals, count = {name: np.float64(0) for name in fetches}, 0
-        for found in self._run(fetches):
-            totals = {name: totals[name] + np.float64(found[name]) for name in fetches}
+        for values in self._run(fetches):
+            totals = {name: totals[name] + np.float64(values[name]) for name in fetches}
             count += 1
         return {name: total / count for name, total in totals.items()}
 
     def _run(self, fetches: Mapping[str, tf.Tensor]) -> Iterator[Arrays]:
         # Each pass starts again from the first batch.
         self._session.run(self._iterator.initializer)
-        # A session without anything to fetch would never reach the end of the data.
+        # Without fetches, the session would never reach the end of the data.
         while fetches:
             try:
                 yield self._session.run(fetches)
@@ -324,12 +324,12 @@ class _Network:
                 return
 
     def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the gradients that training would use: of weighted, combined losses."""
-        found = {name: self._gradients.get(name) for name in names}
-        for name, gradient in found.items():
+        """Return {kernel: its gradient}, with weighting and surgery as in training."""
+        gradients = {name: self._gradients.get(name) for name in names}
+        for name, gradient in gradients.items():
             rule = "choose kernels that affect a loss"
             checks.require(isinstance(gradient, tf.Tensor), "Pruning.patterns", rule, name)
-        return found
+        return gradients
 
     def measure_inputs(self, names: Sequence[str]) -> dict[str, tf.Tensor]:
         """Return the mean squares of the inputs of these kernels."""
@@ -339,7 +339,8 @@ class _Network:
     def require_inputs(self, names: Sequence[str]) -> None:
         """Fail unless the inputs of these kernels are known."""
         for name in names:
-            rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+            rule = "choose kernels of layers.dense and layers.conv"
+            fix = "The criterion reads inputs of layers, which only these layers report."
             checks.require(name in self.inputs, "Pruning.patterns", rule, name, fix)
 
     def read(self, name: str) -> np.ndarray:
@@ -347,7 +348,7 @@ class _Network:
         return self._session.run(self.variables[name])
 
     def write(self, name: str, value: np.ndarray) -> None:
-        """Give a variable another value."""
+        """Set the value of a variable."""
         self.variables[name].load(value, self._session)
 
 
@@ -361,18 +362,18 @@ def _select_masks(
     totals: dict[str, np.ndarray] = {}
     if isinstance(criterion, criteria.Averaged):
         weights = network.variables
-        seen = [
+        kernels = [
             criteria.Seen(name, weights[name], gradients.get(name), None, inputs.get(name))
             for name in names
         ]
-        totals = network.average({one.name: criterion.observe(one) for one in seen})
+        totals = network.average({kernel.name: criterion.observe(kernel) for kernel in kernels})
         gradients = {}
     means = network.average(gradients)
     with tf.Graph().as_default(), tf1.Session() as session:
-        seen = [
+        kernels = [
             criteria.Seen(
                 name=name,
-                # Values and not variables: the scores are computed in a separate graph.
+                # Constants, not variables, as the scores are computed in a separate graph.
                 weights=tf.constant(network.read(name)),
                 gradient=_make_constant(means.get(name)),
                 total=_make_constant(totals.get(name)),
@@ -380,7 +381,7 @@ def _select_masks(
             for name in names
         ]
         masks = [tf.constant(mask) for mask in before.values()]
-        selected = part.select_masks(seen, masks, tf.constant(progress, tf.float64))
+        selected = part.select_masks(kernels, masks, tf.constant(progress, tf.float64))
         is_finite, new = session.run((selected.is_finite, selected.masks))
     checks.require(bool(is_finite), "Pruning.criterion", "give finite scores", criterion)
     return dict(zip(names, new, strict=True))
@@ -397,8 +398,9 @@ def _reconstruct_layers(
     before: Arrays,
     progress: float,
 ) -> Cut:
-    """Cut one layer after another, each by its inputs after the cuts of the layers before."""
-    rule, fix = "choose kernels of layers.dense for SparseGpt", "It has [inputs, units]."
+    """Cut layer by layer; the inputs of a layer come from earlier layers after their cut."""
+    rule = "choose kernels of layers.dense for SparseGpt"
+    fix = "It cuts kernels of the shape [inputs, units]."
     network.require_inputs(list(before))
     for name, mask in before.items():
         checks.require(mask.ndim == 2, "Pruning.patterns", rule, name, fix)
@@ -408,11 +410,11 @@ def _reconstruct_layers(
     is_by_few = isinstance(part.granularity, granularity.NOfM)
     n_of_m = (part.granularity.n, part.granularity.m) if is_by_few else None
     masks, weights = {}, {}
-    # In this order, a layer sees inputs that already lack the weights cut before it.
+    # From the input to the heads, so that a layer gets the inputs after earlier cuts.
     for name in [name for name in network.order if name in before]:
         flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])  # [rows, D]
         flat = tf.cast(flat, tf.float64)
-        # [D, D]. A mean in place of the sum: a common factor does not change the choice.
+        # [D, D]; the mean and the sum over rows differ by a factor, and lead to the same cut.
         gramian = network.average({name: tf.matmul(flat, flat, transpose_a=True)})[name]
         is_kept, new = sparse_gpt.prune_layer(
             network.read(name),
@@ -423,7 +425,7 @@ def _reconstruct_layers(
             block=criterion.block,
             damping=criterion.damping,
         )
-        # The session now computes the next layers with the pruned one.
+        # From now on, the session computes later layers with this pruned layer.
         network.write(name, new)
         masks[name], weights[name] = is_kept.astype(np.float32), new
     return Cut(masks, weights)

@@ -1,13 +1,13 @@
-"""Lottery tickets: a run is pruned in rounds, and each round trains again from early weights.
+"""Finds lottery tickets: prunes a run in rounds, and trains again from early weights in each round.
 
 for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tickets", 5, 100):
     print(ticket.name, ticket.sparsity, ticket.metrics)
 
 J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
-2019, arXiv:1803.03635. Going back to a later step than 0: J. Frankle et al., "Linear Mode
+2019, arXiv:1803.03635. Weights may also go back to a step after 0: J. Frankle et al., "Linear Mode
 Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket has value only if
-it beats its controls: the same number of weights of each layer at other places, and the same
-weights with other initial values.
+it beats its controls: as many weights in each layer at other places, and the same weights with
+other initial values.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ _log = logging.getLogger(__name__)
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
 
-_OTHER_SEED = 1_000_003  # A large prime: two usual seeds hardly ever differ by it.
+_OTHER_SEED = 1_000_003  # A large number, as the seeds of other runs rarely differ by it.
 
 
 class Ticket(NamedTuple):
     """A trained run of a sparse network.
 
     Attributes:
-      name: the name of its folder.
-      model_dir: its folder.
-      sparsity: the share of weights that is cut.
-      metrics: the metrics of its last evaluation.
+      name: the name of the run's folder.
+      model_dir: the folder of the run.
+      sparsity: the share of pruned weights.
+      metrics: the metrics of the last evaluation.
     """
 
     name: str
@@ -62,24 +62,26 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
     rows: int = 1024,
     on_start: Callable[[str], None] = lambda folder: None,
 ) -> Iterator[Ticket]:
-    """Prune in rounds, each the same share of the remaining weights, and yield the trained tickets.
+    """Prune in rounds, and yield the trained tickets.
 
-    A finished round is not trained again; an interrupted one goes on.
+    Each round cuts the same share of the remaining weights. A finished round is not trained again,
+    and an interrupted round continues.
 
     Args:
       source: the experiment of the finished run.
-      experiment: the same, with `pruning` that states the cut of all rounds together.
+      experiment: the same experiment with `pruning`, which describes the cut of all rounds
+        together.
       model_dir: the folder of the finished run.
-      output_dir: gets a folder for each round.
+      output_dir: the folder for a run of each round.
       rounds: the number of rounds.
-      step: the step whose weights the remaining weights go back to; the run's first steps are
-        repeated to know them. 0 means the initial weights.
+      step: the remaining weights go back to their values at this step of the run, whose first steps
+        are repeated for that; 0 means the initial weights.
       controls: some of `CONTROLS`, which every round trains besides its ticket.
-      rows: how many rows a criterion sees.
-      on_start: called with each folder before its run trains.
+      rows: the number of rows for criteria that need inputs or gradients.
+      on_start: called with the folder of each run before it trains.
 
     Raises:
-      UserError: an error of `finished_pruning.choose_cut`.
+      UserError: `finished_pruning.choose_cut` fails.
     """
     _check_settings(source, experiment.model.pruning, step)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
@@ -89,7 +91,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         find_progress = functools.partial(_find_progress, share=number / rounds)
         folder = os.path.join(output_dir, name)
         _log.info("Round %d of %d, in %s", number, rounds, folder)
-        # Otherwise an interrupted call has already cut this round.
+        # If a checkpoint exists, an interrupted call has already cut this round.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
@@ -97,9 +99,9 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
-            own = f"{name}_{control}"
-            target = os.path.join(output_dir, own)
-            _log.info("Its control, %s, in %s", control, target)
+            control_name = f"{name}_{control}"
+            target = os.path.join(output_dir, control_name)
+            _log.info("Control of this round, %s, in %s", control, target)
             if run_directory.find_latest(target) is None:
                 latest = run_directory.checkpoint_path(folder, "latest")
                 masks = finished_pruning.read_masks(experiment, folder, latest)
@@ -108,8 +110,8 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
                     _write_cut(experiment, start, masks, target)
                 else:
                     _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
-            yield _train_ticket(experiment, target, own, on_start)
-        # The next round cuts more of the ticket that this one has trained.
+            yield _train_ticket(experiment, target, control_name, on_start)
+        # The next round cuts more weights of the trained ticket.
         before = folder
 
 
@@ -119,8 +121,8 @@ def _check_settings(
     """Fail unless parts can prune a run in rounds that go back to this step."""
     finished_pruning.require_parts(parts)
     for part in parts:
-        rule = "keep the weights as they are where they go back to their first values"
-        # It changes the kept weights too, which would be lost at the early values.
+        rule = "keep the weights as they are, since rounds go back to early weights"
+        # SparseGpt changes the remaining weights, and early weights would undo that.
         fits = not isinstance(part.criterion, criteria.SparseGpt)
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
@@ -133,18 +135,15 @@ class _Start(NamedTuple):
 
 
 def _find_progress(part: pruning.Pruning, share: float) -> float:
-    """Return the reached share of a part's sparsity after this share of the rounds.
-
-    Each round cuts the same share of the part's remaining weights.
-    """
+    """Return the share of a part's sparsity to reach after a share of the rounds."""
     sparsity = part.final_sparsity
-    # (1 - sparsity) ** share of the weights are left, the same factor each round.
+    # Each round keeps the same share of the weights, so (1 - sparsity) ** share of them remain.
     return (1 - (1 - sparsity) ** share) / sparsity
 
 
 def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int) -> _Start:
-    """Train a run's first steps exactly as in the run; return the checkpoint after them."""
-    # Schedules that last as long as the run must use the number of steps of the source.
+    """Repeat the first steps of a run exactly, and return the checkpoint at the step."""
+    # Schedules that last as long as the run must see the whole number of steps.
     model = source.model.fill_schedules(source.run.train_steps)
     steps = max(step, 1)  # The checkpoint of step 0 is saved before the first step.
     run = dataclasses.replace(
@@ -152,12 +151,12 @@ def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int)
         train_steps=steps,
         checkpoint_steps=steps,
         checkpoint_secs=None,
-        # The checkpoint of step 0, and the one at the end.
+        # Keep the checkpoint of step 0 and the last checkpoint.
         keep_checkpoints=2,
     )
-    made = dataclasses.replace(source, model=model, run=run)
+    short = dataclasses.replace(source, model=model, run=run)
     training.Training(
-        made, folder, on_start=lambda: None, observers=attached.list_observers(made)
+        short, folder, on_start=lambda: None, observers=attached.list_observers(short)
     ).run()
     return _Start(folder, run_directory.checkpoint_path(folder, f"{folder}/model.ckpt-{step}"))
 
@@ -193,6 +192,6 @@ def _train_ticket(
 
 
 def _shuffle_masks(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
-    """Return masks with the same density in each layer and zeros at other places."""
+    """Return masks with the same number of zeros in each layer, at other places."""
     rng = np.random.default_rng(seed)
     return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

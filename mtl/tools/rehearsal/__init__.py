@@ -1,1 +1,1 @@
-"""Tries a run for some steps, and tells what a whole training would take."""
+"""Tries a run for some steps, and estimates the time and the memory of the whole training."""

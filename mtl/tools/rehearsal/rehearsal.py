@@ -2,8 +2,8 @@
 
 print(rehearsal_text.describe(rehearsal.rehearse(experiment, "runs/digits")))
 
-The rehearsal uses the code of training in a scratch folder. Errors before the first steps of the
-run therefore end the rehearsal with the same message.
+The rehearsal uses the code of training in a scratch folder. So an error before the first steps of
+the run ends the rehearsal with the same message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mtl.tools import attached, tensorboard
 from mtl.tools.debugging import inspection, layers
 from mtl.variables import patterns
 
-# Time limits: for reading each split, and for timing batches or steps.
+# Limits in seconds, for reading each split, and for timing batches or steps.
 _READ_SECS = 10.0
 _TIMED_SECS = 5.0
 _TIMED_CALLS = 5
@@ -42,12 +42,12 @@ _BATCHES_AT_ONCE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The rows read of a split, through the graph of an evaluation.
+    """The rows of a split that were read, through the graph of an evaluation.
 
     Attributes:
       rows: the number of rows.
       batches: the number of batches.
-      secs: the time in seconds, without the first batch.
+      secs: the time in seconds, without the first of several batches.
       is_whole: True if the split has no further rows.
     """
 
@@ -62,8 +62,8 @@ class Pace:
     """The seconds of a batch or a step.
 
     Attributes:
-      first_secs: seconds of the first one, with all work that is done once.
-      secs: the median of the later ones.
+      first_secs: seconds of the first batch or step, with all work that is done only once.
+      secs: the median of the seconds of later batches or steps.
     """
 
     first_secs: float
@@ -75,9 +75,9 @@ class Rehearsed:
     """The result of a rehearsal.
 
     Attributes:
-      first_step: the step from which the run would go on.
-      last_step: the step at which it ends.
-      splits: {split: the rows read}; the training split comes first.
+      first_step: the step from which the run would continue.
+      last_step: the step at which the run ends.
+      splits: {split: the rows that were read}; the training split comes first.
       batch: the first batch of training.
       batch_size: the batch size of all replicas together.
       tree: the layers of the model.
@@ -108,14 +108,14 @@ class Rehearsed:
 def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed:
     """Prepare a run, and time a few of its batches and steps; write nothing into `model_dir`.
 
-    A run that exists goes on from its last checkpoint, in a copy.
+    If the run exists, a copy of it continues from the last checkpoint.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run, which may be missing.
 
     Raises:
-      UserError: an error that ends `verbs.train` before its first steps, or several processes.
+      UserError: `verbs.train` would fail before its first steps, or the run has several processes.
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_possible("--model_dir", model_dir, "a folder", model_dir)
@@ -131,7 +131,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
 @contextlib.contextmanager
 def _name_folder(scratch: str, model_dir: str) -> Iterator[None]:
-    """Name the folder of the run in errors, not that of its copy."""
+    """Replace the folder of the copy in errors by the folder of the run."""
     try:
         yield
     except checks.UserError as error:
@@ -139,21 +139,21 @@ def _name_folder(scratch: str, model_dir: str) -> Iterator[None]:
 
 
 class _Rehearsal(training.Training):
-    """A training in a scratch folder that ends after its steps are timed."""
+    """A training in a scratch folder, which ends after some steps for timing."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, first: int):
-        # Without observers, and without `Refit`, which would be the whole run.
-        alone = dataclasses.replace(experiment, refit=None)
-        super().__init__(alone, scratch, lambda: None)
-        given = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)
-        # It refuses items that the run cannot show, as in a training; nothing is shown.
-        for shown in attached.select_observers(experiment, tensorboard.TensorBoard):
-            shown(given)
-        rule = "be left out where TF_CONFIG makes this process one of several"
+        # The rehearsal has no observers, and no `Refit`, which would be the whole run.
+        plain = dataclasses.replace(experiment, refit=None)
+        super().__init__(plain, scratch, lambda: None)
+        run = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)
+        # Only the checks count: `TensorBoard` refuses items that the run cannot show.
+        for board in attached.select_observers(experiment, tensorboard.TensorBoard):
+            board(run)
+        rule = "be left out if TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
-        # Schedules keep the run's number of steps, which they read from the experiment.
+        # Schedules are not affected, as they read the number of steps from the experiment.
         self._run = dataclasses.replace(
-            # Far enough that `_Timing` ends the training, not its last step.
+            # The last step is so far away that `_Timing` ends the training.
             experiment.run,
             train_steps=max(first, experiment.run.train_steps) + 10**9,
         )
@@ -164,9 +164,9 @@ class _Rehearsal(training.Training):
         experiment, data, folder = self._experiment, self._data, self._model_dir
         data.require_memory(data.batch_size)
         build = functools.partial(evaluation_graph.EvaluationGraph, experiment, folder)
-        # Computes the statistics of the columns, as a training does first.
+        # Compute the statistics of the columns, as a training does first.
         preparation.prepare_run(experiment, folder, build)
-        # Both may be the same split, which is then read once.
+        # If training and evaluation have the same split, it is read only once.
         names = dict.fromkeys((data.train_split, data.eval_split))
         with diagnosis.explain_run_errors(data, experiment.model, None, *names):
             splits = self._read_splits(list(names))
@@ -200,39 +200,39 @@ class _Rehearsal(training.Training):
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             passes = {n: tf1.data.make_initializable_iterator(data.one_pass(n)) for n in names}
-            # An iterator that any of several data sets initializes refuses data sets of lists.
-            handles = {name: one.string_handle() for name, one in passes.items()}
-            chosen, some = tf1.placeholder(tf.string, []), next(iter(passes.values()))
-            structure = (some.output_types, some.output_shapes, some.output_classes)
-            features, labels = tf1.data.Iterator.from_string_handle(chosen, *structure).get_next()
-            made = model.model_fn(
+            # Handles, since a single iterator for all splits would refuse columns of lists.
+            handles = {name: iterator.string_handle() for name, iterator in passes.items()}
+            handle, first = tf1.placeholder(tf.string, []), next(iter(passes.values()))
+            structure = (first.output_types, first.output_shapes, first.output_classes)
+            features, labels = tf1.data.Iterator.from_string_handle(handle, *structure).get_next()
+            spec = model.model_fn(
                 features,
                 labels,
                 mode,
                 options=graph_options.GraphOptions(statistics=statistics, may_stack=True),
             )
-            updates = [update for _, update in made.eval_metric_ops.values()]
-            # The count depends on them, so that reading it also pays for losses and metrics.
-            with tf.control_dependencies([made.loss, *updates]):
+            updates = [update for _, update in spec.eval_metric_ops.values()]
+            # The count waits for losses and metrics, so that the time includes them.
+            with tf.control_dependencies([spec.loss, *updates]):
                 count = tf.identity(types.count_rows(features))
             config = estimators.build_config(self._experiment, model_dir).session_config
-            creator = tf1.train.ChiefSessionCreator(made.scaffold, config=config)
+            creator = tf1.train.ChiefSessionCreator(spec.scaffold, config=config)
             with contextlib.closing(creator.create_session()) as session:
-                found = {}
-                for name, one in passes.items():
-                    session.run(one.initializer)
-                    fed = {chosen: session.run(handles[name])}
-                    found[name] = _read_split(session, count, fed)
-                return found
+                splits = {}
+                for name, iterator in passes.items():
+                    session.run(iterator.initializer)
+                    feed = {handle: session.run(handles[name])}
+                    splits[name] = _read_split(session, count, feed)
+                return splits
 
     def _time_input(self, first: int) -> tuple[inspection.Batch, Pace]:
         """Return the first batch of training, and the time of batches without a step."""
         with tf.Graph().as_default():
             tf1.set_random_seed(self._run.seed)
-            made = self._build_input(self._input_state(), first)
-            # With several steps a call, the input is an iterator in place of a batch.
-            batch = made[0].get_next() if self._loop_settings else made
-            # A group has no output: no time goes into copies to Python.
+            source = self._build_input(self._input_state(), first)
+            # With several steps in a session call, the input is an iterator, not a batch.
+            batch = source[0].get_next() if self._loop_settings else source
+            # A group has no output, so the time does not include a copy to Python.
             read = tf.group(tf.nest.flatten(batch, expand_composites=True))
             with tf1.Session() as session:
                 start = time.perf_counter()
@@ -258,7 +258,7 @@ class _Rehearsal(training.Training):
                 memory.require_variables(list(variables.values()))
             self._num_bytes = sum(map(memory.measure_variable, variables.values()))
             timings.append(_Timing(result))
-            return {"training_hooks": timings[:1]}  # Of replicas, the first one's are used.
+            return {"training_hooks": timings[:1]}  # With replicas, the first replica's hooks run.
 
         estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
         input_fn = functools.partial(self._build_input, self._input_state(), first)
@@ -279,9 +279,9 @@ class _Timing(tf.compat.v1.train.SessionRunHook):
 
     @property
     def pace(self) -> Pace:
-        """The time of a step; the first call includes all work that is done once."""
+        """The time of a step; the first call includes all work that is done only once."""
         first, *later = self._paces
-        # A median, as single calls wait for the disk or for other processes.
+        # Use the median, as a single call may wait for the disk or for another process.
         return Pace(first, statistics_lib.median(later))
 
     def after_create_session(self, session, coord):
@@ -302,19 +302,19 @@ class _Timing(tf.compat.v1.train.SessionRunHook):
 
 
 def _read_split(
-    session: tf.compat.v1.Session, count: tf.Tensor, fed: Mapping[tf.Tensor, bytes]
+    session: tf.compat.v1.Session, count: tf.Tensor, feed: Mapping[tf.Tensor, bytes]
 ) -> Split:
     rows = batches = 0
-    # If no batch is read at all, the whole attempt counts as time.
     start = first_end = time.perf_counter()
     is_whole = False
     while time.perf_counter() - start < _READ_SECS:
         try:
-            rows += int(np.asarray(session.run(count, fed)))
+            rows += int(np.asarray(session.run(count, feed)))
         except tf.errors.OutOfRangeError:
             is_whole = True
             break
         batches += 1
-        # TensorFlow optimizes the graph during the very first batch.
         first_end = time.perf_counter() if batches == 1 else first_end
-    return Split(rows, batches, time.perf_counter() - first_end, is_whole)
+    # The first batch counts only if there is no other, as TensorFlow optimizes the graph during it.
+    start = first_end if batches > 1 else start
+    return Split(rows, batches, time.perf_counter() - start, is_whole)

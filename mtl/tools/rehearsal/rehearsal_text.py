@@ -19,7 +19,7 @@ with deferred.imports():
 
 
 def describe(found: rehearsal.Rehearsed) -> str:
-    """Return the data, the model, its memory and the times of a run as a page of text."""
+    """Return a page of text about the data, the model, the memory and the times of a run."""
     parts = {
         "Data": [*_tell_splits(found), "", *_tell_batch(found)],
         "Layers, for one row": layers.draw_tree(found.tree, found.tasks).splitlines(),
@@ -34,8 +34,8 @@ def describe(found: rehearsal.Rehearsed) -> str:
 def _tell_splits(found: rehearsal.Rehearsed) -> list[str]:
     rows = [("split", "rows", "batches", "")]
     for name, split in found.splits.items():
-        much = "all of it was read" if split.is_whole else "was read, and there are more"
-        rows.append((name, f"{split.rows:,}", f"{split.batches:,}", much))
+        note = "the whole split" if split.is_whole else "the split has more rows"
+        rows.append((name, f"{split.rows:,}", f"{split.batches:,}", note))
     return aligned.align_columns(rows, right=(1, 2))
 
 
@@ -92,21 +92,21 @@ def _tell_times(found: rehearsal.Rehearsed) -> list[str]:
 
 
 def _estimate_times(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
-    """Yield lines on the time of an evaluation and of the run."""
+    """Yield rows about the time of an evaluation and of the run."""
     if found.steps is None:
         return
-    # The evaluated split comes last, or is the only one.
+    # The split of evaluations comes last, or is the only split.
     *_, held_out = found.splits.values()
     more = "" if held_out.is_whole else "at least "
-    # The seconds lack the first batch, whose time is mostly spent on work that is done once.
+    # The seconds leave out the first of several batches: add the mean time of a batch.
     evaluation = held_out.secs * held_out.batches / max(1, held_out.batches - 1)
     yield "one evaluation", _tell_secs(evaluation), f"{more}{held_out.rows:,} rows"
     steps = found.last_step - found.first_step
     secs, count = steps * found.steps.secs, found.evaluations
     if found.checkpoint_secs:
-        # At least the evaluation at the end.
+        # There is at least the evaluation at the end.
         count = max(1, round(secs / found.checkpoint_secs))
-    note = f"{steps:,} steps, {count:,} evaluations; exports come on top"
+    note = f"{steps:,} steps, {count:,} evaluations, without exports"
     yield "the run", more + _tell_secs(secs + count * evaluation), note
 
 

@@ -16,8 +16,8 @@ def choose_files(settings: serving.Serving, is_converted: bool = False) -> servi
 
     Args:
       settings: the settings of exports.
-      is_converted: True if the export becomes a file of another runtime: if this needs ids, the
-        export holds `portable`, as if the setting were True.
+      is_converted: True if the export becomes a file of another runtime. If that file needs ids,
+        the export gets the folder `portable`, as with `Serving.portable = True`.
     """
 
     def add_files(written: serving.Written) -> None:
@@ -28,7 +28,7 @@ def choose_files(settings: serving.Serving, is_converted: bool = False) -> servi
 
 
 def _add_portable(written: serving.Written) -> None:
-    """Write the export for other runtimes into the folder of an export, and check it."""
+    """Write the files for other runtimes into the folder of an export, and check them."""
     directory, estimator, checkpoint, spec, may_drop_units, held_out = written
     portable.write_portable(directory, estimator, checkpoint, spec, may_drop_units)
     if held_out is not None:

@@ -31,14 +31,14 @@ from mtl.serving import (
 from mtl.tools.runtimes import outside_ids, portable
 from mtl.tools.runtimes.encoders import encoder
 
-# The first one has the fewest outputs to convert.
+# The first signature has the fewest outputs to convert.
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
 
 # Operations that come with lookups of columns, but lie outside of their scopes.
 _WITH_LOOKUPS = {"HashTableV2", "LookupTableSizeV2"}
 
 # Lines of TensorFlow's errors with these texts only give a place in the graph.
-_NOT_TOLD = ("Graph execution error", "Detected at node", "Node:", "[[")
+_PLACES = ("Graph execution error", "Detected at node", "Node:", "[[")
 
 Requests = list[dict[str, np.ndarray]]
 
@@ -47,13 +47,13 @@ Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 class Source(NamedTuple):
-    """The signature that another runtime is to compute.
+    """A signature that another runtime will compute.
 
     Attributes:
-      model: the SavedModel that holds it.
-      name: its name.
-      requests: its inputs in the warm-up requests.
-      encode: turns rows into its inputs.
+      model: the SavedModel with the signature.
+      name: the name of the signature.
+      requests: the inputs of the signature in the warm-up requests.
+      encode: a function from rows to inputs of the signature.
     """
 
     model: loaded.Loaded
@@ -74,8 +74,9 @@ class Source(NamedTuple):
 
         Args:
           run: the other runtime.
-          what: the name of the other file.
-          held_out: the rows; None compares the warm-up requests alone.
+          what: the name of the file of the other runtime.
+          held_out: rows with predictions of the checkpoint; None compares only the warm-up
+            requests.
           allowed: the largest allowed difference.
 
         Returns:
@@ -87,17 +88,16 @@ class Source(NamedTuple):
         has_rows = bool(self.requests) or held_out is not None
         checks.require(has_rows, "Serving.check_rows", f"be above 0 to check the {what}", 0)
         differences = [0.0]
-        for given in self.requests:
-            wanted = {key: value for (_, key), value in self.model([self.name], given).items()}
-            differences += _compare_outputs(run(given), wanted, what, allowed, "the export gives")
+        for request in self.requests:
+            expected = {key: value for (_, key), value in self.model([self.name], request).items()}
+            outputs = run(request)
+            differences += _compare_outputs(outputs, expected, what, allowed, "the export gives")
         if held_out is not None:
-            given = self.encode(held_out.rows)
-            wanted = {
-                key: held_out.expected[key] for key in self.model.signatures[self.name].outputs
-            }
-            differences += _compare_outputs(
-                run(given), wanted, what, allowed, "the checkpoint predicts"
-            )
+            outputs = run(self.encode(held_out.rows))
+            keys = self.model.signatures[self.name].outputs
+            expected = {key: held_out.expected[key] for key in keys}
+            source = "the checkpoint predicts"
+            differences += _compare_outputs(outputs, expected, what, allowed, source)
         return max(differences)
 
 
@@ -121,10 +121,10 @@ class Frozen(NamedTuple):
 
 
 def find_requests(directory: str) -> tuple[str, Requests]:
-    """Return the signature "raw/lean" of an export, or "raw", and the warm-up requests for it.
+    """Return the signature "raw/lean" of an export, or "raw", with its warm-up requests.
 
     Raises:
-      UserError: the export has neither.
+      UserError: the export has neither of the signatures.
     """
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
@@ -136,9 +136,9 @@ def find_requests(directory: str) -> tuple[str, Requests]:
 
 @contextlib.contextmanager
 def load_intact(directory: str) -> Iterator[Source]:
-    """Load the signature of an export that other runtimes compute, and close it at the end.
+    """Load the signature that other runtimes compute, and close the export at the end.
 
-    It is the signature with ids, if the export holds one, and otherwise the signature of
+    This is the signature with ids, if the export holds it, and otherwise the signature of
     `find_requests`.
 
     Raises:
@@ -149,7 +149,7 @@ def load_intact(directory: str) -> Iterator[Source]:
     has_ids = tf.io.gfile.isdir(folder)
     try:
         if has_ids:
-            # Its files have checksums among those of the export, which are checked above.
+            # The checksums of the export, which are checked above, include the files in `folder`.
             source = _open_ids(directory, folder)
         else:
             name, requests = find_requests(directory)
@@ -174,16 +174,16 @@ def _open_ids(directory: str, folder: str) -> Source:
 
 
 def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the columns of raw inputs: lists without padding."""
+    """Return the columns of raw inputs, with lists without padding."""
     lengths = {inputs.length_name(name): name for name in raw if inputs.length_name(name) in raw}
-    columns: dict[str, Any] = {name: own for name, own in raw.items() if name not in lengths}
+    columns: dict[str, Any] = {name: array for name, array in raw.items() if name not in lengths}
     for length, name in lengths.items():
         columns[name] = [row[:n] for row, n in zip(raw[name], raw[length], strict=True)]
     return columns
 
 
 def needs_ids(directory: str) -> bool:
-    """Return True if other runtimes cannot run an export on raw features, only on ids."""
+    """Return True if other runtimes can run an export on ids, but not on raw features."""
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
     if name is None:
@@ -196,8 +196,8 @@ def _describe_damage(error: Exception) -> str:
     """Return the fault of a file, without the place in the graph that reads it."""
     # TensorFlow writes {{node name}} where the graph has the operation that failed.
     lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
-    told = [line for line in lines if line and not line.startswith(_NOT_TOLD)]
-    return (told or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
+    causes = [line for line in lines if line and not line.startswith(_PLACES)]
+    return (causes or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
 
 
 def freeze(model: loaded.Loaded, name: str) -> Frozen:
@@ -223,43 +223,44 @@ def freeze(model: loaded.Loaded, name: str) -> Frozen:
 
 
 def _compare_outputs(
-    found: Mapping[str, np.ndarray],
-    wanted: Mapping[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
     what: str,
     allowed: float,
     source: str,
 ) -> Iterator[float]:
-    """Yield the difference of each output of another runtime from the wanted one."""
-    for key, expected in wanted.items():
-        value = found[key]
-        # With 8 bits, a class may change where two are nearly equally likely.
-        if expected.dtype.kind != "f" and allowed > verification.TOLERANCE:
+    """Yield the difference of each output of another runtime from the expected output."""
+    for key, target in expected.items():
+        value = outputs[key]
+        # With 8 bits, the predicted class may change if two classes are nearly equally likely.
+        if target.dtype.kind != "f" and allowed > verification.TOLERANCE:
             continue
-        if expected.dtype.kind in "OS":  # TensorFlow returns text as bytes.
-            expected = np.char.decode(expected.astype(bytes))
-            is_bytes = any(isinstance(one, bytes) for one in value.flat)
+        if target.dtype.kind in "OS":  # TensorFlow returns text as bytes.
+            target = np.char.decode(target.astype(bytes))
+            is_bytes = any(isinstance(text, bytes) for text in value.flat)
             value = np.char.decode(value.astype(bytes)) if is_bytes else value.astype(str)
         where = f"output {key!r} of the {what}"
-        yield verification.require_close(where, value, expected, allowed, source)
+        yield verification.require_close(where, value, target, allowed, source)
 
 
 def describe_lacking(made: Frozen, operations: Iterable[str]) -> str:
-    """Return a text that lists operations and the columns that need them; "" if none.
+    """Return a text that lists operations and the columns that need them; "" without operations.
 
     Args:
       made: the graph that uses the operations.
-      operations: their names in TensorFlow.
+      operations: the names of the operations in TensorFlow.
     """
-    wanted, of_column = set(operations), dict[str, set[str]]()
+    lacking, of_column = set(operations), dict[str, set[str]]()
     for node in made.graph_def.node:
         column = outside_ids.find_column(node.name)
-        given = sorted(map(repr, _list_inputs(made, node.name))) if node.op in wanted else []
-        if given and column:
-            where = f" (column {column!r} of {', '.join(given)})"
+        features = sorted(map(repr, _list_inputs(made, node.name))) if node.op in lacking else []
+        if features and column:
+            where = f" (column {column!r} of {', '.join(features)})"
             of_column.setdefault(where, set()).add(node.op)
-    known = set().union(*of_column.values())
-    told = [f"{', '.join(sorted(own))}{where}" for where, own in sorted(of_column.items())]
-    return ", ".join([*told, *sorted(wanted - known - (_WITH_LOOKUPS if known else set()))])
+    in_columns = set().union(*of_column.values())
+    texts = [f"{', '.join(sorted(names))}{where}" for where, names in sorted(of_column.items())]
+    others = lacking - in_columns - (_WITH_LOOKUPS if in_columns else set())
+    return ", ".join([*texts, *sorted(others)])
 
 
 def _list_inputs(made: Frozen, name: str) -> list[str]:
@@ -269,6 +270,6 @@ def _list_inputs(made: Frozen, name: str) -> list[str]:
 
 
 def describe_error(error: Any) -> str:
-    """Return the first line of an error that holds information."""
+    """Return the first line of an error that is not empty."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next(filter(None, lines), type(error).__name__)

@@ -1,4 +1,4 @@
-"""An export as ONNX, for runtimes other than TensorFlow's; needs the extra `onnx`.
+"""Converts an export to ONNX, for runtimes other than TensorFlow's; needs the extra `onnx`.
 
 difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
 """
@@ -29,15 +29,16 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
     """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
     The inputs are the features as tensors, or ids if the export holds the folder portable/ids. All
-    of them are required. The outputs keep their names.
+    inputs are required. The outputs keep their names.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the file to write, once its outputs equal those of the export for these requests.
-      held_out: rows for which its outputs must equal those of the checkpoint.
+      path: the file of ONNX. It is written only if its outputs equal the outputs of the export for
+        the warm-up requests.
+      held_out: rows for which the outputs must also equal the predictions of the checkpoint.
 
     Returns:
-      The largest difference of its outputs from those of the export.
+      The largest difference of an output.
 
     Raises:
       UserError: a file of the export is damaged, tf2onnx is not installed or cannot convert an
@@ -50,7 +51,7 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
         converted = os.path.join(scratch, "model.onnx")
         _convert_graph(converter, frozen.freeze(source.model, source.name), converted)
         with _one_line():
-            # Only a check before the file gets its name: clients choose their own providers.
+            # This session only checks the file; clients choose their providers themselves.
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
         run = functools.partial(_run_session, session)
         difference = source.check(run, "ONNX export", held_out)
@@ -58,17 +59,17 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
     return difference
 
 
-def _run_session(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _run_session(session: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
     with _one_line():
-        return dict(zip(names, session.run(names, given), strict=True))
+        return dict(zip(names, session.run(names, batch), strict=True))
 
 
 def require() -> tuple[Any, Any]:
     """Return the packages tf2onnx and onnxruntime.
 
     Raises:
-      UserError: one of them is not installed.
+      UserError: a package is not installed.
     """
     return _import_module("tf2onnx"), _import_module("onnxruntime")
 
@@ -99,37 +100,38 @@ def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
                 graph_def,
                 input_names=list(made.inputs),
                 output_names=list(made.outputs),
-                # From names of tensors, such as x:0, to those of the signature.
+                # {name of a tensor, such as x:0: its name in the signature}.
                 tensors_to_rename={**made.inputs, **made.outputs},
                 opset=_OPSET,
                 custom_op_handlers={"SelectV2": (_convert_select, [])},
                 output_path=path,
             )
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        # tf2onnx names the operation at which it stops, often far behind the cause.
-        reason = _describe_lacking(made, _not_known(graph_def)) or frozen.describe_error(error)
+        # tf2onnx may name another operation, far behind the cause.
+        reason = _describe_lacking(made, _list_without_rule(graph_def))
+        reason = reason or frozen.describe_error(error)
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
-    # tf2onnx also returns graphs with operations that ONNX lacks, which fail only when they load.
+    # tf2onnx may return a graph with operations that ONNX lacks, which would fail only at loading.
     unknown = _describe_lacking(made, _list_unknown(converted.graph))
     if unknown:
         raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
 
 
 def _convert_select(context: Any, node: Any, name: str, arguments: Any) -> Any:
-    """Convert SelectV2 to Where: tf2onnx adds products with 0 and 1, which leave NaN as NaN."""
+    """Convert SelectV2 to Where; the rule of tf2onnx multiplies by 0, which does not drop a NaN."""
     del context, name, arguments
     node.type = "Where"
     return node
 
 
 def _describe_lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
-    """Return a text that ONNX lacks these operations; "" if there are none."""
+    """Return a text that says which operations ONNX lacks; "" without operations."""
     listed = frozen.describe_lacking(made, operations)
     return listed and f"ONNX has no operation {listed}."
 
 
-def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
+def _list_without_rule(graph: tf.compat.v1.GraphDef) -> list[str]:
     """Return the operations of a graph for which tf2onnx has no rule."""
     rules = _import_module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
     # tf2onnx drops or handles these without a rule.
@@ -150,7 +152,7 @@ def _silence_log() -> Iterator[None]:
 
 
 def _list_unknown(graph: Any) -> Iterator[str]:
-    """Yield the TensorFlow operations that tf2onnx left, also in loops and branches."""
+    """Yield the operations that ONNX lacks, also in loops and branches."""
     for node in graph.node:
         if not _import_module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type

@@ -1,4 +1,4 @@
-"""Takes the lookups of texts out of a graph: its inputs become ids, which a client encodes.
+"""Removes the lookups of texts from a graph: its inputs become ids, and a client encodes texts.
 
 outside_ids.take_lookups(graph, inputs, tables)
 # {"job/categorical_job": Placed(node, lookup, "job", kind, ...)}
@@ -6,7 +6,7 @@ outside_ids.list_obstacles(graph_def)    # {"RaggedCross": ["crossed_a_x_b"]}
 
 A lookup such as `table[text]` treats each value alone, and the operations between an input and its
 lookup only move values: they select, reshape or mask them. So the same operations can move ids.
-This module copies them for each lookup, and gives the copy a placeholder of ids.
+For each lookup, this module copies these operations, and gives the copy a placeholder of ids.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mtl.serving import graphs
 from mtl.tools.runtimes.encoders import encoder
 
 _FIND, _HASH, _SIZE = "LookupTableFindV2", "StringToHashBucketFast", "LookupTableSizeV2"
-# Operations that change each value alone, from an integer to its digits.
+# Operations that lead from an integer to its digits, for each value alone.
 _TO_DIGITS = ("AsString", "Cast", "Identity")
-# {operation that moves the values of its first input: its attribute with their type}.
+# {operation that moves the values of its first input: its attribute with the type of the values}.
 _MOVES = {
     "EnsureShape": "T",
     "ExpandDims": "T",
@@ -64,12 +64,12 @@ class Placed(NamedTuple):
     """A placeholder of ids.
 
     Attributes:
-      node: its name in the graph.
+      node: the name of the placeholder in the graph.
       lookup: the name of the node that looked values up.
-      field: the feature that it encodes.
+      field: the feature that the ids encode.
       kind: `encoder.VOCABULARY` or `encoder.HASH`.
       size: the number of categories or buckets.
-      unknown: the number of places behind a vocabulary.
+      unknown: the number of ids for texts outside of a vocabulary.
       table: the name of the node of the vocabulary; "" for a hash.
     """
 
@@ -86,8 +86,8 @@ class _Lookup(NamedTuple):
     """A lookup in the graph.
 
     Attributes:
-      node: the name of the node with its ids.
-      tokens: the reference to its texts.
+      node: the name of the node with the ids.
+      tokens: the reference to the texts.
       kind, size, unknown, table: as in `Placed`.
     """
 
@@ -105,7 +105,7 @@ def take_lookups(
     tables: Mapping[str, Table],
     without: Collection[str] = (),
 ) -> dict[str, Placed]:
-    """Replace the lookups of inputs by placeholders of ids; lookups of other texts stay.
+    """Replace lookups of inputs by placeholders of ids; lookups of other texts stay.
 
     Args:
       graph: the graph, which is rewritten; variables are constants.
@@ -130,37 +130,37 @@ def take_lookups(
             node = _place_input(graph, source, f"ids_{len(placed)}")
             placed[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
             copies[key] = node
-        moved = _copy_path(graph, path, copies[key], key, copies)
-        # Under its old name, so that the nodes that read the ids need no change.
-        graph.set(lookup.node, "Identity", [moved], T=tf.int64)
+        ids = _copy_path(graph, path, copies[key], key, copies)
+        # The node keeps its name, so that the nodes that read the ids need no change.
+        graph.set(lookup.node, "Identity", [ids], T=tf.int64)
     return placed
 
 
 def find_column(name: str) -> str:
-    """Return the column whose scope holds a node; "" for others."""
-    found = _COLUMN.search(name)
-    return found[1] if found else ""
+    """Return the column whose scope holds a node; "" outside of columns."""
+    match = _COLUMN.search(name)
+    return match[1] if match else ""
 
 
 def list_obstacles(graph_def: tf.compat.v1.GraphDef) -> dict[str, list[str]]:
-    """Return {operation on texts or examples: the columns that use it}, of a frozen graph."""
-    found: dict[str, list[str]] = {}
+    """Return {operation on texts or examples: the columns that use it} for a frozen graph."""
+    obstacles: dict[str, list[str]] = {}
     for node in graph_def.node:
         is_compared = node.op in ("Equal", "NotEqual") and node.attr["T"].type == _STRING
         if is_compared or _OBSTACLE.fullmatch(node.op):
-            columns = found.setdefault(node.op, [])
+            columns = obstacles.setdefault(node.op, [])
             columns += {find_column(node.name)} - {"", *columns}
-    return found
+    return obstacles
 
 
 def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Lookup]:
     """Return the lookups of the graph, vocabularies first."""
-    found, of_unknown, readers = [], set(), graph.readers()
+    lookups, of_unknown, readers = [], set(), graph.readers()
     for node in graph.nodes.values():
         if node.op != _FIND:
             continue
         name, default = graphs.name_of(node.input[0]), graph.value(node.input[2])
-        # An encoder has files of texts in order; other tables cannot be written so.
+        # An encoder reads vocabularies from files of texts in order; other tables do not fit.
         if name not in tables or not tables[name].is_vocabulary or default is None:
             continue
         size, choice = len(tables[name].keys), _find_choice(graph, node, readers)
@@ -168,23 +168,23 @@ def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Loo
             ids, buckets = choice
             of_unknown.add(buckets.name)
             places = buckets.attr["num_buckets"].i
-            found.append(_Lookup(ids.name, node.input[1], encoder.VOCABULARY, size, places, name))
-        # One place behind the vocabulary for all unknown texts.
+            lookups.append(_Lookup(ids.name, node.input[1], encoder.VOCABULARY, size, places, name))
+        # All unknown texts share the id behind the vocabulary.
         elif default == size:
-            found.append(_Lookup(node.name, node.input[1], encoder.VOCABULARY, size, 1, name))
+            lookups.append(_Lookup(node.name, node.input[1], encoder.VOCABULARY, size, 1, name))
     for node in graph.nodes.values():
         if node.op == _HASH and node.name not in of_unknown:
             size = node.attr["num_buckets"].i
-            found.append(_Lookup(node.name, node.input[0], encoder.HASH, size))
-    return found
+            lookups.append(_Lookup(node.name, node.input[0], encoder.HASH, size))
+    return lookups
 
 
 def _find_choice(
     graph: graphs.Graph, find: Any, readers: Mapping[str, list[Any]]
 ) -> tuple[Any, Any] | None:
-    """Return the node of ids with several unknown places, and the hash of them; None without.
+    """Return the node of ids and its hash, if several ids stand for unknown texts; else None.
 
-    TensorFlow writes `StaticVocabularyTable` as where(found != default, found, hash + size).
+    TensorFlow writes `StaticVocabularyTable` as where(ids != default, ids, hash + size).
     """
     for node in readers.get(find.name, ()):
         if node.op != "SelectV2" or graphs.name_of(node.input[1]) != find.name:
@@ -200,11 +200,11 @@ def _find_choice(
 def _trace_tokens(
     graph: graphs.Graph, reference: str, inputs: Mapping[str, str]
 ) -> list[str] | None:
-    """Return the nodes from a reference up to its input, which is last; None if it has none."""
+    """Return the nodes from a reference back to an input, which is last; None if there is none."""
     chain = []
     while True:
         node = graph.nodes.get(graphs.name_of(reference))
-        # Only the first output of a node holds values that were moved.
+        # Only the first output of these nodes holds values.
         if node is None or reference.partition(":")[2] not in ("", "0"):
             return None
         chain.append(node.name)
@@ -245,7 +245,7 @@ def _copy_path(
     key: tuple[Any, ...],
     copies: dict[tuple[Any, ...], str],
 ) -> str:
-    """Return the node that moves ids as `path`, from its end to its beginning, moves values."""
+    """Copy a path of nodes that move values, to move ids; return the last node of the copy."""
     before = source
     for name in reversed(path):
         node = graph.nodes[name]
@@ -255,7 +255,7 @@ def _copy_path(
             graph.set(copied, node.op, [before, *node.input[1:]], **attributes)
             copies[key, name] = copied
         before = copies.get((key, name), before)
-        # Shapes of texts are shapes of ids as well, and then need no texts.
+        # Texts and ids have the same shapes, so shapes can be read from ids.
         copies.setdefault(("shape", name), before)
     copies.setdefault(("shape", key[0]), source)
     _read_shapes(graph, {name: copies["shape", name] for name in (*path, key[0])})
@@ -263,26 +263,26 @@ def _copy_path(
 
 
 def _read_shapes(graph: graphs.Graph, copies: Mapping[str, str]) -> None:
-    """Have operations that read only the shape of values read the shape of ids."""
+    """Make operations that read only the shape of values read the shape of ids."""
     for node in list(graph.nodes.values()):
         if node.op in _SHAPES and graphs.name_of(node.input[0]) in copies:
-            moved = copies[graphs.name_of(node.input[0])]
-            graph.set(node.name, node.op, [moved], **{**dict(node.attr), "T": tf.int64})
+            ids = copies[graphs.name_of(node.input[0])]
+            graph.set(node.name, node.op, [ids], **{**dict(node.attr), "T": tf.int64})
 
 
 def read_tables(
     session: tf.compat.v1.Session, graph_def: tf.compat.v1.GraphDef
 ) -> dict[str, Table]:
-    """Return {node: contents} of the tables of a session, which are initialised.
+    """Return the contents of the tables of a session.
 
     Args:
-      session: a session whose tables are filled.
+      session: a session with initialised tables.
       graph_def: the nodes of its graph.
 
     Returns:
       {node of a hash table: its pairs, sorted by value}.
     """
-    found = {}
+    tables = {}
     for node in graph_def.node:
         if node.op != "HashTableV2":
             continue
@@ -293,8 +293,8 @@ def read_tables(
         read_keys, read_values = session.run([pairs.keys, pairs.values])
         # A hash table exports its pairs in no order, but ids number the lines of a vocabulary.
         order = np.argsort(read_values, kind="stable")
-        found[node.name] = Table(read_keys[order], read_values[order])
-    return found
+        tables[node.name] = Table(read_keys[order], read_values[order])
+    return tables
 
 
 def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
@@ -302,7 +302,7 @@ def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
 
     Args:
       graph: the graph that keeps some of the tables.
-      tables: {node: contents}; those that the graph lacks are left out.
+      tables: {node: contents}; tables that the graph lacks are left out.
     """
     fills = []
     for name, table in tables.items():

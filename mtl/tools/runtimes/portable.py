@@ -40,7 +40,7 @@ FOLDER, RAW, IDS = "portable", "raw", "ids"
 _ENCODERS = ("encoder.py", "encoder.h")
 # A protobuf has at most 2 GB; 1 MB is left for the nodes themselves.
 _MAX_BYTES = 2**31 - 2**20
-# A shape that was fixed by mistake shows at another number of rows.
+# Another number of rows reveals a shape that was fixed by mistake.
 _BATCHES = (7, 1)
 
 
@@ -51,7 +51,7 @@ class _Built(NamedTuple):
       graph: the graph.
       inputs: {input: placeholder}.
       outputs: {output: tensor}.
-      saver: restores its variables.
+      saver: restores the variables of the graph.
     """
 
     graph: tf.Graph
@@ -74,13 +74,13 @@ def write_portable(
       estimator: the Estimator of the run, with the signatures of exports.
       checkpoint: the checkpoint to export.
       spec: the features.
-      may_drop_units: True leaves out units that add nothing, as after pruning.
+      may_drop_units: True leaves out units that cannot change a prediction, as after pruning.
 
     Raises:
       UserError: the weights do not fit into the 2 GB of a graph.
     """
     target = os.path.join(directory, FOLDER)
-    # Two graphs: the encoder drops empty texts itself, so only the graph of raw features does it.
+    # The graphs differ: the encoder drops empty texts, so only the graph of raw features does.
     for name in (RAW, IDS):
         built = _build_graph(estimator, spec, drops_empty=name == RAW)
         _require_small(built.graph)
@@ -117,18 +117,18 @@ def verify_portable(
             for batch in (len(held_out), *_BATCHES):
                 some = held_out.first(batch)
                 try:
-                    found = model([settings.DEFAULT], prepare(some))
+                    outputs = model([settings.DEFAULT], prepare(some))
                 except tf.errors.OpError as error:
                     reason = error.message.splitlines()[0]
                     raise verification.RefusedError(
                         f"{what} fails on {len(some)} rows: {reason}"
                     ) from error
-                for (_, key), value in found.items():
-                    wanted = expected[key][: len(some)]
+                for (_, key), value in outputs.items():
+                    target = expected[key][: len(some)]
                     # On a tie, a class may change with the batch size.
                     if value.dtype.kind == "f" or len(some) == len(held_out):
                         where = f"output {key!r} of {what}"
-                        differences.append(verification.require_close(where, value, wanted))
+                        differences.append(verification.require_close(where, value, target))
     return max(differences)
 
 
@@ -142,15 +142,17 @@ def _build_graph(
         if drops_empty:
             features = spec.drop_empty_texts(features)
         mode = compat.estimator.ModeKeys.PREDICT
-        built = estimator.model_fn(features, None, mode, estimator.config)
-        # The lean signature, if there is one: fewer outputs to compute and to check.
-        output = built.export_outputs.get(settings.LEAN, built.export_outputs[settings.DEFAULT])
-        saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
+        model_spec = estimator.model_fn(features, None, mode, estimator.config)
+        # The lean signature, if it exists, has fewer outputs to compute and to check.
+        output = model_spec.export_outputs.get(
+            settings.LEAN, model_spec.export_outputs[settings.DEFAULT]
+        )
+        saver = model_spec.scaffold.saver or tf1.train.Saver(sharded=True)
         return _Built(graph, tensors, dict(output.outputs), saver)
 
 
 def _require_small(graph: tf.Graph) -> None:
-    """Fail unless the variables of a graph fit into it as constants."""
+    """Fail unless all variables fit into the graph as constants."""
     variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
     size = sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)
     fix = "Leave Serving.portable out: other runtimes read weights as constants of the graph."
@@ -158,20 +160,22 @@ def _require_small(graph: tf.Graph) -> None:
     checks.require(size < _MAX_BYTES, "an export with Serving.portable", rule, size, fix)
 
 
-def _add_input(field: spec_lib.Field, given: dict[str, tf.Tensor]) -> tf.Tensor | tf.RaggedTensor:
+def _add_input(
+    field: spec_lib.Field, placeholders: dict[str, tf.Tensor]
+) -> tf.Tensor | tf.RaggedTensor:
     """Add the placeholders of a field, and return its values as a model takes them."""
     name = inputs.op_name(field.name)
     if not field.is_ragged:
-        given[field.name] = tf1.placeholder(field.dtype, [None, *field.shape], name=name)
-        return given[field.name]
+        placeholders[field.name] = tf1.placeholder(field.dtype, [None, *field.shape], name=name)
+        return placeholders[field.name]
     length = inputs.length_name(field.name)
-    padded = given[field.name] = tf1.placeholder(field.dtype, [None, None], name=name)
-    lengths = given[length] = tf1.placeholder(tf.int64, [None], name=inputs.op_name(length))
+    padded = placeholders[field.name] = tf1.placeholder(field.dtype, [None, None], name=name)
+    lengths = placeholders[length] = tf1.placeholder(tf.int64, [None], name=inputs.op_name(length))
     return inputs.read_lists(field.name, padded, lengths)
 
 
 def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> None:
-    """Write a SavedModel of raw features, with its tables, and weights as constants."""
+    """Write a SavedModel of raw features, with lookup tables, and weights as constants."""
     with session.graph.as_default():
         _save_model(
             folder,
@@ -182,7 +186,7 @@ def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> Non
             main_op=tf1.tables_initializer(),
         )
     with saved_model.edited(folder) as meta_graph:
-        # Paths of this machine's vocabularies are of no use elsewhere.
+        # The paths of vocabularies are valid only on this machine.
         signatures.forget_paths(meta_graph)
     optimized.Optimized()(folder)
 
@@ -190,36 +194,36 @@ def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> Non
 def _save_model(
     folder: str,
     session: tf.compat.v1.Session,
-    given: Mapping[str, tf.Tensor],
+    inputs_of_model: Mapping[str, tf.Tensor],
     outputs: Mapping[str, tf.Tensor],
     **more: Any,
 ) -> None:
     builder = tf1.saved_model.Builder(folder)
-    signature = tf1.saved_model.predict_signature_def(given, outputs)
-    called = {settings.DEFAULT: signature}
-    builder.add_meta_graph_and_variables(session, ["serve"], called, **more)
+    signature = tf1.saved_model.predict_signature_def(inputs_of_model, outputs)
+    named_signatures = {settings.DEFAULT: signature}
+    builder.add_meta_graph_and_variables(session, ["serve"], named_signatures, **more)
     builder.save()
 
 
 def _write_ids(
     folder: str, session: tf.compat.v1.Session, built: _Built, spec: spec_lib.Spec, may_drop: bool
 ) -> None:
-    """Write a SavedModel of ids, with the files that encode them."""
+    """Write a SavedModel of ids, with the files that encode texts as ids."""
     tables = outside_ids.read_tables(session, session.graph.as_graph_def())
     outputs = [tensor.op.name for tensor in built.outputs.values()]
-    given = {tensor.op.name: name for name, tensor in built.inputs.items()}
-    graph = folding.fold_graph(session, [*outputs, *given])
+    input_nodes = {tensor.op.name: name for name, tensor in built.inputs.items()}
+    graph = folding.fold_graph(session, [*outputs, *input_nodes])
     if may_drop:
-        graph = dead_units.remove_units(graph, [*outputs, *given])
+        graph = dead_units.remove_units(graph, [*outputs, *input_nodes])
     spelled_out.write_bounds(graph)
     spelled_out.write_float32(graph)
-    fields = {node: name for node, name in given.items() if name in spec.features}
-    graph_def, placed = _take_ids(graph.pruned([*outputs, *given]), outputs, fields, tables)
+    fields = {node: name for node, name in input_nodes.items() if name in spec.features}
+    graph_def, placed = _take_ids(graph.pruned([*outputs, *input_nodes]), outputs, fields, tables)
     reached = {node.name for node in graph_def.node}
-    plain = {name: node for node, name in given.items() if node in reached}
+    plain = {name: node for node, name in input_nodes.items() if node in reached}
     with tf.Graph().as_default() as rewritten, tf1.Session() as saving:
         tf.import_graph_def(graph_def, name="")
-        nodes = {**plain, **{name: one.node for name, one in placed.items()}}
+        nodes = {**plain, **{name: placeholder.node for name, placeholder in placed.items()}}
         tensors = {name: rewritten.get_tensor_by_name(f"{node}:0") for name, node in nodes.items()}
         results = {
             name: rewritten.get_tensor_by_name(tensor.name)
@@ -231,28 +235,28 @@ def _write_ids(
 
 
 def _take_ids(
-    given: tf.compat.v1.GraphDef,
+    graph_of_texts: tf.compat.v1.GraphDef,
     outputs: Collection[str],
     fields: Mapping[str, str],
     tables: Mapping[str, outside_ids.Table],
 ) -> tuple[tf.compat.v1.GraphDef, dict[str, outside_ids.Placed]]:
-    """Return a graph with placeholders of ids, and these that it needs.
+    """Return a graph with placeholders of ids, and the placeholders that it needs.
 
-    A column that needs texts beside ids, such as `Growing`, keeps its lookups: with texts alone its
-    inputs are simpler.
+    A column that needs texts beside ids, such as `Growing`, keeps its lookups, so that its input
+    is only texts.
     """
     without: set[str] = set()
     while True:
-        # A copy each time, as `take_lookups` rewrites the graph.
-        graph = graphs.Graph(tf1.GraphDef.FromString(given.SerializeToString()))
+        # Copy the graph, as `take_lookups` rewrites it.
+        graph = graphs.Graph(tf1.GraphDef.FromString(graph_of_texts.SerializeToString()))
         placed = outside_ids.take_lookups(graph, fields, tables, without)
         graph_def = graph.pruned(outputs)
-        left = set().union(*outside_ids.list_obstacles(graph_def).values(), {""}) - {""}
-        columns = {outside_ids.find_column(one.lookup) for one in placed.values()}
-        if not left & columns:
-            reached = {node.name for node in graph_def.node}
-            return graph_def, {n: one for n, one in placed.items() if one.node in reached}
-        without |= left & columns
+        of_texts = set().union(*outside_ids.list_obstacles(graph_def).values(), {""}) - {""}
+        columns = {outside_ids.find_column(input_.lookup) for input_ in placed.values()}
+        if not of_texts & columns:
+            nodes = {node.name for node in graph_def.node}
+            return graph_def, {n: input_ for n, input_ in placed.items() if input_.node in nodes}
+        without |= of_texts & columns
 
 
 def _write_encoder(
@@ -269,18 +273,18 @@ def _write_encoder(
         field = name if name in spec.features else name.removesuffix(inputs.length_name(""))
         kind = encoder.VALUES if name in spec.features else encoder.LENGTH
         lines.append(("input", name, field, kind))
-    for name, one in placed.items():
-        settings_of = [str(one.size)]
-        if one.table:
-            file = files.setdefault(one.table, f"vocabulary_{len(files)}.txt")
-            settings_of = [file, str(one.size), str(one.unknown)]
-        lines.append(("input", name, one.field, one.kind, *settings_of))
+    for name, input_ in placed.items():
+        settings_of = [str(input_.size)]
+        if input_.table:
+            file = files.setdefault(input_.table, f"vocabulary_{len(files)}.txt")
+            settings_of = [file, str(input_.size), str(input_.unknown)]
+        lines.append(("input", name, input_.field, input_.kind, *settings_of))
     atomic.write(os.path.join(folder, encoder.FILE), encoder.describe(lines))
     for table, file in files.items():
-        text = b"".join(encoder.escape_bytes(own) + b"\n" for own in tables[table].keys)
+        text = b"".join(encoder.escape_bytes(key) + b"\n" for key in tables[table].keys)
         atomic.write(os.path.join(folder, file), text)
     for name in _ENCODERS:
-        # A client runs the encoder of its export, whatever later versions of the project do.
+        # Copy the encoder, so that a client runs the version that fits its export.
         program = pathlib.Path(encoder.__file__).with_name(name).read_bytes()
         atomic.write(os.path.join(folder, name), program)
 

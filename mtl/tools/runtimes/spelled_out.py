@@ -23,14 +23,14 @@ def write_buckets(graph: graphs.Graph) -> None:
     """Replace Bucketize by a count of the boundaries up to the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
-            # [boundaries], compared with [..., 1]: the count of passed ones is the bucket.
-            given = np.array(node.attr["boundaries"].list.f, np.float32)
-            bounds = graph.set_constant(f"{node.name}/boundaries", given)
+            # [boundaries], compared with [..., 1]. The bucket is the count of lower boundaries.
+            boundaries = np.array(node.attr["boundaries"].list.f, np.float32)
+            bounds = graph.set_constant(f"{node.name}/boundaries", boundaries)
             _count_bounds(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
 
 
 def write_bounds(graph: graphs.Graph) -> None:
-    """Replace UpperBound, the place of a value among ascending bounds, by such a count."""
+    """Replace UpperBound, the place of a value among ascending bounds, by a count of bounds."""
     for node in list(graph.nodes.values()):
         if node.op == "UpperBound":
             bounds, values = node.input
@@ -42,8 +42,8 @@ def write_bounds(graph: graphs.Graph) -> None:
 def write_logs(graph: graphs.Graph) -> None:
     """Replace Log1p of float32 by Log, to the precision of float32 from 0 on.
 
-    Log(1 + x) alone loses digits of small x. With u = 1 + x as it is rounded, log(u) x / (u - 1)
-    keeps them (W. Kahan); an x that vanishes in u is its own logarithm.
+    Log(1 + x) loses digits of a small x. With the rounded sum u = 1 + x, the term
+    log(u) x / (u - 1) keeps them (W. Kahan). If u is 1, the result is x.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and node.attr["T"].type == tf.float32.as_datatype_enum:
@@ -64,17 +64,17 @@ def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
     ratio = make("ratio", "RealDiv", value, divisor)
     precise = make("precise", "Mul", log, ratio)
     small = make("small", "SelectV2", vanishes, value, precise)
-    # Also for infinity, which the ratio turns into NaN.
+    # Above 1, the plain logarithm is exact enough. It is also right for infinity, for which the
+    # ratio is NaN.
     is_large = make("is_large", "Greater", value, one)
-    # Above 1 the sum loses no digits that matter.
     graph.set(name, "SelectV2", [is_large, log, small], T=tf.float32)
 
 
 def write_float32(graph: graphs.Graph) -> None:
-    """Replace float64, in which columns subtract the mean of large integers, where it is safe.
+    """Replace float64 in columns that subtract the mean of large integers, without a loss.
 
-    TensorFlow Lite lacks float64, and OpenVINO rounds it to float32. Integers subtract the whole
-    part of the mean as int64, which is exact. Logarithms fit into float32. Other float64 stays.
+    TensorFlow Lite lacks float64, and OpenVINO rounds it to float32. The whole part of the mean is
+    subtracted as int64, which is exact. Logarithms fit into float32. Other uses of float64 stay.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and _has_type(node, "T", tf.float64):
@@ -104,10 +104,10 @@ def _cast_value(graph: graphs.Graph, name: str, value: str, before: Any, after: 
 
 
 def _shorten_log(graph: graphs.Graph, log: Any) -> None:
-    """Compute a logarithm of integers in float32, with all operations that share its float64."""
+    """Compute a logarithm of integers in float32, with all float64 operations around it."""
     readers = graph.readers()
     part = _find_part(graph, log, readers)
-    # Another operation in float64 may need its precision.
+    # Other operations may need the precision of float64.
     if not {node.op for node in part.values()} <= _SHORT:
         return
     for node in part.values():
@@ -122,7 +122,7 @@ def _shorten_log(graph: graphs.Graph, log: Any) -> None:
 
 
 def _find_part(graph: graphs.Graph, first: Any, readers: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return {name: node} of the nodes with float64 that a node is connected with."""
+    """Return {name: node} of all nodes with float64 that are connected with a node."""
     waiting, part = [first], dict[str, Any]()
     while waiting:
         node = waiting.pop()
@@ -151,7 +151,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
     """Turn float32(x - mean) of integers x into float32(x - floor(mean)) - (mean - floor(mean))."""
     difference = graph.nodes[graphs.name_of(cast.input[0])]
     mean = graph.value(difference.input[1]) if difference.op == "Sub" else None
-    # Otherwise the floor, or the ends below, could overflow int64.
+    # With a larger mean, the floor or the ends below could overflow int64.
     if mean is None or not (np.abs(mean) < 2**62).all():
         return
     whole = _as_whole(graph, difference.input[0])
@@ -163,7 +163,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
         "Maximum": limits.min + np.maximum(floor, 0),
         "Minimum": limits.max + np.minimum(floor, 0),
     }
-    # Between these ends, x - floor does not overflow int64.
+    # If x lies between these ends, x - floor does not overflow int64.
     near = whole
     for op, end in ends.items():
         bound = graph.set_constant(f"{name}/{op}/end", end)
@@ -182,7 +182,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
 
 
 def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
-    """Return the int64 that a float64 holds, also without its check for NaN; None for others."""
+    """Return the int64 behind a float64, before a check for NaN; None if there is no int64."""
     node = graph.nodes[graphs.name_of(reference)]
     if node.op == "Cast":
         if _has_type(node, "SrcT", tf.int64):
@@ -206,15 +206,15 @@ def write_sums(graph: graphs.Graph, graph_def: tf.compat.v1.GraphDef) -> None:
 
     Args:
       graph: the graph, which is rewritten.
-      graph_def: the nodes that its outputs need, from which the shapes are read.
+      graph_def: the nodes that the outputs need; they show the shapes.
     """
-    with tf.Graph().as_default() as built:
+    with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph_def, name="")
     for node in graph_def.node:
         if node.op != "UnsortedSegmentSum":
             continue
         # Only an imported graph knows the shapes of its tensors.
-        values, owners, count = built.get_operation_by_name(node.name).inputs
+        values, owners, count = imported.get_operation_by_name(node.name).inputs
         if values.shape.rank == 2 and values.dtype == tf.float32:
             _sum_by_product(graph, node, owners.dtype, count.dtype)
 
@@ -235,14 +235,14 @@ def _sum_by_product(graph: graphs.Graph, node: Any, dtype: tf.DType, of_count: t
 
 
 def _count_bounds(
-    graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
+    graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, count_dtype: Any
 ) -> None:
     """Make a node that counts the boundaries at or below each value."""
     values = _expand_axis(graph, f"{name}/values", values, -1, dtype)
     passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
-    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
+    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=count_dtype)
     axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
-    graph.set(name, "Sum", [ones, axis], T=counted, Tidx=tf.int32)
+    graph.set(name, "Sum", [ones, axis], T=count_dtype, Tidx=tf.int32)
 
 
 def _expand_axis(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:

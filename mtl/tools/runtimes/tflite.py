@@ -1,4 +1,4 @@
-"""An export as TensorFlow Lite, for phones and small machines: sparse or 8-bit weights.
+"""Converts an export to TensorFlow Lite, for phones, with plain, sparse or 8-bit weights.
 
 difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "sparse")
 """
@@ -29,7 +29,7 @@ KINDS = (FLOAT32, SPARSE, INT8)
 # 8 bits have the same tolerance as in `Optimized`.
 _TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
 _SIGNATURE = "serving_default"
-# The converter lists lacking operations in its message alone.
+# The converter lists lacking operations only in its message.
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
 
 
@@ -46,13 +46,15 @@ def write_tflite(
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the file to write, once its outputs equal those of the export for these requests.
-      weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense
-        layers; or "int8", with one step size a channel, which compares only numbers.
-      held_out: rows for which its outputs must equal those of the checkpoint.
+      path: the file of TensorFlow Lite. It is written only if its outputs equal the outputs of the
+        export for the warm-up requests.
+      weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense layers;
+        or "int8", with a step size for each channel. With "int8", only outputs of floats are
+        compared.
+      held_out: rows for which the outputs must also equal the predictions of the checkpoint.
 
     Returns:
-      The largest difference of its outputs from those of the export.
+      The largest difference of an output.
 
     Raises:
       UserError: a file of the export is damaged, TensorFlow Lite has no such operation, or the
@@ -75,19 +77,19 @@ def make_runner(model: bytes, threads: int = 1) -> Any:
 
     Args:
       model: the content of a file of TensorFlow Lite.
-      threads: how many threads a call uses.
+      threads: the number of threads of a call.
 
     Raises:
-      UserError: in the function, if TensorFlow Lite cannot run the model.
+      UserError: a call of the function fails, because TensorFlow Lite cannot run the model.
     """
     with warnings.catch_warnings():  # TensorFlow warns that the interpreter moves to a new package.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
     runner = interpreter.get_signature_runner(_SIGNATURE)
 
-    def run(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            return runner(**given)
+            return runner(**batch)
         except (RuntimeError, ValueError) as error:
             problem = frozen.describe_error(error)
             raise checks.UserError(f"TensorFlow Lite cannot run this model: {problem}") from error
@@ -103,7 +105,7 @@ def _convert_model(made: frozen.Frozen, weights: str) -> bytes:
         _save_model(made, folder)
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
-        # In graph mode the converter does not write a signature, and names are lost.
+        # In graph mode, the converter would lose the signature with its names.
         with eager.execute_eagerly(), _one_line(made), _silence_converter():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
@@ -126,9 +128,9 @@ def _save_model(made: frozen.Frozen, folder: str) -> None:
 
 @contextlib.contextmanager
 def _silence_converter() -> Iterator[None]:
-    """Drop the converter's C++ output to standard error; its exception has the same facts."""
+    """Drop the converter's output to standard error, which its exception repeats."""
     sys.stderr.flush()
-    # The converter is C++: it writes to the descriptor, whatever `sys.stderr` is.
+    # The converter is C++, and writes to the file descriptor 2, not to `sys.stderr`.
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:

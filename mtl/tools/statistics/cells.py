@@ -2,7 +2,8 @@
 
 numbers, words = cells.split_numbers(pa.array(["5", "+5", "1.50", "NA"]))
 
-`mtl.spec.literals` defines numbers: Arrow accepts a few other texts and refuses some of them.
+`mtl.spec.literals` says which texts are numbers. Arrow reads a few other texts as numbers, and
+refuses some of these.
 """
 
 import numpy as np
@@ -19,13 +20,13 @@ _TRUE = r"^[tT]"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = rf"^{_DATE}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]+)?)?)?"
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
-# So many cells show, at little cost, if a column holds something else.
+# The first cells of a column show at little cost if it holds other values.
 _FIRST = 64
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 def match(texts: pa.Array, pattern: str) -> pa.Array:
-    """Return True for texts in which a pattern of RE2 is found."""
+    """Return True for each text with a match of an RE2 pattern, bool [N]."""
     return pc.match_substring_regex(texts, pattern)
 
 
@@ -36,28 +37,35 @@ def has_codes(texts: pa.Array) -> bool:
 
 
 def _find_padded(texts: pa.Array) -> pa.Array:
-    """Return the texts with more letters behind a first 0; a pattern takes ten times as long."""
+    """Return texts that start with 0 and go on; a pattern would take ten times as long."""
     zeros = texts.filter(pc.starts_with(texts, "0"))
     return zeros.filter(pc.greater(pc.binary_length(zeros), 1))
 
 
 def split_numbers(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return the numbers among texts, int64 or float64 [M], and the other texts."""
+    """Split texts into numbers and other texts.
+
+    Args:
+      texts: texts [N] without nulls.
+
+    Returns:
+      The numbers, int64 or float64 [M], and the other texts [N - M].
+    """
     numbers = _cast_texts(texts)
     if numbers is not None:
         return numbers, texts[:0]
     is_number = match(texts, rf"^{literals.FLOAT}$")
-    chosen = pc.utf8_ltrim(texts.filter(is_number), "+")
-    numbers = _cast_texts(chosen)
-    if numbers is None:  # Arrow casts all texts of the pattern.
-        numbers = pc.cast(chosen, pa.float64()).to_numpy()
+    number_texts = pc.utf8_ltrim(texts.filter(is_number), "+")
+    numbers = _cast_texts(number_texts)
+    if numbers is None:  # Arrow can cast every text that matches the pattern.
+        numbers = pc.cast(number_texts, pa.float64()).to_numpy()
     return numbers, texts.filter(pc.invert(is_number))
 
 
 def _cast_texts(texts: pa.Array) -> np.ndarray | None:
-    """Return texts as numbers if Arrow reads all of them, and as `mtl.spec.literals`; else None."""
+    """Return texts as numbers if Arrow reads all of them like `mtl.spec.literals`; else None."""
     try:
-        # Each text that Arrow refuses costs ten times as much as one that it reads.
+        # A few texts go first, as a text that Arrow refuses costs ten times as much.
         pc.cast(texts[:_FIRST], pa.int64())
         numbers = pc.cast(texts, pa.int64())
     except _FAILED:
@@ -74,7 +82,7 @@ def _cast_floats(texts: pa.Array) -> np.ndarray | None:
         floats = pc.cast(texts, pa.float64()).to_numpy()
     except _FAILED:
         return None
-    # Arrow also reads nan(1); all other texts that differ are refused by it.
+    # Arrow also reads nan(1), and refuses all other texts that are not numbers.
     odd = texts.filter(pa.array(~np.isfinite(floats)))
     is_known = not len(odd) or pc.all(match(odd, rf"^{literals.FLOAT}$")).as_py()
     return floats if is_known else None
@@ -91,15 +99,19 @@ def to_truth(texts: pa.Array) -> np.ndarray:
 
 
 def split_times(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return ISO dates and times as microseconds since 1970, int64 [M], and the other texts.
+    """Split texts into ISO dates or times and other texts.
 
-    A text without a zone counts as UTC.
+    Args:
+      texts: texts [N] without nulls; a time without a zone counts as UTC.
+
+    Returns:
+      The times in microseconds since 1970, int64 [M], and the other texts [N - M].
     """
     # Two casts, since Arrow reads times with a zone only as a type that has one.
     is_plain, is_zoned = (match(texts, f"{_TIME}{end}$") for end in ("", _ZONE))
     times, others = [], [texts.filter(pc.invert(pc.or_(is_plain, is_zoned)))]
-    for chosen, kind in ((is_plain, pa.timestamp("us")), (is_zoned, pa.timestamp("us", "UTC"))):
-        some = texts.filter(chosen)
+    for is_chosen, kind in ((is_plain, pa.timestamp("us")), (is_zoned, pa.timestamp("us", "UTC"))):
+        some = texts.filter(is_chosen)
         try:
             times.append(to_microseconds(pc.cast(some, kind)))
         except _FAILED:  # For example, the month 13, or nanoseconds.

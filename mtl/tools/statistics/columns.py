@@ -1,4 +1,4 @@
-"""Collects the facts of a column, block by block: one class for each way in which values come.
+"""Collects the facts of a column, block by block, with a class for each form of values.
 
 column = columns.Guessed("age", columns.Limits())
 column.add(pa.array(["39", "", "51"]))
@@ -19,15 +19,15 @@ from mtl.tools.drafting import columns as drafting_columns
 from mtl.tools.drafting import inputs
 from mtl.tools.statistics import cells, facts, numbers, texts
 
-# Besides known marks, up to 3 words, in at most 0.1 times as many rows as numbers, mean a missing
-# value: as in a draft.
+# As in a draft, a column of numbers may hold up to 3 words that mean a missing value, besides known
+# marks, if at most 0.1 times as many rows hold a word as hold a number.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
 _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
 _LIST_DELIMITER = "|"
-# Truth values are repeated in blocks of so many, so that a long column takes little memory.
+# Truth values are added in blocks of this size, so that a long column takes little memory.
 _ROWS = 1 << 17
-# So many values are looked at to guess what a column holds.
+# The number of values from which the kind of a column is guessed.
 _LOOKED_AT = 1000
 _INT64_END = 2**63
 # The most distinct values in the tables of all columns together.
@@ -37,7 +37,7 @@ _ALL_BYTES = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The bounds of memory of a column.
+    """The limits of a column's memory.
 
     Attributes:
       numbers: the most distinct numbers with exact counts.
@@ -51,28 +51,28 @@ class Limits:
 
     @classmethod
     def share(cls, num_columns: int) -> Limits:
-        """Return the bounds of each of so many columns.
+        """Return the limits of each column if several share the memory.
 
         Args:
-          num_columns: how many columns share the memory.
+          num_columns: the number of columns.
         """
-        each = _ALL_VALUES // max(num_columns, 1)
+        values = _ALL_VALUES // max(num_columns, 1)
         return cls(
             # A table has at least 8,192 values, however many columns share the memory.
-            numbers=min(max(each, 1 << 13), cls.numbers),
-            texts=min(max(each, 1 << 13), cls.texts),
+            numbers=min(max(values, 1 << 13), cls.numbers),
+            texts=min(max(values, 1 << 13), cls.texts),
             bytes=min(max(_ALL_BYTES // max(num_columns, 1), 1 << 20), cls.bytes),
         )
 
 
 class Base:
-    """The rows and gaps of a column, whose values are not read.
+    """The rows and gaps of a column whose values are not read.
 
     Attributes:
-      rows: how many rows were added.
-      missing: how many of them have no value.
-      broken: what the column must be read as in another pass: "text" or "list"; "" if it is fine.
-      reason: why, in words.
+      rows: the number of added rows.
+      missing: the number of rows without a value.
+      broken: "text" or "list" if another pass must read the column as such; "" if it is fine.
+      reason: the reason for another pass, in words.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def _to_numbers(values: pa.Array) -> np.ndarray:
     array = values.to_numpy(zero_copy_only=False)
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
-    # As int64 they would become negative.
+    # Large unsigned numbers would become negative as int64.
     is_large = array.dtype == np.uint64 and array.max() >= _INT64_END
     return array.astype(np.float64 if is_large else np.int64, copy=False)
 
@@ -168,7 +168,7 @@ class Text(Base):
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """Add {text: rows}."""
         if counts:
-            # Only `Guessed` calls it, for words that it held back until it knew the kind.
+            # Only `Guessed` calls this, for words that waited until it knew the kind.
             self.rows += sum(counts.values())
             self._texts.add_counts(pa.array(list(counts)), np.array(list(counts.values())))
 
@@ -199,7 +199,7 @@ def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
     """
     if not marks or len(values) == values.null_count:
         return values
-    # Usually only an empty text is a mark: the shortest text tells in a fraction of the time.
+    # Usually "" is the only mark. The length of the shortest text shows fast if it occurs.
     if not any(marks) and pc.min(pc.binary_length(values)).as_py() > 0:
         return values
     is_mark = pc.is_in(values, value_set=pa.array(marks, values.type))
@@ -219,8 +219,8 @@ def _is_utf8(values: pa.Array) -> bool:
 class Guessed(Base):
     """A column of texts that may hold numbers, truth values or times, as in CSV.
 
-    The rules agree with a draft. The kind is chosen from the first block that allows a choice. If
-    a later block contradicts, the column is `broken`: it must be read again, as text.
+    The rules agree with `mtl.tools.drafting`. The kind is chosen from the first block that allows a
+    choice. If a later block contradicts it, the column is `broken`: another pass reads it as text.
 
     Args:
       limits: the bounds of memory.
@@ -250,8 +250,8 @@ class Guessed(Base):
             self._add_typed(values)
 
     def _choose_kind(self, values: pa.Array) -> pa.Array:
-        """Choose the kind, if the values allow it; return those that remain to be added."""
-        # Some values first: usually they decide, and distinct ones cost a pass.
+        """Choose the kind if the values allow it, and return the values that are still to add."""
+        # A few values usually decide, and cost less than all distinct values.
         if self._has_number(values[:_LOOKED_AT]):
             return values
         counted = pc.value_counts(values)
@@ -266,16 +266,16 @@ class Guessed(Base):
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
-                # Held back: a later block may show that they are marks among numbers.
+                # These words wait, as a later block may show that they are marks among numbers.
                 return values[:0]
         self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
-        # The words that were held back are texts like the others.
+        # The words that waited are texts like the others.
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
         return values
 
     def _has_number(self, values: pa.Array) -> bool:
-        """Choose numbers if one of the texts is a number."""
+        """Return True if one of the texts is a number, and choose the kind of numbers then."""
         has_number = len(cells.split_numbers(values)[0]) > 0
         if has_number:
             self._start_kind(facts.FLOAT, Numeric(facts.FLOAT, self._limits))
@@ -289,8 +289,7 @@ class Guessed(Base):
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
-        # Whole numbers come as int64, and fractions as float64.
-        # Among fractions, 007 is a number.
+        # int64 shows that all numbers are whole. Among fractions, 007 is a number, not a code.
         if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
             self._break_off("it holds digits behind a leading zero, as codes do")
             return
@@ -303,14 +302,14 @@ class Guessed(Base):
             self._check_words()
 
     def _check_words(self) -> None:
-        """Break if there are too many words for marks of a missing value."""
+        """Break the column if it has too many words for marks of a missing value."""
         if self._kind == facts.TIME:
-            marks, most, what = _SURE_MARKS, 0, "times"
+            marks, most, kind = _SURE_MARKS, 0, "times"
         else:
-            marks, most, what = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
+            marks, most, kind = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
         words = [word for word in self._words if word not in marks]
         if len(words) > most:
-            self._break_off(f"among {what} it holds texts, such as {words[-1][:40]!r}")
+            self._break_off(f"it holds {kind} and texts, such as {words[-1][:40]!r}")
 
     def _break_off(self, reason: str) -> None:
         self.broken, self.reason, self._inner = "text", reason, None
@@ -322,12 +321,12 @@ class Guessed(Base):
             return Base.finish(self, name)
         column = self._inner.finish(name)
         self.broken, self.reason = self._inner.broken, self._inner.reason
-        # In a column of texts, the words are among its values already.
+        # In a column of texts, the words already count as values.
         words = {} if self._kind == facts.TEXT else self._words
         kind = column.kind
         if self._kind == facts.FLOAT:
             self._check_shares(column)
-            # Whole numbers such as 5.0 stand for int, as in a draft.
+            # If all numbers are whole, such as 5.0, the kind is int, as in a draft.
             kind = facts.INT if _is_int(column) else kind
         return dataclasses.replace(
             column,
@@ -380,12 +379,12 @@ def _is_int(column: facts.Column) -> bool:
 
 
 class Listed(Base):
-    """A column of lists; values of lists of lists are counted one by one.
+    """A column of lists; in lists of lists, the innermost values count.
 
     Args:
       inner: collects the single values.
-      marks: texts that mean an empty list, if lists come as texts such as a|b.
-      is_split: True if lists come as such texts, as in CSV.
+      marks: texts that mean an empty list, if `is_split`.
+      is_split: True if lists are texts such as a|b, as in CSV.
     """
 
     def __init__(self, inner: Base, marks: Collection[str] = (), is_split: bool = False):
@@ -399,7 +398,7 @@ class Listed(Base):
             trimmed = pc.ascii_trim_whitespace(values.values)
             values = _drop_empty(values, trimmed)
         elif values.null_count == len(values):
-            # A block of gaps alone has no type of lists.
+            # A block that holds only gaps has no list type.
             values = pa.nulls(len(values), pa.list_(pa.string()))
         elif pa.types.is_string(values.type):
             text = values.drop_null()[0].as_py()

@@ -1,17 +1,18 @@
-"""Compares two data sets field by field, with the distance that chance alone brings.
+"""Compares two data sets field by field, and says how much of a difference may be chance.
 
-compared = drift.compare(training, new)
-compared.differences[0].name, compared.differences[0].distance, compared.differences[0].noise
-compared.list_failures(threshold=0.1)                   # ["age: KS 0.31, by chance up to 0.02"]
+comparison = drift.compare(training, new)
+values = comparison.differences[0].values
+values.distance, values.noise                           # 0.31, 0.02
+comparison.list_failures(threshold=0.1)                 # ["'age': KS 0.31, by chance up to 0.02"]
 
 | values | distance | source |
 | -- | -- | -- |
 | numbers, truth | KS: the largest difference of the distribution functions | Kolmogorov, Smirnov |
 | texts, bytes | L-infinity: the largest difference of the share of a value | drift of TFDV |
 
-Distances are in [0, 1]. The noise of a field is the distance that two random samples of the same
-distribution exceed with a small chance: 1 in 100 for all fields together. It holds for independent
-rows.
+Distances are in [0, 1]. The noise of a field bounds the distance between two random samples of the
+same distribution. If rows are independent, at most 1 in 100 comparisons of data sets exceeds the
+noise of a field by chance.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import pyarrow as pa
 from mtl.tools.statistics import facts
 
 KS, L_INFINITY = "KS", "L-infinity"
-# All fields together exceed their noise by chance with at most this probability.
+# With at most this probability, any measure of any field exceeds its noise by chance.
 CHANCE = 0.01
+_MEASURES = 4  # Those of `Difference.shifts`.
 _ROUNDING = 1e-9
 
 
@@ -36,9 +38,9 @@ class Shift:
     """A difference with its noise.
 
     Attributes:
-      what: its name, such as "KS" or "gaps".
+      what: the name of the difference, such as "KS" or "gaps".
       distance: the difference, in [0, 1]; NaN if it cannot be measured.
-      noise: the difference that chance alone brings.
+      noise: the largest difference that chance explains.
     """
 
     what: str
@@ -64,10 +66,10 @@ class Difference:
       after: its facts in the new data.
       values: the distance of the values that are present.
       gaps: the difference of the shares of rows without a value.
-      unseen: the share of new values that the old data lack, beyond the share to be expected; NaN
-        if the old data have too many different values to tell.
-      unknown: the share that a model does not know, beyond the share to be expected; NaN without a
-        model.
+      unseen: the share of new values that the old data lack, beyond the expected share; NaN if the
+        old data have too many distinct values to know all.
+      unknown: the share of new values that a model does not know, beyond the expected share; NaN
+        without a model.
       changed: the change of the type, such as "int, now text"; "" if it is the same.
     """
 
@@ -87,14 +89,14 @@ class Difference:
 
     @property
     def largest(self) -> float:
-        """The largest difference; infinite for another type, -1 if nothing can be measured."""
-        known = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
-        return math.inf if self.changed else max(known, default=-1.0)
+        """The largest difference; infinite if the type changed, -1 if nothing can be measured."""
+        distances = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
+        return math.inf if self.changed else max(distances, default=-1.0)
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return texts about what differs by more than a threshold and by more than noise."""
-        told = [self.changed] if self.changed else []
-        return told + [shift.describe() for shift in self.shifts if shift.exceeds(threshold)]
+        """Return a text for each difference above both a threshold and its noise."""
+        failures = [self.changed] if self.changed else []
+        return failures + [shift.describe() for shift in self.shifts if shift.exceeds(threshold)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class Compared:
     Attributes:
       before: the old data.
       after: the new data.
-      differences: a difference for each field of both, the largest first.
+      differences: the differences of each field that both data sets have, the largest first.
       lost: the fields that the new data lack.
       added: the fields that only the new data have.
     """
@@ -118,9 +120,9 @@ class Compared:
     def list_failures(self, threshold: float) -> list[str]:
         """Return a text for each field that drifts or is lost."""
         failures = [f"{name!r} is lost" for name in self.lost]
-        for one in self.differences:
-            told = one.list_failures(threshold)
-            failures += [f"{one.name!r}: {'; '.join(told)}"] if told else []
+        for difference in self.differences:
+            texts = difference.list_failures(threshold)
+            failures += [f"{difference.name!r}: {'; '.join(texts)}"] if texts else []
         return failures
 
 
@@ -132,13 +134,15 @@ def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
       after: the new data.
     """
     shared = [name for name in before.columns if name in after.columns]
-    # Bonferroni's correction: the chances of all fields add up to at most CHANCE.
-    chance = CHANCE / max(len(shared), 1)
-    made = [_compare_columns(before.columns[name], after.columns[name], chance) for name in shared]
+    # Bonferroni's correction: the chances of all measures of all fields add up to at most CHANCE.
+    chance = CHANCE / (_MEASURES * max(len(shared), 1))
+    differences = [
+        _compare_columns(before.columns[name], after.columns[name], chance) for name in shared
+    ]
     return Compared(
         before=before,
         after=after,
-        differences=sorted(made, key=lambda one: -one.largest),
+        differences=sorted(differences, key=lambda difference: -difference.largest),
         lost=[name for name in before.columns if name not in after.columns],
         added=[name for name in after.columns if name not in before.columns],
     )
@@ -163,8 +167,9 @@ def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _find_change(before: facts.Column, after: facts.Column) -> str:
-    """Return the change of the type; numbers are one type, and an empty column has any."""
-    kinds = ["number" if one.kind in facts.NUMBERS else one.kind for one in (before, after)]
+    """Return the change of the type, or ""; numbers are one type, and an empty column fits any."""
+    sides = (before, after)
+    kinds = ["number" if side.kind in facts.NUMBERS else side.kind for side in sides]
     is_same = kinds[0] == kinds[1] and before.is_list == after.is_list
     is_known = facts.EMPTY not in kinds
     return "" if is_same or not is_known else f"{before.type_name}, now {after.type_name}"
@@ -175,7 +180,7 @@ def _compare_values(
 ) -> tuple[Shift, Shift]:
     nothing = Shift(what="", distance=math.nan, noise=math.nan)
     if before.kind == facts.TIME:
-        return nothing, nothing  # New rows come later: that is no drift.
+        return nothing, nothing  # New rows have later times, which is not drift.
     if before.texts is not None and after.texts is not None:
         return _compare_texts(before, after, chance)
     if before.numbers is not None and after.numbers is not None:
@@ -212,9 +217,9 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
     counts = _align_counts([side.read_counts() for side in sides])
     totals = [side.count for side in sides]
     rows = (_count_independent(before), _count_independent(after))
-    shares = [own / total for own, total in zip(counts, totals, strict=True)]
+    shares = [side_counts / total for side_counts, total in zip(counts, totals, strict=True)]
     noise = _find_noise((counts[0] + counts[1]) / sum(totals), rows, chance)
-    # Texts that were cut have counts that are too low.
+    # If the table of a side was cut, its counts are too low.
     noise += sum(side.lost / total for side, total in zip(sides, totals, strict=True))
     distance = float(np.abs(shares[0] - shares[1]).max())
     values = Shift(what=L_INFINITY, distance=distance, noise=noise)
@@ -222,16 +227,16 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
 
 
 def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
-    """Return the counts of all texts in each table, 0 for a text that it lacks."""
+    """Return the counts of all texts in each table, with 0 for absent texts."""
     encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
     places = encoded.indices.to_numpy()
-    size, start, found = len(encoded.dictionary), 0, []
+    size, start, aligned = len(encoded.dictionary), 0, []
     for values, counts in tables:
-        own = np.zeros(size, np.int64)
-        own[places[start : start + len(values)]] = counts
+        table_counts = np.zeros(size, np.int64)
+        table_counts[places[start : start + len(values)]] = counts
         start += len(values)
-        found.append(own)
-    return found
+        aligned.append(table_counts)
+    return aligned
 
 
 def _compare_unseen(
@@ -241,9 +246,9 @@ def _compare_unseen(
     is_exact: bool,
     chance: float,
 ) -> Shift:
-    """Return the share of new values that the old data lack, beyond what is to be expected.
+    """Return the share of new values that the old data lack, beyond the expected share.
 
-    The next value is new with a probability of about the share of values that came once (Good,
+    The next value is new with a probability of about the share of values that occurred once (Good,
     The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
     """
     # A text that was cut from the table would look as if the old data lacked it.
@@ -252,7 +257,7 @@ def _compare_unseen(
     once, twice = ((counts[0] == number).sum() for number in (1, 2))
     expected = once / totals[0]
     share = counts[1][counts[0] == 0].sum() / totals[1]
-    # The deviation of the estimate, beside that of the share.
+    # The expected share is an estimate, whose error adds to the error of the measured share.
     error = math.sqrt(2 * twice) / totals[0] * math.sqrt(-2 * math.log(chance))
     noise = _find_noise(np.array([expected]), rows, chance) + error
     return Shift(what="unseen", distance=max(float(share - expected), 0.0), noise=float(noise))
@@ -269,7 +274,7 @@ def _compare_shares(
 
 
 def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
-    """Return the share that a model does not know, beyond what is to be expected of new rows."""
+    """Return the share of values that a model does not know, beyond the expected share."""
     nothing = Shift(what="unknown", distance=math.nan, noise=math.nan)
     if before.unknown is None or after.unknown is None or not before.count or not before.is_exact:
         return nothing
@@ -282,19 +287,19 @@ def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
-    """Return the share of unknown values to be expected in new rows, and the error of it.
+    """Return the expected share of unknown values in new rows, and the error of this estimate.
 
-    A model that was fitted to the old data may not know values that came less than k times there.
-    By Good's estimate, all values that came r - 1 times in the old rows make up a share of new
-    rows that equals the old share of values that came r times. So the share of unknown values in
-    new rows is the old share of values that came up to k times.
+    A model that was fitted to the old data may not know values that occur less than k times there.
+    By Good's estimate, all values that occur r - 1 times in the old rows make up a share of new
+    rows that equals the old share of values that occur r times. So the share of unknown values in
+    new rows is the old share of values that occur up to k times.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)
     total, unknown = values.sum(), before.unknown or 0.0
-    # Up to the first frequency whose values the model knows; a given vocabulary knows any values.
+    # Values below a frequency are unknown. A user's vocabulary may know rare values, too.
     below = np.concatenate([[0.0], np.cumsum(values) / total])
-    # The share is a quotient of other floats than `below`, and may differ in the last bits.
+    # `unknown` comes from another division than `below`, and may differ in the last bits.
     rare = int(np.searchsorted(below, unknown - _ROUNDING))
     frequency = kinds[rare - 1] + 1 if rare else 1
     expected = max(unknown, float(values[kinds <= frequency].sum() / total))
@@ -312,14 +317,14 @@ def _read_counts(column: facts.Column) -> np.ndarray:
 def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:
     """Return the distance that the shares of two samples exceed with at most this probability.
 
-    Bernstein's inequality bounds each of the values with these shares [K]; the bounds are added.
+    Bernstein's inequality bounds the chance for each of the shares [K]; these bounds are added.
     """
     # Equal shares have equal bounds: long tails of rare values take one computation.
     kinds, numbers = np.unique(shares, return_counts=True)
     variances = kinds * (1 - kinds) * (1 / rows[0] + 1 / rows[1])
     step = max(1 / rows[0], 1 / rows[1])
     low, high = 0.0, 1.0
-    # Bisection: 2^-40 is far below any distance that is shown.
+    # A bisection: 2^-40 is far below the last digit of a distance.
     for _ in range(40):
         middle = (low + high) / 2
         exponents = middle**2 / (2 * (variances + step * middle / 3))

@@ -1,4 +1,4 @@
-"""The facts of a data set: what a pass over its rows learned of each column.
+"""The facts of a data set and its columns, which a pass over the rows collects.
 
 dataset.rows, dataset.columns["age"].missing, dataset.columns["age"].numbers.mean
 """
@@ -16,7 +16,7 @@ from mtl.tools.statistics import texts as texts_lib
 INT, FLOAT, BOOL, TIME = "int", "float", "bool", "time"
 TEXT, BYTES, EMPTY, OTHER = "text", "bytes", "empty", "other"
 NUMBERS = (INT, FLOAT, BOOL)
-# The values that tables list and that a page draws.
+# The number of values that tables list and that a page draws.
 _MOST_FREQUENT = 50
 _FIRST_TIME = datetime.datetime(1970, 1, 1)
 
@@ -67,7 +67,7 @@ class Column:
 
     @property
     def count(self) -> int:
-        """The number of single values; infinite numbers are among them."""
+        """The number of single values, with infinite numbers."""
         if self.texts is not None:
             return self.texts.count
         return self.numbers.count + self.numbers.infinite if self.numbers is not None else 0
@@ -155,6 +155,6 @@ def show_time(microseconds: int | float) -> str:
         time = _FIRST_TIME + datetime.timedelta(microseconds=int(microseconds))
     except OverflowError:
         return f"{microseconds:.6g} us"
-    # A date of a table has no time of day, and gets midnight.
+    # A date in a table has no time of day, so midnight is not shown.
     is_day = time.time() == datetime.time()
     return time.date().isoformat() if is_day else time.isoformat(sep=" ", timespec="auto")

@@ -19,9 +19,9 @@ from mtl import checks
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts, tables
 
-# A block may hold many megabytes: one is read while another is added.
+# A block may hold many megabytes, so only two wait to be added.
 _AHEAD = 2
-# The columns of JSON lines are not known before: so many share the memory.
+# The columns of JSON lines are not known before the pass. The memory is shared by this number.
 _KEYS = 64
 _LIST, _TEXT = "list", "text"
 
@@ -48,13 +48,13 @@ def describe(
       table: the files.
       marks: texts that mean a missing value, besides empty cells of CSV.
       left_out: columns that are not read.
-      like: the facts of other data: its columns of texts and lists stay such, even if their cells
-        look like numbers here.
+      like: the facts of other data, to compare. Its columns of texts or lists are read as such here
+        too, even if their cells look like numbers.
 
     Raises:
-      UserError: a file is malformed, or lacks a column that is left out.
+      UserError: a file is malformed, or lacks a column of `left_out`.
     """
-    # Only the pass over all objects tells the columns of JSON: see below.
+    # The columns of JSON are known only after the pass: see below.
     for name in left_out if table.columns and like is None else ():
         checks.one_of("--leave_out", name, table.columns)
     gathered = _Gathered(table, marks, left_out)
@@ -76,8 +76,8 @@ class _Gathered:
 
     Attributes:
       dropped: the columns that are left out.
-      plans: {column: what earlier passes say that it must be read as}: "text", "list" of any
-        values, or both. A plan grows at most to ("text", "list", "text"), so passes end.
+      plans: {column: the kinds that earlier passes require}: "text", "list" of any values, or both.
+        A plan grows at most to ("text", "list", "text"), so the number of passes is finite.
     """
 
     def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
@@ -98,7 +98,7 @@ class _Gathered:
         """Read the open columns once; return True if another pass must read some of them."""
         current = {name: self._start_column(name) for name in self._open or ()}
         if self._facts and self._table.format == tables.JSON:
-            current = {}  # The first block tells which ones are lists.
+            current = {}  # The first block shows which columns are lists.
         rows, files = 0, dict.fromkeys(self._table.paths, 0)
         for block in read_ahead(tables.read_blocks(self._table, self._open)):
             self._add_block(pool, block, current, rows)
@@ -115,19 +115,20 @@ class _Gathered:
         current: dict[str, columns_lib.Base],
         rows: int,
     ) -> None:
-        """Add a block behind so many rows; columns that it is the first to hold are started."""
-        chosen = {n: own for n, own in block.columns.items() if n not in self._left_out}
+        """Add a block after `rows` earlier rows, and start the columns that are new in it."""
+        chosen = {n: values for n, values in block.columns.items() if n not in self._left_out}
         self.dropped.update(block.columns.keys() - chosen.keys())
         for name in chosen.keys() - current.keys():
             current[name] = self._start_column(name, chosen[name].type)
             _add_gaps(current[name], rows)
         # Arrow and NumPy release Python's lock, so threads work at the same time.
-        add = [
-            pool.submit(_add_to_column, block.path, n, current[n], own) for n, own in chosen.items()
+        futures = [
+            pool.submit(_add_to_column, block.path, n, current[n], values)
+            for n, values in chosen.items()
         ]
-        # `result` raises what the thread raised.
-        for done in add:
-            done.result()
+        # `result` raises the error of the thread.
+        for future in futures:
+            future.result()
         for name, column in current.items():
             _add_gaps(column, rows + block.rows - column.rows)
             if column.broken:
@@ -142,8 +143,8 @@ class _Gathered:
             is_text = _LIST in plan and plan[-1] == _TEXT
             inner = columns_lib.Text(limits) if is_text else columns_lib.Guessed(limits)
             return columns_lib.Listed(inner, self._marks, is_csv)
-        made = columns_lib.Text if _TEXT in plan else columns_lib.Guessed
-        return made(limits, self._marks, is_csv)
+        kind_of_column = columns_lib.Text if _TEXT in plan else columns_lib.Guessed
+        return kind_of_column(limits, self._marks, is_csv)
 
     def _keep_facts(
         self, pool: concurrent.futures.Executor, current: Mapping[str, columns_lib.Base]
@@ -179,7 +180,7 @@ def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Ar
     """Add the values of a block to a column.
 
     Raises:
-      UserError: Arrow cannot read them, or a field of JSON holds lists and single values.
+      UserError: Arrow cannot read the values, or a field of JSON holds lists and single values.
     """
     is_list = isinstance(column, columns_lib.Listed)
     if pa.types.is_list(values.type) and not is_list:
@@ -196,15 +197,15 @@ def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Ar
 
 
 def _add_gaps(column: columns_lib.Base, rows: int) -> None:
-    """Add rows without the column, as objects of JSON may be."""
+    """Add rows that lack the column, as objects of JSON may."""
     if rows > 0 and not column.broken:
-        # No array of nulls is needed for that.
+        # Counting is enough; an array of nulls would cost memory.
         column.rows += rows
         column.missing += rows
 
 
 def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Base:
-    """Return what collects a column of an Arrow type."""
+    """Return a collector for a column of an Arrow type."""
     types = pa.types
     if types.is_dictionary(kind):
         return _Encoded(start_typed(kind.value_type, limits), kind.value_type)
@@ -237,22 +238,22 @@ class _Encoded(columns_lib.Base):
 
 
 def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield items that a thread reads ahead; its error comes in their place."""
+    """Yield items that a thread reads ahead; an error of the thread is raised here."""
     waiting: queue.Queue[tuple[str, Any]] = queue.Queue(_AHEAD)
     is_over = threading.Event()
     thread = threading.Thread(target=_read_into, args=(items, waiting, is_over), daemon=True)
     thread.start()
     try:
         while True:
-            what, item = waiting.get()
-            if what == "end":
+            event, item = waiting.get()
+            if event == "end":
                 return
-            if what == "error":
+            if event == "error":
                 raise item
             yield item
     finally:
         is_over.set()
-        # The thread may wait for room in the queue: it is emptied until the thread ends.
+        # The thread may wait for room in the queue, so empty the queue until the thread ends.
         while thread.is_alive():
             try:
                 waiting.get_nowait()

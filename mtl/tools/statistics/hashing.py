@@ -35,13 +35,13 @@ class Distinct:
     def add(self, hashes: np.ndarray) -> None:
         """Add hashes, uint64 [N]; equal values have equal hashes and count once."""
         if len(self._hashes) == _MOST:
-            # A greater one can never be among the smallest.
+            # A hash above the largest stored one cannot be among the smallest.
             hashes = hashes[hashes < self._hashes[-1]]
         if len(hashes):
             # `np.unique` may hash, which takes ten times as long as sorting.
-            both = np.sort(np.concatenate([self._hashes, hashes]))
-            is_first = np.concatenate([[True], both[1:] != both[:-1]])
-            self._hashes = both[is_first][:_MOST]
+            merged = np.sort(np.concatenate([self._hashes, hashes]))
+            is_first = np.concatenate([[True], merged[1:] != merged[:-1]])
+            self._hashes = merged[is_first][:_MOST]
 
     def count(self) -> int:
         """Return the number of distinct values: exact below 16,384, and an estimate beyond."""
@@ -51,7 +51,10 @@ class Distinct:
 
 
 def hash_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return hashes of int64 or float64 numbers [N]; an integer up to 2**53 equals its float."""
+    """Return hashes of int64 or float64 numbers, uint64 [N].
+
+    An integer up to 2**53 and the equal float have the same hash.
+    """
     if numbers.dtype.kind == "f":
         return order.mix_bits((numbers + 0.0).view(np.uint64))  # -0.0 becomes 0.0.
     floats = numbers.astype(np.float64) + 0.0
@@ -60,7 +63,7 @@ def hash_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def hash_texts(texts: pa.Array) -> np.ndarray:
-    """Return hashes of texts or bytes [N], without nulls, from their bytes and lengths."""
+    """Return hashes of texts or bytes without nulls, uint64 [N]."""
     if not len(texts):
         return np.zeros([0], np.uint64)
     if texts.nbytes > _BYTES_AT_ONCE and len(texts) > 1:
@@ -70,7 +73,7 @@ def hash_texts(texts: pa.Array) -> np.ndarray:
 
 
 def _hash_block(texts: pa.Array) -> np.ndarray:
-    """Return mixed polynomials of the bytes, modulo 2**64."""
+    """Return polynomials of the bytes modulo 2**64, mixed with the lengths."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     first, last = int(ends[0]), int(ends[-1])
@@ -81,7 +84,7 @@ def _hash_block(texts: pa.Array) -> np.ndarray:
     powers = np.multiply.accumulate(places)
     terms = order.mix_bits(content.astype(np.uint64) + np.uint64(1)) * powers[:-1]
     sums = np.concatenate([np.zeros(1, np.uint64), np.add.accumulate(terms)])
-    # A text may start anywhere: its sum is divided by the power of its first place.
+    # A hash must not depend on the place of its text: divide by the power of the first place.
     places[1:] = _INVERSE
     inverses = np.multiply.accumulate(places)
     totals = (sums[ends[1:]] - sums[ends[:-1]]) * inverses[ends[:-1]]

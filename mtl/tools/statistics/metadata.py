@@ -1,9 +1,9 @@
-"""Writes facts as tensorflow-metadata does, for TensorFlow Data Validation (TFDV) and Facets.
+"""Writes facts in the format of tensorflow-metadata, for TensorFlow Data Validation and Facets.
 
 content = metadata.write_statistics([training, new], is_text=False)
 content = metadata.write_schema(training, is_text=True)
 
-Times are whole numbers, microseconds since 1970. Moments leave out infinite numbers.
+Times are whole numbers, in microseconds since 1970. Mean and deviation leave out infinite numbers.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
       datasets: the facts of each data set, which Facets shows side by side.
       is_text: True for the text format of protobuf.
     """
-    made = statistics_pb2.DatasetFeatureStatisticsList()
+    message = statistics_pb2.DatasetFeatureStatisticsList()
     for dataset in datasets:
-        one = made.datasets.add(name=dataset.name, num_examples=dataset.rows)
+        statistics = message.datasets.add(name=dataset.name, num_examples=dataset.rows)
         for column in dataset.columns.values():
             if column.kind != facts.OTHER:
-                _fill_feature(one.features.add(), column)
-    return _serialize_message(made, is_text)
+                _fill_feature(statistics.features.add(), column)
+    return _serialize_message(message, is_text)
 
 
 def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
-    """Return a serialized `Schema` that the data set fits, as text or binary."""
-    made = schema_pb2.Schema()
+    """Return a serialized `Schema` that fits the data set, as text or binary."""
+    schema = schema_pb2.Schema()
     for column in dataset.columns.values():
         if column.kind != facts.OTHER:
-            _add_feature(made, column)
-    return _serialize_message(made, is_text)
+            _add_feature(schema, column)
+    return _serialize_message(schema, is_text)
 
 
 def _serialize_message(message: Any, is_text: bool) -> bytes:
@@ -85,11 +85,11 @@ def _fill_common(common: Any, column: facts.Column) -> None:
         _fill_quantiles(common.num_values_histogram, column.lengths)
         return
     common.min_num_values = common.max_num_values = 1
-    # TFDV writes this histogram also where each row has one value.
+    # TFDV writes this histogram even if each row has one value.
     common.num_values_histogram.type = statistics_pb2.Histogram.QUANTILES
-    each = column.present / _BUCKETS
+    rows = column.present / _BUCKETS
     for _ in range(_BUCKETS):
-        common.num_values_histogram.buckets.add(low_value=1, high_value=1, sample_count=each)
+        common.num_values_histogram.buckets.add(low_value=1, high_value=1, sample_count=rows)
 
 
 def _fill_numbers(stats: Any, numeric: numbers.Numbers) -> None:
@@ -117,9 +117,10 @@ def count_buckets(
 
     Args:
       numeric: the numbers.
-      buckets: how many buckets; one for a single number.
-      low: where the first one starts; the least number by default. Lower numbers are left out.
-      high: where the last one ends, inclusive; the greatest number by default.
+      buckets: the number of buckets; a single distinct number gets one bucket.
+      low: the lower end of the first bucket; by default the least number. Lower numbers are left
+        out.
+      high: the upper end of the last bucket, inclusive; by default the greatest number.
     """
     values, weights = numeric.weigh()
     if not len(values):
@@ -128,7 +129,7 @@ def count_buckets(
     high = float(numeric.greatest) if high != high else high
     edges = np.linspace(low, high, (buckets if high > low else 1) + 1)
     totals = np.concatenate([[0], np.cumsum(weights)])
-    # Floats: an edge between two large integers is none.
+    # As floats, like the edges: an edge may lie between two integers.
     places = np.searchsorted(values.astype(np.float64), edges, side="left")
     places[-1] = np.searchsorted(values.astype(np.float64), edges[-1], side="right")
     counts = np.diff(totals[places]).astype(float)
@@ -170,7 +171,7 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
     of_kind = {facts.INT: kinds.INT, facts.BOOL: kinds.INT, facts.TIME: kinds.INT}
     of_kind[facts.FLOAT] = kinds.FLOAT
     feature = schema.feature.add(name=column.name, type=of_kind.get(column.kind, kinds.BYTES))
-    # A feature without any value has no presence that the data show.
+    # Without any value, the data do not show how often the feature is present.
     if column.present:
         feature.presence.min_count = 1
     if column.rows and not column.missing:
@@ -182,7 +183,7 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
 
 
 def _set_domain(schema: Any, feature: Any, column: facts.Column) -> None:
-    """Set which values a feature may have."""
+    """Set the values that a feature may have."""
     if column.kind == facts.BOOL:
         feature.bool_domain.SetInParent()
     elif column.kind == facts.TIME:

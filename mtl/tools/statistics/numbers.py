@@ -12,19 +12,20 @@ import numpy as np
 
 from mtl.tools.statistics import hashing
 
-# So many numbers are sorted at once.
+# Numbers wait until there are so many, and are then sorted together.
 _WAITING = 1 << 15
 # The numbers of a level of the sketch.
 _LEVEL = 1 << 14
 MOST_VALUES = 1 << 16
-"""Up to so many distinct numbers, quantiles and counts are exact."""
+"""The most distinct numbers with exact quantiles and counts."""
 
 
 class Moments:
     """Mean and standard deviation, numerically stable.
 
-    Sums are of differences to a first number, exact for int64. Blocks are merged as in Chan et al.,
-    Algorithms for computing the sample variance, https://doi.org/10.1080/00031305.1983.10483115.
+    The sums hold differences to a first number, which are exact for int64. Blocks are merged as in
+    Chan et al., Algorithms for computing the sample variance,
+    https://doi.org/10.1080/00031305.1983.10483115.
     """
 
     def __init__(self) -> None:
@@ -67,11 +68,11 @@ class Moments:
 
 
 class Numbers:
-    """The distribution of finite numbers, and how many are zero, infinite or NaN.
+    """The distribution of finite numbers, and how many numbers are zero, infinite or NaN.
 
-    Up to `most` distinct numbers it is exact: a table of numbers and their counts. Beyond,
-    quantiles come from a sketch: a number of level l stands for 2**l numbers, and half of a full
-    level moves up (Karnin, Lang and Liberty, Optimal quantile approximation in streams,
+    Up to `most` distinct numbers, a table of numbers and their counts is exact. With more distinct
+    numbers, quantiles come from a sketch: a number of level l stands for 2**l numbers, and half of
+    a full level moves up (Karnin, Lang and Liberty, Optimal quantile approximation in streams,
     arXiv:1603.05346).
 
     Args:
@@ -79,14 +80,14 @@ class Numbers:
 
     Attributes:
       count: how many numbers are finite.
-      zeros: how many are 0.
-      infinite: how many are infinite.
-      nans: how many are NaN.
-      least: the least finite number, exact; NaN without one.
-      greatest: the greatest.
+      zeros: how many numbers are 0.
+      infinite: how many numbers are infinite.
+      nans: how many numbers are NaN.
+      least: the least finite number, exact; NaN without a finite number.
+      greatest: the greatest finite number, exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: counts of frequent numbers are too low by at most this.
+      lost: the most by which the count of a frequent number is too low.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -140,7 +141,7 @@ class Numbers:
         if self._levels is not None:
             self._add_to_sketch(values, counts)
             self._distinct.add(hashing.hash_numbers(values))
-            # Beyond the limit, numbers that come once would fill the table; the sketch counts them.
+            # Numbers that occur once would fill the table again; the sketch counts them.
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]
@@ -169,9 +170,9 @@ class Numbers:
         """Add numbers with counts: a count is a sum of powers of two, which are levels."""
         assert self._levels is not None
         for level in range(int(counts.max()).bit_length()):
-            chosen = values[(counts >> level) & 1 == 1]
-            if len(chosen):
-                self._add_to_level(level, chosen)
+            level_values = values[(counts >> level) & 1 == 1]
+            if len(level_values):
+                self._add_to_level(level, level_values)
 
     def _add_to_level(self, level: int, values: np.ndarray) -> None:
         levels = self._levels
@@ -183,9 +184,9 @@ class Numbers:
         if len(levels[level]) < _LEVEL:
             return
         full = np.sort(levels[level])
-        # An odd number out stays in its level.
+        # If the count is odd, the last number stays in its level.
         even = len(full) // 2 * 2
-        # Turns of even and odd places let errors cancel.
+        # Even and odd places take turns, so that errors cancel.
         upper = full[self._moves[level] % 2 : even : 2]
         self._moves[level] += 1
         levels[level] = full[even:]
@@ -193,12 +194,12 @@ class Numbers:
 
     @property
     def mean(self) -> float:
-        """The mean of the finite numbers; NaN without one."""
+        """The mean of the finite numbers; NaN without a finite number."""
         return self.moments.mean
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the finite numbers; NaN without one."""
+        """The standard deviation of the finite numbers; NaN without a finite number."""
         return self.moments.deviation
 
     @property
@@ -210,7 +211,7 @@ class Numbers:
     @property
     def rank_error(self) -> float:
         """The largest error of a quantile, as a share of the numbers; 0 if exact."""
-        # Half of a level errs by one of its numbers at most, to either side in turn.
+        # Each move to a higher level errs by at most one number of the level, in turns up and down.
         errors = [(moves + 1) // 2 << level for level, moves in enumerate(self._moves)]
         return 0.0 if self.is_exact else sum(errors) / self.count
 
@@ -219,13 +220,13 @@ class Numbers:
         return len(self._values) if self.is_exact else self._distinct.count()
 
     def list_frequent(self, most: int) -> list[tuple[int | float, int]]:
-        """Return the most frequent numbers with their counts; the smaller of two equals first."""
+        """Return the most frequent numbers with counts; of equal counts, the smaller number."""
         self._flush_waiting()
         order = np.argsort(-self._counts, kind="stable")[:most]
         return [(self._values[i].item(), int(self._counts[i])) for i in order]
 
     def weigh(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return sorted numbers [N], and how many numbers of the column each stands for."""
+        """Return sorted numbers [N], and for each how many numbers of the column it stands for."""
         if self.is_exact:
             return self._values, self._counts
         assert self._levels is not None
@@ -237,10 +238,13 @@ class Numbers:
         return values[order], weights[order]
 
     def find_quantiles(self, shares: Sequence[float]) -> list[int | float]:
-        """Return the numbers at shares of the sorted numbers, in [0, 1]; NaN without numbers.
+        """Return quantiles; NaN without numbers.
 
-        Each is a number of the column (the inverse of the distribution function): the least number
-        such that at least this share is less or equal.
+        A quantile is a number of the column: the least number such that at least this share of all
+        numbers is less or equal.
+
+        Args:
+          shares: numbers in [0, 1]; 0.5 gives the median.
         """
         values, weights = self.weigh()
         if not len(values):
@@ -249,13 +253,13 @@ class Numbers:
         # Without the last factor, 0.07 * 100 is 7.000000000000001, whose ceiling is 8.
         ranks = np.ceil(np.asarray(shares) * totals[-1] * (1 - 1e-12))
         places = np.searchsorted(totals, np.clip(ranks, 1, totals[-1]))
-        # The sketch may have dropped the ends, which are known exactly.
+        # The sketch may have dropped the least and the greatest number, which are known.
         ends = {0.0: self.least, 1.0: self.greatest}
         return [ends.get(s, values[p].item()) for s, p in zip(shares, places, strict=True)]
 
 
 def _count_sorted(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ones of sorted numbers, and the sums of their counts."""
+    """Return the distinct numbers among sorted numbers, and the sums of their counts."""
     if not len(values):
         return values, counts
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))

@@ -1,4 +1,4 @@
-"""Writes a page about data sets: tables, and a picture of each column, both sides over each other.
+"""Writes an HTML page about data sets: tables, and a picture of each column.
 
 page.write("drift.html", [training, new], compared, threshold=0.1)
 """
@@ -27,17 +27,17 @@ def write(
     compared: drift.Compared | None,
     threshold: float,
 ) -> None:
-    """Write the page of one data set, of several, or of two that are compared.
+    """Write the page of data sets, or of the comparison of two data sets.
 
     Args:
       path: the HTML file.
-      datasets: what is described; unused with `compared`.
+      datasets: the data sets; unused with `compared`.
       compared: the differences of two data sets; None without a comparison.
       threshold: the distance in [0, 1] above which a field drifts, if it is also above the noise.
     """
-    made = _describe(datasets) if compared is None else _compare_datasets(compared, threshold)
+    page = _describe(datasets) if compared is None else _compare_datasets(compared, threshold)
     with storage.writing("--output", "a file", path):
-        report.write(path, made)
+        report.write(path, page)
 
 
 def _describe(datasets: Sequence[facts.Dataset]) -> blocks.Page:
@@ -45,13 +45,13 @@ def _describe(datasets: Sequence[facts.Dataset]) -> blocks.Page:
     for number, dataset in enumerate(datasets):
         several = len(datasets) > 1
         title = f"{dataset.name}: " if several else ""
-        told = [*_tell_tasks({dataset.name: dataset}), *_tell_columns(dataset)]
-        drawn = draw_columns({dataset.name: dataset}, list(dataset.columns))
-        sections.append(blocks.Section(f"columns-{number}", f"{title}Columns", told))
-        sections.append(blocks.Section(f"pictures-{number}", f"{title}Pictures", [drawn]))
+        parts = [*_tell_tasks({dataset.name: dataset}), *_tell_columns(dataset)]
+        pictures = draw_columns({dataset.name: dataset}, list(dataset.columns))
+        sections.append(blocks.Section(f"columns-{number}", f"{title}Columns", parts))
+        sections.append(blocks.Section(f"pictures-{number}", f"{title}Pictures", [pictures]))
         sections += _tell_notes(number, title, dataset)
-    lead = [f"{one.name}: {one.rows:,} rows, {len(one.columns):,} columns." for one in datasets]
-    name = ", ".join(one.name for one in datasets)
+    lead = [f"{d.name}: {d.rows:,} rows, {len(d.columns):,} columns." for d in datasets]
+    name = ", ".join(dataset.name for dataset in datasets)
     return blocks.Page(
         title=tell.shorten(name, _LONGEST_NAME),
         state="data",
@@ -66,8 +66,8 @@ def _compare_datasets(compared: drift.Compared, threshold: float) -> blocks.Page
     before, after = compared.before, compared.after
     failures = compared.list_failures(threshold)
     sides = {"before": before, "after": after}
-    names = [one.name for one in compared.differences]
-    lead = [f"{key}: {one.name}, {one.rows:,} rows." for key, one in sides.items()]
+    names = [difference.name for difference in compared.differences]
+    lead = [f"{key}: {data.name}, {data.rows:,} rows." for key, data in sides.items()]
     lead += [f"Lost: {', '.join(compared.lost)}."] if compared.lost else []
     lead += [f"New: {', '.join(compared.added)}."] if compared.added else []
     sections = [
@@ -77,9 +77,9 @@ def _compare_datasets(compared: drift.Compared, threshold: float) -> blocks.Page
     tasks = _tell_tasks(sides)
     if tasks:
         sections.insert(0, blocks.Section("tasks", "Tasks", tasks))
-    for number, (key, one) in enumerate(sides.items()):
-        sections.append(blocks.Section(f"columns-{number}", f"{key}: Columns", _tell_columns(one)))
-        sections += _tell_notes(number, f"{key}: ", one)
+    for number, (key, data) in enumerate(sides.items()):
+        sections.append(blocks.Section(f"columns-{number}", f"{key}: Columns", _tell_columns(data)))
+        sections += _tell_notes(number, f"{key}: ", data)
     return blocks.Page(
         title=tell.shorten(f"{before.name} and {after.name}", _LONGEST_NAME),
         state=f"{len(failures)} fields drift" if failures else "no drift",
@@ -99,20 +99,23 @@ def _tell_differences(compared: drift.Compared, threshold: float) -> list[Any]:
     header = ["field", "drift", "type", "measure", "distance", "noise", "gaps before", "gaps after"]
     header += ["unseen", "unknown before", "unknown after", "values"]
     rows = []
-    for one in compared.differences:
-        has_drift = bool(one.list_failures(threshold))
+    for difference in compared.differences:
+        has_drift = bool(difference.list_failures(threshold))
         rows.append(
             [
-                one.name,
+                difference.name,
                 "drift" if has_drift else "",
-                one.changed or tell.name_type(one.before),
-                one.values.what,
+                difference.changed or tell.name_type(difference.before),
+                difference.values.what,
                 *map(
-                    _align_right, map(tell.show_distance, (one.values.distance, one.values.noise))
+                    _align_right,
+                    map(tell.show_distance, (difference.values.distance, difference.values.noise)),
                 ),
-                *_show_shares(one.before.gaps, one.after.gaps, one.unseen.distance),
-                *_show_shares(one.before.unknown, one.after.unknown),
-                tell.show_change(one),
+                *_show_shares(
+                    difference.before.gaps, difference.after.gaps, difference.unseen.distance
+                ),
+                *_show_shares(difference.before.unknown, difference.after.unknown),
+                tell.show_change(difference),
             ]
         )
     return [
@@ -131,11 +134,11 @@ def _show_shares(*values: float | None) -> list[Any]:
 
 def _tell_tasks(sides: Mapping[str, facts.Dataset]) -> list[Any]:
     rows = [
-        [name, key, task.labelled, blocks.Bar(task.labelled / max(task.rows, 1)), told]
-        for name in dict.fromkeys(task for one in sides.values() for task in one.tasks)
-        for key, one in sides.items()
-        if (task := one.tasks.get(name)) is not None
-        if (told := tell.show_labels(task)) is not None
+        [name, key, task.labelled, blocks.Bar(task.labelled / max(task.rows, 1)), labels]
+        for name in dict.fromkeys(task for data in sides.values() for task in data.tasks)
+        for key, data in sides.items()
+        if (task := data.tasks.get(name)) is not None
+        if (labels := tell.show_labels(task)) is not None
     ]
     header = ["task", "data", "labelled rows", "share", "labels"]
     return [blocks.Table(header, rows)] if rows else []
@@ -145,19 +148,19 @@ def _tell_columns(dataset: facts.Dataset) -> list[Any]:
     columns = list(dataset.columns.values())
     numbers = [column for column in columns if column.numbers is not None]
     texts = [column for column in columns if column.numbers is None]
-    made: list[Any] = []
+    tables: list[Any] = []
     if numbers:
         header = ["column", "type", "gaps", "distinct", "zeros", "min", "25%", "median", "75%"]
         rows = [_tell_numbers(column) for column in numbers]
-        made.append(blocks.Table([*header, "max", "mean", "deviation", "unknown"], rows))
+        tables.append(blocks.Table([*header, "max", "mean", "deviation", "unknown"], rows))
     if texts:
         header = ["column", "type", "gaps", "distinct", "unknown", "most frequent"]
         rows = [
             [*_list_cells(column), *_show_shares(column.unknown), tell.show_frequent(column)]
             for column in texts
         ]
-        made.append(blocks.Table(header, rows))
-    return made
+        tables.append(blocks.Table(header, rows))
+    return tables
 
 
 def _list_cells(column: facts.Column) -> list[Any]:
@@ -190,12 +193,12 @@ def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> bl
       sides: {name of a side: its data}; the sides of a column share a picture.
       names: columns that all sides have.
     """
-    drawn = []
+    pictures = []
     for name in names:
-        columns = {key: one.columns[name] for key, one in sides.items()}
+        columns = {key: data.columns[name] for key, data in sides.items()}
         figure = _draw_column(name, columns)
-        drawn += [figure] if figure is not None else []
-    return blocks.Figures(drawn)
+        pictures += [figure] if figure is not None else []
+    return blocks.Figures(pictures)
 
 
 def _draw_column(name: str, columns: Mapping[str, facts.Column]) -> figures.Figure | None:
@@ -214,25 +217,25 @@ def _draw_texts(title: str, columns: Mapping[str, facts.Column]) -> figures.Figu
         for value, count in counts[key].items():
             ranked[value] = max(ranked.get(value, 0.0), count / column.count)
     names = sorted(ranked, key=lambda value: -ranked[value])[:_MOST_VALUES]
-    # Not every side lists the frequent values of the other one.
-    found = {
+    # A frequent value of one side may be missing among the frequent values of the other.
+    column_shares = {
         key: _find_shares(column, counts[key], names, len(columns) > 1)
         for key, column in columns.items()
     }
     more = max(column.distinct for column in columns.values()) - len(names)
     note = f"{more:,} more values are not drawn." if more > 0 else ""
-    return shares.draw_values(title, [tell.shorten(n, 40) for n in names], found, note)
+    return shares.draw_values(title, [tell.shorten(n, 40) for n in names], column_shares, note)
 
 
 def _find_shares(
     column: facts.Column, counts: Mapping[str, int], names: Sequence[str], is_compared: bool
 ) -> list[float]:
     lacking = [name for name in names if name not in counts]
-    known = dict(counts)
+    all_counts = dict(counts)
     if lacking and is_compared:
-        # A value that is frequent on one side may be rare on the other: only the whole list has it.
-        known |= dict(column.list_frequent(column.distinct))
-    return [known.get(name, 0) / max(column.count, 1) for name in names]
+        # Rare values are only in the whole list.
+        all_counts |= dict(column.list_frequent(column.distinct))
+    return [all_counts.get(name, 0) / max(column.count, 1) for name in names]
 
 
 def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Figure:
@@ -245,9 +248,9 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
     # From microseconds to days: ticks of microseconds would be too long to read.
     scale = 1e6 * 86400 if is_time else 1.0
     bins, outside = {}, 0.0
-    for key, one in numbers.items():
-        counted = metadata.count_buckets(one, size, low, high)
-        bins[key] = [(a / scale, b / scale, n / one.count) for a, b, n in counted]
+    for key, side in numbers.items():
+        buckets = metadata.count_buckets(side, size, low, high)
+        bins[key] = [(a / scale, b / scale, n / side.count) for a, b, n in buckets]
         outside = max(outside, 1 - sum(share for *_, share in bins[key]))
     note = f"{outside:.2%} of the values lie outside." if is_far else ""
     note = f"Days since 1970. {note}".strip() if is_time else note
@@ -256,9 +259,9 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
 
 def _find_ends(sides: Sequence[numbers_lib.Numbers]) -> tuple[float, float, bool]:
     """Return the range to draw, and whether few numbers lie far outside of it."""
-    low = min(float(one.least) for one in sides)
-    high = max(float(one.greatest) for one in sides)
-    ends = [one.find_quantiles(_ENDS) for one in sides]
+    low = min(float(side.least) for side in sides)
+    high = max(float(side.greatest) for side in sides)
+    ends = [side.find_quantiles(_ENDS) for side in sides]
     inner = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
     is_far = high - low > _FAR * (inner[1] - inner[0]) > 0
     return (*inner, True) if is_far else (low, high, False)
@@ -269,5 +272,5 @@ def _fit_whole(low: float, high: float) -> tuple[float, float, int]:
     low, high = math.floor(low), math.ceil(high)
     width = math.ceil((high - low + 1) / _BINS)
     size = math.ceil((high - low + 1) / width)
-    # Ends between whole numbers: none lies on an edge.
+    # The ends lie between whole numbers, so that no number lies on an edge of two bins.
     return low - 0.5, low - 0.5 + size * width, size

@@ -33,8 +33,8 @@ from mtl.tools.scoring import image_rows
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
-# Stands for a gap while a split is read, in place of the default of its field. bool and uint8
-# have no value to spare.
+# Values that mark gaps while a split is read, in place of the defaults of the fields. The types
+# bool and uint8 have no spare value.
 _GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
 _KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
 
@@ -50,7 +50,7 @@ def describe_splits(
     Args:
       experiment: the settings of the run.
       model_dir: its folder, with the vocabularies that it learned; it may be absent.
-      names: the splits; by default the training split and the evaluated one.
+      names: the splits; by default the training split and the split of evaluations.
       left_out: fields that are not described.
 
     Raises:
@@ -93,7 +93,7 @@ def describe_input(
 
 
 def _find_lacking(data: pipeline.Pipeline, split: str) -> list[str]:
-    """Return the labels that the files of a split have no column for."""
+    """Return the labels without a column in the files of a split."""
     source: Any = image_rows.unwrap(data.source)
     if isinstance(source, arrow.Arrow):
         schema, _ = arrow.open_file(files.named_by(source, split)[0])
@@ -114,14 +114,14 @@ def _list_changes(data: pipeline.Pipeline, model_dir: str) -> list[str]:
     record = os.path.join(model_dir, training_files.FILE)
     if not os.path.exists(record):
         return []
-    known = checksums.read_json(record, "Delete it, or copy it back.")
+    records = checksums.read_json(record, "Delete it, or copy it back.")
     paths = files.named_by(data.source, data.train_split)
     changed = [
         path
         for path in paths
-        if path not in known or checksums.of_file(path) != known[path]["checksum"]
+        if path not in records or checksums.of_file(path) != records[path]["checksum"]
     ]
-    return [f"{path} is not as in the last training of {model_dir}." for path in changed]
+    return [f"{path} has changed since the last training of {model_dir}." for path in changed]
 
 
 def _describe_split(
@@ -141,14 +141,18 @@ def _describe_split(
     columns = experiment.model.columns
     limited = unknown.list_fields(columns)
     lacking = features_lib.missing_statistics(columns, statistics.directory)
-    known = columns if limited and not lacking else None
+    counted_columns = columns if limited and not lacking else None
     shares = unknown.Shares(limited)
     with diagnosis.explain_run_errors(reading, experiment.model, None, split):
-        for batch, counts in _read_batches(reading, spec, split, gathered, known, statistics):
+        for batch, counts in _read_batches(
+            reading, spec, split, gathered, counted_columns, statistics
+        ):
             gathered.add(batch)
-            if known is not None:
+            if counted_columns is not None:
                 shares.add(counts)
-    known_shares = dict(zip(limited if known is not None else (), shares.compute(), strict=False))
+    known_shares = dict(
+        zip(limited if counted_columns is not None else (), shares.compute(), strict=False)
+    )
     notes = _list_notes(spec, names, lacking if limited else ())
     return dataclasses.replace(gathered.finish(split, known_shares), notes=notes)
 
@@ -164,7 +168,7 @@ def _list_notes(spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[s
         listed = ", ".join(hidden)
         notes.append(f"A gap counts as the default in fields of type bool and uint8: {listed}.")
     if lacking:
-        notes.append("Unknown values are not counted, as no training has learned the known ones.")
+        notes.append("Unknown values are not counted: no training has learned the known values.")
     return notes
 
 
@@ -196,7 +200,7 @@ def _read_batches(
         fetched = gathered.build(features, labels)
         counts: Any = ()
         if columns is not None:
-            # The model never meets a mark: it would count each gap as an unknown value.
+            # The columns get defaults, not marks of gaps, which would count as unknown values.
             counts = unknown.count_unknown(columns, _fill_gaps(features, spec), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
         with contextlib.suppress(tf.errors.OutOfRangeError):
@@ -206,15 +210,15 @@ def _read_batches(
 
 def _fill_gaps(features: types.Tensors, spec: spec_lib.Spec) -> dict[str, Any]:
     """Return features with the defaults of the run in place of marks of gaps."""
-    found = dict(features)
+    filled = dict(features)
     for name, field in spec.feature_fields.items():
         if field.default is None or field.dtype not in _GAPS:
             continue
         values, mark = features[name], _GAPS[field.dtype]
         is_gap = tf.math.is_nan(values) if field.dtype == "float32" else tf.equal(values, mark)
         default = tf.constant(field.default, values.dtype)
-        found[name] = tf.where(is_gap, default, values)
-    return found
+        filled[name] = tf.where(is_gap, default, values)
+    return filled
 
 
 class _Gathered:
@@ -238,8 +242,8 @@ class _Gathered:
         self._rows = 0
 
     def build(self, features: types.Tensors, labels: types.Tensors) -> dict[str, Any]:
-        """Return the tensors that `add` needs of a batch."""
-        both = {**labels, **features}
+        """Return the tensors of a batch that `add` needs."""
+        tensors = {**labels, **features}
         labelled = [h for h in self._all_heads if isinstance(h, base.Labelled)]
         present = {
             head.field: head.are_present(labels[head.field])
@@ -250,8 +254,8 @@ class _Gathered:
             name: (head.row_weights(labels), *head.targets(labels[head.field]))
             for name, head in self._heads.items()
         }
-        rows = types.count_rows({"": next(iter(both.values()))})
-        fields = {name: both[name] for name in self._fields}
+        rows = types.count_rows({"": next(iter(tensors.values()))})
+        fields = {name: tensors[name] for name in self._fields}
         return {"fields": fields, "present": present, "tasks": tasks, "rows": rows}
 
     def add(self, batch: Mapping[str, Any]) -> None:
@@ -276,7 +280,7 @@ class _Gathered:
             name=f"split {split!r}",
             rows=self._rows,
             columns=columns,
-            tasks={name: _to_task(one.tell(), self._rows) for name, one in self._counters.items()},
+            tasks={name: _to_task(c.tell(), self._rows) for name, c in self._counters.items()},
         )
 
 
@@ -318,7 +322,7 @@ def _to_array(
     is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)
     if present is not None:
         is_row &= present.reshape(len(values), -1).any(axis=1)
-    # A row of gaps alone becomes an empty list; single gaps in other rows become nulls.
+    # A row that holds only gaps becomes an empty list; a gap in another row becomes null.
     flat = _to_flat(values[is_row].reshape(-1), mark, None)
     ends = np.concatenate([[0], np.cumsum(is_row * math.prod(values.shape[1:]))])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)

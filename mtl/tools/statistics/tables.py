@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
     Attributes:
       path: the file.
-      rows: their number.
+      rows: the number of rows.
       columns: {name: values [rows]}. Objects of JSON may lack a column.
     """
 
@@ -52,9 +52,9 @@ class Table:
     Attributes:
       paths: the files, in order.
       format: "CSV", "JSON lines" or "Arrow".
-      columns: the names of the columns; those of JSON show when it is read.
-      dialect: the format of delimited text; else None.
-      schema: the columns of the first file of Arrow; else None.
+      columns: the names of the columns; () for JSON, whose keys are known only after a pass.
+      dialect: the format of delimited text; None for other formats.
+      schema: the columns of the first file of Arrow; None for other formats.
     """
 
     paths: tuple[str, ...]
@@ -65,10 +65,14 @@ class Table:
 
 
 def find_format(where: str, path: str) -> str:
-    """Return the format that the name of a file tells.
+    """Return the format of a file, by the ending of its name.
+
+    Args:
+      where: the name of the setting, for errors.
+      path: the file.
 
     Raises:
-      UserError: it tells none.
+      UserError: no format has this ending.
     """
     ending = arrow.find_ending(path.removesuffix(".gz"))
     if ending in arrow.ENDINGS and not path.endswith(".gz"):
@@ -101,7 +105,7 @@ def open_table(
     Raises:
       UserError: no file matches, the formats differ, or the first file is malformed.
     """
-    paths = dict.fromkeys(path for own in patterns for path in lines.find_files(where, own))
+    paths = dict.fromkeys(path for p in patterns for path in lines.find_files(where, p))
     formats = {find_format(where, path): path for path in paths}
     checks.require(len(formats) == 1, where, "name files of one format", list(formats.values()))
     kind, names = next(iter(formats)), tuple(paths)
@@ -119,7 +123,7 @@ def open_table(
 
 
 def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[Block]:
-    """Yield all rows in blocks, of all columns or of those with these names.
+    """Yield all rows in blocks.
 
     Args:
       table: the files.
@@ -134,16 +138,16 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
         blocks = _read_json(table.paths) if table.schema is None else _read_arrow(table, names)
     for block in blocks:
         if names is not None:
-            chosen = {name: own for name, own in block.columns.items() if name in names}
-            block = block._replace(columns=chosen)
+            columns = {name: values for name, values in block.columns.items() if name in names}
+            block = block._replace(columns=columns)
         yield block
 
 
 def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
     for path, rows, _ in lines.read_blocks(dialect):
-        # The reader parses whole lines: other columns cost no less, but are dropped here.
-        chosen = [name for name in rows.column_names if names is None or name in names]
-        yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in chosen})
+        # The reader parses whole lines, so unused columns can only be dropped afterwards.
+        column_names = [name for name in rows.column_names if names is None or name in names]
+        yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in column_names})
 
 
 def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
@@ -153,15 +157,17 @@ def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
 
 def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
     assert table.schema is not None
-    chosen = [name for name in table.columns if names is None or name in names]
+    column_names = [name for name in table.columns if names is None or name in names]
     for path in table.paths:
         schema, parts = arrow.open_file(path)
         _check_schema(path, schema, table)
         for part in parts:
-            rows = arrow.read_part(path, part, chosen)
+            rows = arrow.read_part(path, part, column_names)
             for start in range(0, part.num_rows, _ROWS):
                 some = rows.slice(start, _ROWS)
-                yield Block(path, len(some), {name: _join_chunks(some[name]) for name in chosen})
+                yield Block(
+                    path, len(some), {name: _join_chunks(some[name]) for name in column_names}
+                )
 
 
 def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
@@ -173,8 +179,8 @@ def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
         fix = checks.nearest(name, schema.names)
         checks.require(name in schema.names, path, f"{rule}, with {name!r}", schema.names, fix)
         kind, first = schema.field(name).type, table.schema.field(name).type
-        told = f"be {first}, as in {table.paths[0]}"
-        checks.require(kind == first, f"{path}: column {name!r}", told, str(kind))
+        type_rule = f"be {first}, as in {table.paths[0]}"
+        checks.require(kind == first, f"{path}: column {name!r}", type_rule, str(kind))
     for name in schema.names:
         checks.require(name in table.columns, path, rule, name)
 

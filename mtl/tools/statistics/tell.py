@@ -15,12 +15,17 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NUMBERS = ("column", "type", "gaps", "distinct", "zeros", "min", "25%", "median", "75%", "max")
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_FREQUENT, _MOST_LISTED = 40, 24, 5, 20
 _MOST_FILES = 5
-# The last column, of values, has at least this room, even if lines then are too long.
+# The last column, of values, has at least this width, even if the lines then are too long.
 _LEAST_ROOM = 24
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text in one line of at most so many characters, with "…" in place of its middle."""
+    """Return a text in one line, with "…" in place of its middle if it is too long.
+
+    Args:
+      text: the text.
+      most: the most characters of the line.
+    """
     text = checks.escape(text)
     half = most // 2
     return text if len(text) <= most else f"{text[: most - half]}…{text[len(text) - half + 1 :]}"
@@ -55,16 +60,16 @@ def name_type(column: facts.Column) -> str:
 
 def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
     """Return the most frequent values with their shares of all values."""
-    told = []
+    shares = []
     for value, count in column.list_frequent(most):
         is_text = column.texts is not None
         name = f"'{shorten(value, _LONGEST_VALUE)}'" if is_text else value
-        told.append(f"{name} {show_share(count / column.count)}")
-    return ", ".join(told)
+        shares.append(f"{name} {show_share(count / column.count)}")
+    return ", ".join(shares)
 
 
 def list_notes(dataset: facts.Dataset) -> list[str]:
-    """Return lines on what a user should know: marks, estimates, infinite and unread values."""
+    """Return notes for the user: marks of gaps, estimates, infinite and unread values."""
     notes = list(dataset.notes)
     for name, column in dataset.columns.items():
         notes += _list_notes(f"Column '{shorten(name, _LONGEST_NAME)}'", column)
@@ -73,11 +78,11 @@ def list_notes(dataset: facts.Dataset) -> list[str]:
 
 
 def _list_notes(where: str, column: facts.Column) -> list[str]:
-    """Return lines on the values of a column that its figures leave out."""
+    """Return notes about values that the figures of a column leave out."""
     notes = []
     if column.marks:
         marks = ", ".join(f"'{shorten(m, 20)}' ({n:,})" for m, n in column.marks.items())
-        notes.append(f"{where} holds {_name_kind(column)}; as gaps count {marks}.")
+        notes.append(f"{where} holds {_name_kind(column)}. These texts count as gaps: {marks}.")
     if column.numbers is not None and column.numbers.infinite:
         infinite = f"{column.numbers.infinite:,} infinite numbers"
         notes.append(f"{where} has {infinite}, which the figures leave out.")
@@ -91,16 +96,16 @@ def _name_kind(column: facts.Column) -> str:
 
 
 def _tell_errors(cut: Sequence[facts.Column]) -> str:
-    """Return a line on the errors of columns with too many distinct values."""
+    """Return a note about the errors of columns with too many distinct values."""
     lost = max(column.counted.lost for column in cut if column.counted is not None)
     errors = [column.numbers.rank_error for column in cut if column.numbers is not None]
-    told = (
-        f"{len(cut)} columns have more distinct values than fit into memory: distinct values "
-        f"(~) err by about {hashing.ERROR:.1%}, counts of frequent values are at most {lost:,} "
-        "too low"
+    note = (
+        f"{len(cut)} columns have more distinct values than fit into memory. Their numbers of "
+        f"distinct values (~) err by about {hashing.ERROR:.1%}, and counts of frequent values are "
+        f"too low by at most {lost:,}."
     )
-    error = f", and quantiles are off by at most {max(errors):.2%} of the rows" if errors else ""
-    return f"{told}{error}."
+    error = f" Their quantiles are off by at most {max(errors):.2%} of the rows." if errors else ""
+    return f"{note}{error}"
 
 
 def describe(dataset: facts.Dataset, most: int, width: int) -> str:
@@ -219,8 +224,10 @@ def _tell_tasks(dataset: facts.Dataset) -> list[str]:
     rows = [["task", "labelled", "missing", "labels"]]
     for name, task in list(dataset.tasks.items())[:_MOST_LISTED]:
         share = task.labelled / task.rows if task.rows else math.nan
-        told = show_labels(task)
-        rows.append([shorten(name, _LONGEST_NAME), f"{task.labelled:,}", f"{1 - share:.1%}", told])
+        labels = show_labels(task)
+        rows.append(
+            [shorten(name, _LONGEST_NAME), f"{task.labelled:,}", f"{1 - share:.1%}", labels]
+        )
     more = len(dataset.tasks) - _MOST_LISTED
     return _align_table("Tasks", rows, (1, 2)) + ([f"  and {more} more"] if more > 0 else [])
 
@@ -230,12 +237,12 @@ def show_labels(task: facts.Task, most: int = 3) -> str:
     if task.mean is not None and task.deviation is not None:
         return f"mean {show_number(task.mean)}, deviation {show_number(task.deviation)}"
     ranked = sorted(task.counts.items(), key=lambda item: -item[1])
-    told = [
+    rates = [
         f"{shorten(name, _LONGEST_VALUE)} {n / max(task.labelled, 1):.2%}"
         for name, n in ranked[:most]
     ]
     more = f" and {len(ranked) - most} more classes" if len(ranked) > most else ""
-    return ", ".join(told) + more
+    return ", ".join(rates) + more
 
 
 def compare(compared: drift.Compared, most: int, width: int, threshold: float) -> str:
@@ -256,19 +263,19 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
     if shown:
         lines += _compare_fields(shown, width, threshold)
     lines += _tell_more(len(shown), len(compared.differences))
-    drifted = [one for one in compared.differences if one.list_failures(threshold)]
-    told = f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}"
-    lines += ["", *textwrap.wrap(told, max(width, _LEAST_ROOM))]
+    num_drifts = sum(bool(d.list_failures(threshold)) for d in compared.differences)
+    summary = f"{num_drifts} of {len(compared.differences)} fields drift: {explain(threshold)}"
+    lines += ["", *textwrap.wrap(summary, max(width, _LEAST_ROOM))]
     notes = [f"before: {note}" for note in list_notes(before)]
     notes += [f"after: {note}" for note in list_notes(after)]
     return "\n".join([*lines, *_tell_notes(notes)])
 
 
 def explain(threshold: float) -> str:
-    """Return a sentence that explains drift."""
+    """Return the rest of a sentence that says when fields drift."""
     return (
-        f"they differ by more than {threshold:g} and by more than their noise. Chance alone brings "
-        f"one of {1 / drift.CHANCE:.0f} comparisons beyond the noise, if rows are independent."
+        f"they differ by more than {threshold:g} and by more than their noise. If rows are "
+        f"independent, chance exceeds the noise in at most 1 of {1 / drift.CHANCE:.0f} comparisons."
     )
 
 
@@ -279,22 +286,22 @@ def _compare_fields(
         ["field", "", "type", "measure", "distance", "noise", "gaps", "gaps now", "unseen"]
         + ["unknown", "unknown now", "values"]
     ]
-    for one in differences:
-        has_drift = bool(one.list_failures(threshold))
+    for difference in differences:
+        has_drift = bool(difference.list_failures(threshold))
         rows.append(
             [
-                shorten(one.name, _LONGEST_NAME),
+                shorten(difference.name, _LONGEST_NAME),
                 "drift" if has_drift else "",
-                shorten(one.changed or name_type(one.before), _LONGEST_NAME),
-                one.values.what,
-                show_distance(one.values.distance),
-                show_distance(one.values.noise),
-                show_share(one.before.gaps),
-                show_share(one.after.gaps),
-                show_share(one.unseen.distance),
-                _show_unknown(one.before),
-                _show_unknown(one.after),
-                show_change(one),
+                shorten(difference.changed or name_type(difference.before), _LONGEST_NAME),
+                difference.values.what,
+                show_distance(difference.values.distance),
+                show_distance(difference.values.noise),
+                show_share(difference.before.gaps),
+                show_share(difference.after.gaps),
+                show_share(difference.unseen.distance),
+                _show_unknown(difference.before),
+                _show_unknown(difference.after),
+                show_change(difference),
             ]
         )
     lines = _align_table("Fields, the largest difference first", rows, range(4, 11))
@@ -302,7 +309,7 @@ def _compare_fields(
 
 
 def show_distance(value: float) -> str:
-    """Return a distance with three digits behind the point; nothing for NaN."""
+    """Return a distance with three decimal places; nothing for NaN."""
     return "" if value != value else f"{value:.3f}"
 
 
@@ -311,8 +318,8 @@ def show_change(one: drift.Difference) -> str:
     before, after = one.before, one.after
     if one.changed or facts.EMPTY in (before.kind, after.kind):
         return ""
-    told = [_show_typical(column) for column in (before, after)]
-    return told[0] if told[0] == told[1] else " -> ".join(told)
+    typical = [_show_typical(column) for column in (before, after)]
+    return typical[0] if typical[0] == typical[1] else " -> ".join(typical)
 
 
 def _show_typical(column: facts.Column) -> str:

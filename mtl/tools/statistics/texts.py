@@ -12,29 +12,29 @@ import pyarrow.compute as pc
 from mtl.tools.statistics import hashing
 
 MOST_VALUES = 200_000
-"""Up to so many distinct texts, counts are exact."""
-# Texts of more bytes together are cut, too.
+"""The most distinct texts with exact counts."""
+# The most bytes of all distinct texts together, if counts are to be exact.
 _MOST_BYTES = 1 << 26
-# The table is merged when so many counts of blocks wait.
+# The most counts of blocks that wait to be merged into the table.
 _WAITING = 1 << 15
 
 
 class Texts:
     """Counts of the most frequent texts.
 
-    The counts of blocks are added up. If the table becomes too long, its rarer half is cut: a count
-    is then too low by at most the sum of the largest counts that were cut, `lost`.
+    The counts of blocks are added up. If the table becomes too long, its rarer half is dropped. A
+    count is then too low by at most `lost`, the sum of the largest dropped counts.
 
     Args:
       most: the most distinct texts of the table.
       most_bytes: the most bytes of these texts.
 
     Attributes:
-      count: how many texts were added.
-      bytes: their bytes.
-      shortest: the bytes of the shortest text; 0 without one.
-      longest: the bytes of the longest.
-      lost: counts are too low by at most this; 0 if they are exact.
+      count: the number of added texts.
+      bytes: the bytes of all added texts.
+      shortest: the bytes of the shortest text; 0 without a text.
+      longest: the bytes of the longest text.
+      lost: the most by which a count is too low; 0 if counts are exact.
     """
 
     def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):
@@ -56,8 +56,8 @@ class Texts:
         """Add distinct texts [N] with their counts [N].
 
         Args:
-          values: different texts or bytes, without nulls, [N], N > 0.
-          counts: how often each of them came, int64 [N].
+          values: different texts or bytes [N], without nulls, N > 0.
+          counts: the number of occurrences of each text, int64 [N].
         """
         lengths = pc.binary_length(values).to_numpy().astype(np.int64)
         self.shortest = int(min(lengths.min(), self.shortest if self.count else lengths.min()))
@@ -65,7 +65,7 @@ class Texts:
         self.count += int(counts.sum())
         self.bytes += int((lengths * counts).sum())
         values = values.cast(pa.large_binary())
-        # Before the first cut, the length of the table is the number itself, and costs no hash.
+        # Until the first cut, the length of the table is the number of distinct texts.
         if self._distinct is not None:
             self._distinct.add(hashing.hash_texts(values))
         self._waiting.append((values, counts))
@@ -117,7 +117,7 @@ class Texts:
         return self._values, self._counts
 
     def list_frequent(self, most: int) -> list[tuple[bytes, int]]:
-        """Return the most frequent texts as bytes, with their counts; first seen, first listed."""
+        """Return the most frequent texts as bytes, with counts; of equal counts, the first text."""
         values, counts = self.read_counts()
         order = np.argsort(-counts, kind="stable")[:most]
         return list(

@@ -31,10 +31,10 @@ class Board:
     @functools.cached_property
     def due_items(self) -> dict[due_lib.Due, list[str]]:
         """Return the items of training steps, grouped by the steps at which they are due."""
-        found: dict[due_lib.Due, list[str]] = {}
+        items: dict[due_lib.Due, list[str]] = {}
         for name in self.settings.list_on(settings_lib.OF_STEPS):
-            found.setdefault(self.settings.due_of(name, self._every), []).append(name)
-        return found
+            items.setdefault(self.settings.due_of(name, self._every), []).append(name)
+        return items
 
     @property
     def due_every(self) -> tuple[int, ...]:
@@ -50,5 +50,5 @@ class Board:
     def list_due(self, step: int) -> list[str]:
         """Return the items of evaluations that are due at a step."""
         on = self.settings.list_on(settings_lib.OF_EVALUATIONS)
-        # `True` means every evaluation, hence 1.
+        # `True` means every evaluation, so its period is 1.
         return [name for name in on if self.settings.due_of(name, 1).includes(step)]

@@ -40,7 +40,7 @@ class Showing(types.RunObserver):
         self._experiment, self._model_dir = run.experiment, run.model_dir
         self._is_chief = run.place.is_chief
         self._board = board_lib.Board(settings, run.experiment.run.summary_steps)
-        # Other workers write nothing, and so need no session calls that end at due steps.
+        # Other workers write nothing, so their session calls need not end at due steps.
         if self._is_chief:
             self.due_every, self.due_at = self._board.due_every, self._board.due_at
             self.has_due_items = bool(self._board.due_items)
@@ -56,13 +56,13 @@ class Showing(types.RunObserver):
         """Return the hooks that write the items of a training, given its built graph."""
         on, start = self._board.settings, {}
         if on.graph and self._board.graph is not None:
-            # Functions and not events: a run that goes on writes only what has changed.
+            # Functions, not events, as a continued run writes an item only if it has changed.
             start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
         if on.configuration:
             start["configuration"] = functools.partial(_make_configuration, self._model_dir)
         if on.custom_scalars:
             model = self._experiment.model
-            # A plain sum of losses has no norms of the tasks' gradients.
+            # With a plain sum of losses, a run shows no norms of task gradients.
             layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
             start["custom_scalars"] = functools.partial(_make_event, layout)
         if on.hparams:
@@ -71,9 +71,9 @@ class Showing(types.RunObserver):
             _write_projector(self._model_dir)
         last: list[tf.compat.v1.train.SessionRunHook] = []
         if on.hparams:
-            named = list(_name_metrics(self._experiment))
-            # Behind the hooks that evaluate, whose metrics it writes.
-            last.append(writing.Session(self._model_dir, metrics, named))
+            names = list(_name_metrics(self._experiment))
+            # This hook comes last, as it writes the metrics of hooks that evaluate.
+            last.append(writing.Session(self._model_dir, metrics, names))
         writes = writing.Writing(result, self._model_dir, start)
         return types.RunHooks(of_steps=[writes], last=last)
 
@@ -97,14 +97,15 @@ class Showing(types.RunObserver):
             )
             # One pass over the rows counts for all curves and matrices.
             write = evaluations.CurveWriter(heads, items, folder)
-            made: list[tf.compat.v1.train.SessionRunHook] = []
+            hooks: list[tf.compat.v1.train.SessionRunHook] = []
             if has_curves or has_matrices:
-                counted = (heads, logits, labels, has_curves, has_matrices)
-                made.append(curves.Counting(*counted, write))
+                hooks.append(
+                    curves.Counting(heads, logits, labels, has_curves, has_matrices, write)
+                )
             if "predictions" in items:
-                shown = (heads, model.columns, folder, num_images)
-                made.append(evaluations.Rows(features, labels, logits, *shown))
-            return made
+                settings = (heads, model.columns, folder, num_images)
+                hooks.append(evaluations.Rows(features, labels, logits, *settings))
+            return hooks
 
         return watch
 
@@ -146,7 +147,7 @@ def _make_graph(
     graph: tf.compat.v1.GraphDef, experiment: experiment_lib.Experiment, time: float
 ) -> tf.compat.v1.Event:
     model = experiment.model
-    # Your own update may lack this setting.
+    # A user's update may lack this setting.
     optimizer = getattr(model.update, "optimizer", model.update)
     kinds = {
         "balancing/weighting": type(model.weighting).__name__,
@@ -172,11 +173,11 @@ def _make_session(experiment: experiment_lib.Experiment, time: float) -> tf.comp
 
 
 def _name_metrics(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {metric: its name} for the main metric of each task, and the metric of the best."""
+    """Return {metric: its name} for the main metrics of tasks, and for the metric of the run."""
     metrics: dict[str, str] = {}
     for head in experiment.model.heads:
         names = types.read_member(head, types.Head, "directions")
-        # A "*" stands for classes: a pattern names no single metric.
+        # A name with "*" is a pattern, which stands for the metrics of all classes.
         first = next((name for name in names if "*" not in name), None)
         metrics |= {f"{head.name}/{first}": f"{head.name} {first}"} if first else {}
     best = experiment.best.metric
@@ -189,8 +190,8 @@ def _write_projector(model_dir: str) -> None:
     shapes = {
         name: shards.whole_shape(variable)
         for name, variable in variables.items()
-        # Slots of an optimizer for a table are named after the table.
+        # Leave out slots of the optimizer, whose names begin with the name of a table.
         if variable.dtype.base_dtype == tf.float32 and name.rpartition("/")[0] not in variables
     }
-    chosen = projector.choose(shapes, row_names.load(model_dir))
-    projector.write(model_dir, chosen, shapes)
+    tables = projector.choose(shapes, row_names.load(model_dir))
+    projector.write(model_dir, tables, shapes)

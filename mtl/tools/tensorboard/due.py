@@ -19,14 +19,14 @@ from mtl.deferred import tf
 def check(where: str, when: Any) -> None:
     """Fail unless `when` is False, True, a number of steps or a list of global steps."""
     rule = "be True, False, a number of steps or a list of steps"
-    # First, as True is an int too.
+    # This comes first, as True is an int too.
     if isinstance(when, bool):
         return
     checks.is_a(where, when, (int, list, tuple), rule)
     if isinstance(when, int):
         checks.at_least(where, when, 1)
         return
-    checks.require(len(when) > 0, where, f"{rule} that holds one", when)
+    checks.require(len(when) > 0, where, f"{rule} with at least one step", when)
     for step in when:
         checks.is_a(where, step, int, rule)
         checks.at_least(where, step, 1)
@@ -41,8 +41,8 @@ class Due(NamedTuple):
     """Global steps: every multiple of `every`, or the steps in `at`.
 
     Attributes:
-      every: 0 if `at` lists the steps.
-      at: the chosen steps, in order.
+      every: the number of steps from one to the next; 0 if `at` lists the steps.
+      at: the list of steps, in order.
     """
 
     every: int = 0
@@ -62,12 +62,12 @@ class Due(NamedTuple):
         return cls(when) if isinstance(when, int) else cls(0, tuple(sorted(when)))
 
     def includes(self, step: int) -> bool:
-        """Return whether these steps include a step."""
+        """Return True if these steps include a step."""
         return step % self.every == 0 if self.every else step in self.at
 
     def tell(self, step: tf.Tensor) -> tf.Tensor:
-        """Return whether these steps include a step, int64 scalar -> bool scalar."""
+        """Return True in the graph if these steps include a step, int64 scalar -> bool scalar."""
         if self.every:
             return tf.equal(step % self.every, 0)
-        # The chosen steps are a constant of the graph.
+        # The list of steps is a constant of the graph.
         return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))

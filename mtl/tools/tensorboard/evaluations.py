@@ -48,8 +48,8 @@ class CurveWriter:
 
     def _draw(self, task: str, sums: curves.Counted) -> Iterator[tf.compat.v1.Summary]:
         if sums.confusion is not None:
-            drawn = pictures.draw_matrix(sums.confusion, self._names[task], task)
-            yield _to_summary(f"confusion/{task}", drawn)
+            picture = pictures.draw_matrix(sums.confusion, self._names[task], task)
+            yield _to_summary(f"confusion/{task}", picture)
         for number, name in enumerate(sums.names):
             tag = task if len(sums.names) == 1 else f"{task}/{name}"
             if "pr_curves" in self._items:
@@ -75,8 +75,8 @@ def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.S
       number: the index of the class.
     """
     hits, misses = sums.hits[number], sums.misses[number]
-    # Sums from the highest threshold down, without the first of all bins: [thresholds]
-    true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
+    # Sums over all bins above each threshold, [thresholds]; the first bin is below all thresholds.
+    true, false = (np.cumsum(bins[:0:-1])[::-1] for bins in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
     # Thresholds above all scores have no rows: 0 / 0 becomes 0.
     precision = true / np.maximum(true + false, 1e-12)
@@ -127,48 +127,48 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     ):
         self._directory, self._num_images = directory, num_images
         self._heads = {head.name: head for head in heads}
-        found = [(h, curves.watch_head(h, logits[h.name], labels)) for h in heads]
-        self._said = {h.name: said for h, said in found if said and _is_told(h, said)}
+        outputs = [(h, curves.watch_head(h, logits[h.name], labels)) for h in heads]
+        self._outputs = {h.name: values for h, values in outputs if values and _fits(h, values)}
         self._pixels = read_images(features, columns)
         self._images: dict[str, list[np.ndarray]] = {field: [] for field in self._pixels}
         self._rows: list[dict[str, dict[str, np.ndarray]]] = []
-        self._kept = 0
+        self._num_rows = 0
 
     def after_create_session(self, session, coord):
         self._step = int(session.run(tf1.train.get_global_step()))
 
     def before_run(self, run_context):
         # Later batches fetch nothing, so that only the first ones pay for pictures.
-        is_full = self._kept >= self._num_images
-        return None if is_full else tf1.train.SessionRunArgs([self._said, self._pixels])
+        is_full = self._num_rows >= self._num_images
+        return None if is_full else tf1.train.SessionRunArgs([self._outputs, self._pixels])
 
     def after_run(self, run_context, run_values):
         if run_values.results is None:
             return
-        said, images = run_values.results
-        # The last batch may hold more rows than are still wanted.
-        left = self._num_images - self._kept
-        for field, values in images.items():
-            self._images[field].append(values[:left])
-        self._rows.append({t: {n: v[:left] for n, v in own.items()} for t, own in said.items()})
-        self._kept += len(next(iter(images.values()))[:left])
+        outputs, images = run_values.results
+        # The last batch may hold more rows than there is room for.
+        room = self._num_images - self._num_rows
+        for field, pixels in images.items():
+            self._images[field].append(pixels[:room])
+        self._rows.append({t: {n: v[:room] for n, v in o.items()} for t, o in outputs.items()})
+        self._num_rows += len(next(iter(images.values()))[:room])
 
     def end(self, session):
         writer = tf1.summary.FileWriterCache.get(self._directory)
         captions, are_right = self._write_captions()
         for field, parts in self._images.items():
             if parts:
-                # A picture for each image field, all with the same captions.
-                drawn = pictures.draw_rows(np.concatenate(parts), captions, are_right)
-                writer.add_summary(_to_summary(f"predictions/{field}", drawn), self._step)
+                # The pictures of all image fields have the same captions.
+                picture = pictures.draw_rows(np.concatenate(parts), captions, are_right)
+                writer.add_summary(_to_summary(f"predictions/{field}", picture), self._step)
         writer.flush()
 
     def _write_captions(self) -> tuple[list[list[str]], list[list[bool]]]:
-        """Return the lines below each image, and whether they are right."""
+        """Return the lines below each image, and True for each line with a right prediction."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
-        if not self._said:  # Without predictions for captions, images stand alone.
-            return [[] for _ in range(self._kept)], [[] for _ in range(self._kept)]
+        if not self._outputs:  # Then no task has a caption.
+            return [[] for _ in range(self._num_rows)], [[] for _ in range(self._num_rows)]
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
             for row in range(size):
@@ -181,16 +181,16 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self, batch: Mapping[str, Mapping[str, np.ndarray]], row: int
     ) -> list[tuple[str, bool]]:
         return [
-            _tell_prediction(self._heads[task], {name: value[row] for name, value in own.items()})
-            # Further lines would make the caption higher than its image.
-            for task, own in list(batch.items())[:_MOST_LINES]
+            _tell_prediction(self._heads[task], {name: value[row] for name, value in out.items()})
+            # More lines would make the caption higher than its image.
+            for task, out in list(batch.items())[:_MOST_LINES]
         ]
 
 
-def _is_told(head: types.Head, said: types.Tensors) -> bool:
-    """Return whether a caption can show the predictions: several numbers a row do not fit."""
-    is_number = "value" in said and said["value"].shape.rank == 1
-    return is_number or curves.has_shares(head, said)
+def _fits(head: types.Head, outputs: types.Tensors) -> bool:
+    """Return True if the predictions of a head fit into a caption, unlike several numbers a row."""
+    is_number = "value" in outputs and outputs["value"].shape.rank == 1
+    return is_number or curves.has_shares(head, outputs)
 
 
 def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:
@@ -200,40 +200,42 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
       features: {field: [B, ...]}.
       columns: the columns of the model.
     """
-    found = {}
+    images = {}
     for column in columns:
         if isinstance(column, features_lib.Image):
             # An image column reads a single field.
             for (field,) in column.columns.values():
-                found[field] = column.pixels(features, field)
-    return found
+                images[field] = column.pixels(features, field)
+    return images
 
 
-def _tell_prediction(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the prediction of a task for a row, and if it is right; True if it has no label."""
+def _tell_prediction(head: types.Head, outputs: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return a task's prediction for a row, and False if it differs from the row's label."""
     names = types.read_member(head, types.ClassHead, "class_names")
-    target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True
-    if "class_id" in said and np.ndim(target) == 0:
-        line, is_right = _tell_class(names, said, is_known)
-    elif "value" in said and np.ndim(said["value"]) == 0:
-        line = f"{said['value']:.4g}" + (f", was {target:.4g}" if is_known else "")
+    target, has_label, is_right = outputs["targets"], bool(np.any(outputs["weights"] > 0)), True
+    if "class_id" in outputs and np.ndim(target) == 0:
+        line, is_right = _tell_class(names, outputs, has_label)
+    elif "value" in outputs and np.ndim(outputs["value"]) == 0:
+        line = f"{outputs['value']:.4g}" + (f", was {target:.4g}" if has_label else "")
     else:
-        # Several labels a row: all that are more likely than not.
-        high = [n for n, p in zip(names, said["probabilities"], strict=True) if p > 0.5]
+        # With several labels in a row, list the classes with a probability above 0.5.
+        high = [n for n, p in zip(names, outputs["probabilities"], strict=True) if p > 0.5]
         line = ", ".join(high) or "(none)"
     whole = f"{head.name}: {line}"
     return whole if len(whole) <= _LONGEST_LINE else f"{whole[: _LONGEST_LINE - 1]}…", is_right
 
 
-def _tell_class(names: Sequence[str], said: Mapping[str, Any], is_known: bool) -> tuple[str, bool]:
-    chosen, true, share = int(said["class_id"]), int(said["targets"]), np.nan
-    if "probability" in said:
+def _tell_class(
+    names: Sequence[str], outputs: Mapping[str, Any], has_label: bool
+) -> tuple[str, bool]:
+    predicted, true, share = int(outputs["class_id"]), int(outputs["targets"]), np.nan
+    if "probability" in outputs:
         # "probability" always means class 1.
-        share = said["probability"] if chosen else 1 - said["probability"]
-    elif "probabilities" in said:
-        share = said["probabilities"][chosen]
-    line = f"{names[chosen]} ({share:.2f})"
-    if chosen == true or not is_known:
+        share = outputs["probability"] if predicted else 1 - outputs["probability"]
+    elif "probabilities" in outputs:
+        share = outputs["probabilities"][predicted]
+    line = f"{names[predicted]} ({share:.2f})"
+    if predicted == true or not has_label:
         return line, True
     return f"{line}, was {names[true]}", False
 

@@ -14,7 +14,7 @@ from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns, stacks
 
 MOST_ENTRIES = 1 << 20
-"""Of a larger tensor every n-th entry is shown, so that a table of any size takes little time."""
+"""The most entries of a histogram; of a larger tensor, it shows every n-th entry, to save time."""
 
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
@@ -44,11 +44,11 @@ def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
-    """Draw the gradient of a variable; for a table, each row that the batch looked up once.
+    """Draw the gradient of a variable; for a table, once each row that the batch looked up.
 
     Args:
       prefix: the beginning of the tag, such as "gradients".
-      gradient: dense, sparse, or None for a variable without a gradient.
+      gradient: a dense or sparse gradient, or None for a variable without a gradient.
       variable: the variable; a stack gets a histogram for each member.
 
     Returns:
@@ -59,7 +59,7 @@ def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) 
     # A row that was looked up twice has two slices; its gradient is their sum.
     merged = gradients_lib.merge_rows(gradient)
     values = merged.values if isinstance(merged, tf.IndexedSlices) else merged
-    return [draw(f"{prefix}/{name}", own) for name, own in split(variable, values)]
+    return [draw(f"{prefix}/{name}", part) for name, part in split(variable, values)]
 
 
 def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
@@ -67,7 +67,7 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 
     Args:
       variable: a variable, or a stack of equal variables of several tasks.
-      values: a tensor of its shape; for looked-up rows, only these as the first axis.
+      values: a tensor of the variable's shape; the first axis may hold only looked-up rows.
     """
     stack = stacks.find_stack(variable)
     if stack is None:
@@ -80,11 +80,11 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 def _thin_values(values: tf.Tensor) -> tf.Tensor:
     """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
-    # An activation has the rows of a batch, whose number may not be static.
+    # An activation has a row for each example, so its size may not be static.
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)
-    # A stride with a common divisor would skip the same columns in every row.
+    # With a common divisor, the stride would skip the same columns in every row.
     while math.gcd(stride, values.shape[-1]) > 1:
         stride += 1
     return tf.reshape(values, [-1])[::stride]

@@ -35,15 +35,15 @@ _LEFT_OUT = (
 )
 _PLAIN = bool | int | float | str
 EVALUATION = "evaluation"
-"""Of the tags of the metrics that HParams shows; it finds those of the run's own folder alone."""
+"""The prefix of tags of metrics for HParams, which looks for metrics in the run's folder alone."""
 
 
 def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
-    """Return a text as a block of code; it is indented, as a text may hold any fence."""
+    """Return a text as a summary; its lines are indented, so that Markdown shows them as code."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
-    described = text_metadata.create_summary_metadata(display_name=tag, description="")
-    # TensorBoard's messages are other classes than TensorFlow's, with the same bytes.
-    metadata = tf1.SummaryMetadata.FromString(described.SerializeToString())
+    plugin_metadata = text_metadata.create_summary_metadata(display_name=tag, description="")
+    # TensorBoard and TensorFlow have different classes for the same message.
+    metadata = tf1.SummaryMetadata.FromString(plugin_metadata.SerializeToString())
     tensor = tf.make_tensor_proto(block.encode(), tf.string)
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
 
@@ -68,17 +68,17 @@ def lay_out(
     categories = []
     # Tasks without a loss, such as composed ones, have metrics only.
     for name in dict.fromkeys([*losses, *by_task]):
-        own = re.escape(name)
-        charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
+        pattern = re.escape(name)
+        charts = [draw("loss", f"{pattern}/loss", f"{pattern}/average_loss")]
         head = by_task.get(name)
-        known = types.read_member(head, types.Head, "directions") if head else {}
+        directions = types.read_member(head, types.Head, "directions") if head else {}
         # A pattern may match no metric of the run.
-        shown = [metric for metric in known if metric != "average_loss" and "*" not in metric]
-        charts += [draw(metric, f"{own}/{re.escape(metric)}") for metric in shown]
-        # A run writes one of the two, or both.
-        charts.append(draw("weight", f"weight/{own}", f"surgery/weight/{own}"))
+        metrics = [m for m in directions if m != "average_loss" and "*" not in m]
+        charts += [draw(metric, f"{pattern}/{re.escape(metric)}") for metric in metrics]
+        # A run writes at least one of these two tags.
+        charts.append(draw("weight", f"weight/{pattern}", f"surgery/weight/{pattern}"))
         if has_surgery:
-            charts.append(draw("norm of its gradient", f"surgery/norm/{own}"))
+            charts.append(draw("norm of its gradient", f"surgery/norm/{pattern}"))
         categories.append(layout_pb2.Category(title=name, chart=charts))
     everything = [
         draw("loss", "loss", "average_loss"),
@@ -87,13 +87,13 @@ def lay_out(
         draw("weights", "weight/.*", "surgery/weight/.*"),
         draw("speed", "steps_per_sec"),
     ]
-    # On top of the page.
+    # This category comes first on the page.
     categories.insert(0, layout_pb2.Category(title="all tasks", chart=everything))
     return custom_scalars.pb(layout_pb2.Layout(category=categories))
 
 
 def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> tf.compat.v1.Summary:
-    """Return the settings of a run and the metrics it is judged by, for HParams.
+    """Return the settings and the main metrics of a run for HParams.
 
     Args:
       experiment: an `experiment.Experiment`.
@@ -106,18 +106,18 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         api_pb2.MetricInfo(name=name(tag=f"{EVALUATION}/{tag}"), display_name=shown)
         for tag, shown in metrics.items()
     ]
-    described = [
+    infos_of_settings = [
         api_pb2.HParamInfo(name=key, type=_type_of(value)) for key, value in settings.items()
     ]
     summary = tf1.Summary()
     for part in (
-        hparams.experiment_pb(described, infos, time_created_secs=time),
+        hparams.experiment_pb(infos_of_settings, infos, time_created_secs=time),
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
-        # Repeated fields of merged messages are joined: the values of both lie in one summary.
+        # A merge appends repeated fields, so the summary holds the values of both messages.
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
-        # Settings are a protobuf map; the order of its bytes differs between processes.
+        # Settings are a protobuf map, whose bytes have another order in another process.
         data = value.metadata.plugin_data
         content = plugin_data_pb2.HParamsPluginData.FromString(data.content)
         data.content = content.SerializeToString(deterministic=True)
@@ -153,33 +153,33 @@ def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
-    """Yield (path, setting) of numbers, texts and bools in a value, and classes of its parts."""
-    # Prefixes: "run.keep" also leaves out run.keep_checkpoints.
+    """Yield (path, value) for numbers, texts and bools in a setting, and for classes of parts."""
+    # `_LEFT_OUT` holds prefixes: "run.keep" also leaves out run.keep_checkpoints.
     if path.startswith(_LEFT_OUT) or value is None:
         return
     if isinstance(value, _PLAIN):
         yield path, value
-    elif isinstance(value, list | tuple) and all(isinstance(one, _PLAIN) for one in value):
+    elif isinstance(value, list | tuple) and all(isinstance(item, _PLAIN) for item in value):
         if value:
             yield path, ", ".join(map(str, value))
     else:
         if checks.is_part(value):
             yield path, type(value).__name__
-        for place, one in _list_within(value):
-            yield from _flatten(one, path + place)
+        for suffix, item in _list_within(value):
+            yield from _flatten(item, path + suffix)
 
 
 def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values in a part, a list or a mapping, each with its suffix of the path."""
     if checks.is_part(value):
         for field in dataclasses.fields(value):
-            # Without fields that a part computes from others.
+            # Leave out fields that a part computes from other fields.
             if field.init:
                 yield f".{field.name}", getattr(value, field.name)
     elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
+        for number, item in enumerate(value):
             # A head has a name, which stays the same if heads are added before it.
-            yield f"[{getattr(one, 'name', None) or number}]", one
+            yield f"[{getattr(item, 'name', None) or number}]", item
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield f"[{key}]", one
+        for key, item in value.items():
+            yield f"[{key}]", item

@@ -16,7 +16,7 @@ import numpy as np
 from mtl import checks
 
 MOST_IMAGES = 100
-# Cells show numbers up to 20 classes, and rows have names up to 50.
+# Cells show numbers for up to 20 classes, and rows show names for up to 50.
 _MOST_NUMBERS, _MOST_NAMES = 20, 50
 _WIDEST_NAME = 12
 _SIDE, _TEXT, _GAP = 112, 13, 8
@@ -49,7 +49,7 @@ def require_pillow(where: str) -> None:
 
 
 def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
-    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row.
+    """Draw a confusion matrix; the colour of a cell is its share of the row.
 
     Args:
       cells: [C, C], sums of weights by true and predicted class.
@@ -57,7 +57,7 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
       title: the text above.
     """
     count = len(names)
-    # Pixels of a cell: the whole picture stays below about 1,000.
+    # The side of a cell in pixels; the whole picture stays below about 1,000 pixels.
     side = max(2, min(46, 900 // count))
     with_names, with_numbers = count <= _MOST_NAMES, count <= _MOST_NUMBERS
     shown = [_shorten_name(name) for name in names]
@@ -90,10 +90,10 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
 
 
 def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
-    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out.
+    """Draw lines in the unit square, with its diagonal.
 
     Args:
-      lines: numbers in [0, 1].
+      lines: {name: [(x, y), ...]} in [0, 1]; points with NaN are left out.
       title: the text above.
     """
     names, side = [_shorten_name(name) for name in lines], 3 * _SIDE
@@ -116,8 +116,8 @@ def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) 
         draw.text((x, top + side + 3), f"{tick:g}", _INK, font, anchor="mt")
     for number, points in enumerate(lines.values()):
         color = _COLORS[number % len(_COLORS)]
-        placed = [place(*point) for point in points if not np.isnan(point).any()]
-        _draw_curve(draw, placed, color)
+        corners = [place(*point) for point in points if not np.isnan(point).any()]
+        _draw_curve(draw, corners, color)
         if rows:
             x, y = left + side + 2 * _GAP, top + number * _TEXT
             draw.line((x, y + _TEXT / 2, x + 16, y + _TEXT / 2), color, 2)
@@ -137,19 +137,19 @@ def _draw_curve(draw: Any, points: Sequence[tuple[float, float]], color: Any) ->
 def draw_rows(
     images: np.ndarray, captions: Sequence[Sequence[str]], are_right: Sequence[Sequence[bool]]
 ) -> Picture:
-    """Draw images with lines below each.
+    """Draw images with a caption below each.
 
     Args:
       images: [N, H, W, C] of values in [0, 1]; if C is not 1, 3 or 4, only the first channel.
-      captions: the lines for each of N images, the same number for each.
-      are_right: for each of N images, whether each line is right; wrong lines are red.
+      captions: the lines of each of N captions; all captions have equally many lines.
+      are_right: for each of N captions, True for a line that is right; other lines are red.
     """
     from PIL import Image
 
     count, lines = len(images), max(map(len, captions), default=0)
-    # About a square.
+    # The sheet is about a square.
     columns = min(count, max(4, math.ceil(math.sqrt(count))))
-    width = max(_SIDE, 7 * max((len(line) for own in captions for line in own), default=0))
+    width = max(_SIDE, 7 * max((len(line) for text in captions for line in text), default=0))
     tile = width + _GAP, _SIDE + lines * _TEXT + 2 * _GAP
     sheet, draw, font = _start_picture(columns * tile[0], math.ceil(count / columns) * tile[1])
     for place, values in enumerate(images):
@@ -158,11 +158,13 @@ def draw_rows(
         pixels = np.clip(np.nan_to_num(values) * 255, 0, 255).astype(np.uint8)
         if pixels.shape[-1] not in (1, 3, 4):
             pixels = pixels[..., :1]
-        own = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
-        scale = _SIDE / max(own.size)
-        size = [max(1, round(edge * scale)) for edge in own.size]
+        picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert(
+            "RGB"
+        )
+        scale = _SIDE / max(picture.size)
+        size = [max(1, round(edge * scale)) for edge in picture.size]
         # Enlarged pixels keep their edges; a smaller picture is smoothed.
-        resized = own.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
+        resized = picture.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
         sheet.paste(resized, (x, y))
         for line, (text, is_right) in enumerate(
             zip(captions[place], are_right[place], strict=True)
@@ -199,8 +201,8 @@ def _write_upright(image: Any, font: Any, text: str, x: float, bottom: float) ->
     label = Image.new("RGB", (length, _TEXT + 2), _PAPER)
     ImageDraw.Draw(label).text((0, 0), text, _INK, font)
     # Pillow cannot write upwards itself.
-    turned = label.rotate(90, expand=True)
-    image.paste(turned, (round(x - turned.width / 2), round(bottom - turned.height)))
+    upright = label.rotate(90, expand=True)
+    image.paste(upright, (round(x - upright.width / 2), round(bottom - upright.height)))
 
 
 def _shorten_name(name: str) -> str:

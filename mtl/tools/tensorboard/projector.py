@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 CONFIG, FOLDER = "projector_config.pbtxt", "projector"
 MOST_ROWS = 100_000
-"""A browser holds all rows of a table at once."""
+"""The most rows of a table, as a browser holds all rows in memory."""
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -32,38 +32,38 @@ def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, typ
 
     Args:
       shapes: {variable: its shape} of float32 variables.
-      named: {scope: names}, from `row_names.load`.
+      named: {scope: names of rows}, from `row_names.load`.
 
     Raises:
       UserError: no variable can be shown.
     """
-    found, large = {}, []
+    tables, large = {}, []
     for name, shape in shapes.items():
         names = row_names.find_row_names(named, name)
         is_table = names is not None and names.axis == 0 and len(shape) == 2
-        # Names of a changed vocabulary would label the wrong rows.
+        # The names of another vocabulary would label the wrong rows.
         if not is_table or names is None or not row_names.fit_shape(names, shape):
             continue
         if shape[0] > MOST_ROWS:
             large.append(f"{name} of {shape[0]:,} rows")
         else:
-            found[name] = names
+            tables[name] = names
     if large:
-        _log.warning("Too large for the projector, and so left out: %s", ", ".join(large))
-    fix = f"No table of at most {MOST_ROWS:,} rows has names for them."
-    checks.require(bool(found), "TensorBoard.embeddings", "be False", True, fix)
-    return found
+        _log.warning("The projector leaves out tables that are too large: %s", ", ".join(large))
+    fix = f"No table of at most {MOST_ROWS:,} rows has names of rows."
+    checks.require(bool(tables), "TensorBoard.embeddings", "be False", True, fix)
+    return tables
 
 
 def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) -> None:
-    """Write the list of tables and the names of rows for the projector, beside the checkpoints."""
+    """Write the names of rows for the projector, and the list of its tables, into `model_dir`."""
     config = projector_config_pb2.ProjectorConfig()
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
     for number, (name, names) in enumerate(chosen.items()):
-        # The number keeps names apart that are equal after the cut; file systems limit names.
+        # File systems limit the length of names; the number keeps shortened names distinct.
         path = os.path.join(FOLDER, f"{number}_{name.replace('/', '_')[-80:]}.tsv")
         lines = list(map(_clean_name, row_names.read_names(names)))
-        # The projector needs a line for each row: rows of unknown words have no name.
+        # The projector needs a line for each row, but rows of unknown words have no name.
         lines += [f"(unknown {place})" for place in range(shapes[name][0] - len(lines))]
         atomic.write(os.path.join(model_dir, path), "\n".join(lines) + "\n")
         config.embeddings.add(tensor_name=name, metadata_path=path)
@@ -71,7 +71,7 @@ def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) 
 
 
 def _clean_name(name: str) -> str:
-    """Return a name as one cell of a table: a tab or the end of a line would start another one."""
+    """Return a name without tabs and line breaks, which would start another cell."""
     # Tokens may hold halves of characters (surrogates), which UTF-8 cannot write.
     plain = name.encode(errors="replace").decode()
     return " ".join(plain.split()) or "(empty)"

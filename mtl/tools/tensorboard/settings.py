@@ -44,11 +44,11 @@ class Items:
     """The items that TensorBoard shows: the settings of `TensorBoard`.
 
     Attributes:
-      graph: the first forward pass with its losses, by scopes; variables, constants and checks are
-        folded, and weighting, surgery and update are one node each.
+      graph: the first forward pass with its losses, by scopes. Reads of variables, constants and
+        checks are left out, and weighting, surgery and update are one node each.
       configuration: the run's config.gin, as text.
-      custom_scalars: a layout with the scalars of each task together.
-      hparams: the settings that are numbers, texts or bools, and the main metric of each task.
+      custom_scalars: a layout that groups scalars by task.
+      hparams: settings with numbers, texts or bools, and the main metric of each task.
       embeddings: names the rows of tables for the projector, which reads the checkpoint.
       weights: a histogram of each variable, at the start of the step.
       gradients_before_surgery: histograms of the gradients of the sum of the weighted losses; with
@@ -63,15 +63,16 @@ class Items:
         batch looked up.
       activations: a histogram of the outputs of each activation, for the first slice on the first
         replica.
-      dead_units: the share of units of each activation that are 0 for all of these rows.
+      dead_units: the share of units of each activation that are 0 for all rows of that slice.
       predictions: the first rows of the split with an image, and the predictions of each task.
       confusion: a matrix for each task with classes, as a picture; cells are sums of label weights.
       pr_curves: precision and recall of each binary task, and of each class of the others.
-      roc_curves: recall and false positive rate of the same tasks, as a picture for each task.
+      roc_curves: recall and false positive rate, for the same tasks, as a picture for each task.
       reliability: the share of positives by predicted probability, in the bins of the metric
         `calibration_error`, as a picture for each task.
-      prediction_histograms: histograms of the probabilities of the same tasks.
-      variables: patterns; histograms show the variables that match one, or all without patterns.
+      prediction_histograms: histograms of the predicted probabilities of the same tasks.
+      variables: patterns of names. Histograms show only variables that match a pattern; () shows
+        all variables.
       num_images: how many rows `predictions` shows.
     """
 
@@ -107,23 +108,23 @@ class Items:
 
     def due_of(self, name: str, every: int) -> due.Due:
         """Return the steps at which an enabled item is due; `every` replaces True."""
-        found = due.Due.from_setting(getattr(self, name), every)
-        assert found is not None
-        return found
+        steps = due.Due.from_setting(getattr(self, name), every)
+        assert steps is not None
+        return steps
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the model has what the items show."""
+        """Fail if the model lacks an image column or a task that an item shows."""
         columns, heads = experiment.model.columns, experiment.model.heads
         has_image = any(isinstance(column, features.Image) for column in columns)
         fix = "The model has no column @features.Image()."
         if self.predictions is not False:
             checks.require(has_image, "TensorBoard.predictions", "be False", self.predictions, fix)
-        for name, found in _list_shown(heads).items():
+        for name, shown_heads in _list_shown(heads).items():
             if getattr(self, name) is not False:
                 where, fix = f"TensorBoard.{name}", "No task has classes."
-                checks.require(bool(found), where, "be False", getattr(self, name), fix)
+                checks.require(bool(shown_heads), where, "be False", getattr(self, name), fix)
         if self.list_on(_DRAWN):
-            # Before the training, and only if a picture is drawn.
+            # Fail before the training, and only if the run draws a picture.
             pictures.require_pillow(f"TensorBoard.{self.list_on(_DRAWN)[0]}")
 
     def check_run(
@@ -134,8 +135,8 @@ class Items:
         Args:
           run: an `experiment.Run`.
           adds_losses: True if the step takes gradients of the plain sum of the losses.
-          num_losses: how many losses there are, of tasks and auxiliary ones.
-          replicas: how many replicas take a step together.
+          num_losses: the number of losses, of tasks and auxiliary losses.
+          replicas: the number of replicas that take a step together.
           has_servers: True if workers train asynchronously, with parameter servers.
         """
         for name in self.list_on(OF_STEPS):
@@ -144,24 +145,24 @@ class Items:
             checks.require(not has_servers, where, rule, value)
             self._check_due(where, value, run.summary_steps, run.train_steps)
         if self.task_gradients is not False:
-            rule = f"be False with more than {_MOST_TASKS} losses, as each needs a pass"
+            rule = f"be False with more than {_MOST_TASKS} losses, as each needs a backward pass"
             where, value = "TensorBoard.task_gradients", self.task_gradients
             checks.require(
                 num_losses <= _MOST_TASKS, where, rule, value, f"There are {num_losses}."
             )
-        # Without a surgery, these are the gradients that the update has anyway.
+        # Without a surgery, the update computes these gradients anyway.
         needs_all = [] if adds_losses else ["gradients_before_surgery"]
         for name in self.list_on(["task_gradients", *needs_all]):
-            rule = "be False with several replicas: they cannot meet only at some steps"
+            rule = "be False with several replicas, which would have to meet at some steps only"
             checks.require(replicas == 1, f"TensorBoard.{name}", rule, getattr(self, name))
         for name in self.list_on(OF_EVALUATIONS):
             self._check_evaluated(f"TensorBoard.{name}", getattr(self, name), run)
 
     def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
-        found = due.Due.from_setting(value, every)
-        assert found is not None
+        steps = due.Due.from_setting(value, every)
+        assert steps is not None
         # The first multiple is the number itself.
-        late = [step for step in found.at or (found.every,) if step > last]
+        late = [step for step in steps.at or (steps.every,) if step > last]
         rule = f"be due up to the last step, {last}"
         fix = f"Run.summary_steps is {every}." if value is True else ""
         checks.require(not late, where, rule, value, fix)
@@ -174,16 +175,16 @@ class Items:
         checks.require(every is not None, where, rule, value)
         # The last step is always evaluated.
         evaluated = {*range(every, run.train_steps + 1, every), run.train_steps}
-        found = due.Due.from_setting(value, every)
-        assert found is not None
+        steps = due.Due.from_setting(value, every)
+        assert steps is not None
         rule = f"name steps that are evaluated: multiples of {every}, and {run.train_steps}"
-        wrong = [step for step in found.at if step not in evaluated]
-        is_met = bool(found.at) or any(map(found.includes, evaluated))
+        wrong = [step for step in steps.at if step not in evaluated]
+        is_met = bool(steps.at) or any(map(steps.includes, evaluated))
         checks.require(not wrong and is_met, where, rule, value)
 
 
 def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
-    """Return {item: the heads that it shows}, of matrices and curves."""
+    """Return {item: the heads that it shows} for matrices and curves."""
     of_rows = [h for h in heads if not types.read_member(h, types.MapHead, "is_dense")]
     with_classes = [h for h in of_rows if types.read_member(h, types.ClassHead, "class_names")]
     one_class = [h for h in with_classes if types.read_member(h, types.ClassHead, "has_one_class")]

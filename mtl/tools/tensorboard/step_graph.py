@@ -18,7 +18,7 @@ from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
 _TOPS = ("features", "network", "head")
-# For a reader, an op of one of these kinds is the same as its first input.
+# The graph shows the first input of these ops in their place.
 _SAME = (
     "Identity",
     "IdentityN",
@@ -55,8 +55,9 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
         if id(op) not in ends:
             node.input.extend(_list_inputs(op, names, resolve))
     for task, loss in losses.items():
-        own = names.get(id(resolve(loss).op))
-        graph.node.add(name=f"{_LOSS}/{task}/loss", op="Loss", input=[own[1]] if own else [])
+        source = names.get(id(resolve(loss).op))
+        inputs_of_loss = [source[1]] if source else []
+        graph.node.add(name=f"{_LOSS}/{task}/loss", op="Loss", input=inputs_of_loss)
     return graph
 
 
@@ -71,7 +72,7 @@ def add_training(
       tasks: the tasks whose losses the first part reads.
     """
     whole = tf1.GraphDef()
-    # A copy: the forward pass is drawn once, but `writing` may make its event several times.
+    # Copy the graph, as it is drawn once, but `writing` may make its event several times.
     whole.CopyFrom(graph)
     inputs = [f"{_LOSS}/{task}/loss" for task in tasks]
     for name, kind in kinds.items():
@@ -94,16 +95,16 @@ def _name_ops(
     losses: Mapping[str, tf.Tensor], ends: set[int], resolve: _Resolver
 ) -> dict[int, tuple[tf.Operation, str]]:
     """Return {id: (op, its name)} of all ops that lead to the losses."""
-    named, left = _name_outer(losses, ends, resolve)
-    while left:
-        op = left.pop()
+    named, queue = _name_outer(losses, ends, resolve)
+    while queue:
+        op = queue.pop()
         # An op of a loss that also feeds a head belongs to the head's side.
         if op.type == "Const" or (id(op) in named and not named[id(op)][1].startswith(_LOSS)):
             continue
         name = _name_of(op)
         named[id(op)] = (op, name if _has_scope(op) else f"{_BATCH}/{name}")
         if id(op) not in ends:
-            left += [tensor.op for tensor in map(resolve, op.inputs)]
+            queue += [tensor.op for tensor in map(resolve, op.inputs)]
     return named
 
 
@@ -114,9 +115,9 @@ def _name_outer(
     named: dict[int, tuple[tf.Operation, str]] = {}
     inner: list[tf.Operation] = []
     for task, loss in losses.items():
-        left = [resolve(loss).op]
-        while left:
-            op = left.pop()
+        queue = [resolve(loss).op]
+        while queue:
+            op = queue.pop()
             if id(op) in named or op.type == "Const":
                 continue
             # Here the walk back enters a head, or reaches the batch, such as labels.
@@ -124,7 +125,7 @@ def _name_outer(
                 inner.append(op)
                 continue
             named[id(op)] = (op, f"{_LOSS}/{task}/{op.name}")
-            left += [tensor.op for tensor in map(resolve, op.inputs)]
+            queue += [tensor.op for tensor in map(resolve, op.inputs)]
     return named, inner
 
 
@@ -142,7 +143,7 @@ def _kind_of(op: tf.Operation) -> str:
 
 
 class _Resolver:
-    """Finds the origin of a tensor: behind ops that change nothing, and outside of a loop."""
+    """Finds the origin of a tensor: before ops that only pass it on, and outside of a loop."""
 
     def __init__(self) -> None:
         # {id of a graph: its captures}

@@ -2,8 +2,8 @@
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-It reads the gradients that surgery and update compute anyway. Other gradients, such as for single
-tasks, are computed within the branch.
+The branch reads the gradients that surgery and update compute anyway, and computes other gradients
+itself, such as those of single tasks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mtl.tools.tensorboard import histograms, step_graph
 from mtl.variables import patterns, stacks
 
 Pairs = list[tuple["tf.Variable", types.Gradient]]
-Kept = list["tf.Tensor"]
-"""Weights as a step found them, one dimension each; of a table the rows that it looks up."""
+Entries = list["tf.Tensor"]
+"""Weights before a step, each [N]; for a table, only the rows that the step looks up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,33 +56,33 @@ class Watch(types.StepExtension):
         self._is_shown = tf.get_static_value(replicas.replica_index()) in (0, None)
         self._items = board.due_items if self._is_shown else {}
         self._outputs: dict[str, tf.Tensor] = {}
-        self._has_seen = False
-        self._found: Any = None  # The gradients that the update gets, a `balanced.Balanced`.
+        self._is_built = False
+        self._balanced: Any = None  # The gradients that the update gets, a `balanced.Balanced`.
         self._parts: list[_Part] = []
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Return a forward pass that shows the first pass that is built."""
+        """Return a forward pass that notes the outputs of layers when it is built first."""
         if not self._is_shown:
             return forward
 
-        def seen(features: Any, labels: Any) -> whole_batch.ForwardPass:
+        def build_pass(features: Any, labels: Any) -> whole_batch.ForwardPass:
             # Further slices and passes build the same ops again.
-            if self._has_seen:
+            if self._is_built:
                 return forward(features, labels)
-            self._has_seen = True
-            noted = layer_hooks.NoteOutputs()
-            with layer_hooks.attach(noted):
-                built = forward(features, labels)
-            self._outputs = noted.found
+            self._is_built = True
+            notes = layer_hooks.NoteOutputs()
+            with layer_hooks.attach(notes):
+                forward_pass = forward(features, labels)
+            self._outputs = notes.found
             if self._board.settings.graph:
-                self._board.graph = step_graph.draw(built.losses, (features, labels))
-            return built
+                self._board.graph = step_graph.draw(forward_pass.losses, (features, labels))
+            return forward_pass
 
-        return seen
+        return build_pass
 
     @contextlib.contextmanager
     def around_update(self, found: Any, batch: Any) -> Iterator[None]:
-        """Show the gradients of the update that is built within it.
+        """Show the gradients of the update that is built in this context.
 
         Raises:
           UserError: the update shows no gradients, a pattern matches no variable, or the network
@@ -92,9 +92,9 @@ class Watch(types.StepExtension):
             yield
             return
         del batch
-        self._found = found
-        # Fails if a pattern matches nothing, before the step is built.
-        self._choose(found.variables)
+        self._balanced = found
+        # Check the patterns before the step is built.
+        self._check_patterns(found.variables)
         self._require_outputs()
         yield
         fix = "Its update does not call `extensions.show_update`."
@@ -103,18 +103,18 @@ class Watch(types.StepExtension):
     def see_update(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> None:
-        """Draw what the due items show of the gradients that the optimizer gets."""
-        found = self._found
-        if found is None:
+        """Draw the due items; `gradients` are those that the optimizer gets."""
+        balanced = self._balanced
+        if balanced is None:
             return
-        # The step in progress ends at this number, by which items are due.
+        # Items are due by the number at which the step in progress ends.
         step = tf1.train.get_or_create_global_step().read_value() + 1
-        combined = self._only_chosen(found.variables, found.gradients)
-        taken = self._only_chosen(variables, gradients)
+        combined = self._select_pairs(balanced.variables, balanced.gradients)
+        clipped = self._select_pairs(variables, gradients)
         for due, items in self._items.items():
             # One branch for all items that are due at the same steps.
-            part = _Part(due.tell(step), taken if "updates" in items else [])
-            part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
+            part = _Part(due.tell(step), clipped if "updates" in items else [])
+            part.look(functools.partial(self._draw, items, combined, clipped, balanced.scaled))
             self._parts.append(part)
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
@@ -123,7 +123,7 @@ class Watch(types.StepExtension):
             outlets.add_summary(part.finish(moved))
         return moved
 
-    def _choose(self, variables: Sequence[tf.Variable]) -> None:
+    def _check_patterns(self, variables: Sequence[tf.Variable]) -> None:
         for pattern in self._board.settings.variables:
             patterns.select_variables("TensorBoard.variables", pattern, variables)
 
@@ -137,14 +137,15 @@ class Watch(types.StepExtension):
         got = getattr(self._board.settings, item)
         checks.require(fits, f"TensorBoard.{item}", f"be False with this {part}", got, fix)
 
-    def _only_chosen(
+    def _select_pairs(
         self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]
     ) -> Pairs:
-        chosen = self._board.settings.variables
+        name_patterns = self._board.settings.variables
         return [
             (variable, gradient)
             for variable, gradient in zip(variables, gradients, strict=True)
-            if not chosen or any(patterns.matches(pattern, variable) for pattern in chosen)
+            if not name_patterns
+            or any(patterns.matches(pattern, variable) for pattern in name_patterns)
         ]
 
     def _draw(
@@ -162,7 +163,7 @@ class Watch(types.StepExtension):
         if "gradients_before_surgery" in items:
             before = combined
             if not self._adds_losses:
-                # Over slices and replicas, in the branch: other steps do not pay for this pass.
+                # This pass over all slices is in the branch, so other steps do not pay for it.
                 summed = batch.sum(lambda part: _differentiate_sum(part, variables))
                 before = list(zip(variables, summed, strict=True))
             drawn += _draw_all("gradients_before_surgery", before)
@@ -196,10 +197,10 @@ class _Part:
     def __init__(self, is_due: tf.Tensor, moving: Pairs):
         self._is_due, self._moving = is_due, moving
         self._summary = tf.constant("")
-        self._kept: Kept = []
+        self._weights: Entries = []
 
     def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
-        """Draw before the weights move, and keep the weights whose updates are shown."""
+        """Draw before the weights move, and store the weights whose updates are shown."""
 
         def when_due() -> list[tf.Tensor]:
             return [histograms.join(draw()), *(_read_entries(*pair) for pair in self._moving)]
@@ -208,9 +209,9 @@ class _Part:
             # Both branches need the same number and types of outputs.
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
 
-        self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
-        # Each output of a branch is ready separately: wait for all of them.
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._kept))
+        self._summary, *self._weights = tf.cond(self._is_due, when_due, else_nothing)
+        # Wait for all outputs of the branch, as each is ready separately.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._weights))
 
     def finish(self, train_op: tf.Operation) -> tf.Tensor:
         """Return the summary of the step, with the change of the weights."""
@@ -219,7 +220,7 @@ class _Part:
 
         def when_due() -> tf.Tensor:
             drawn = []
-            for (variable, gradient), before in zip(self._moving, self._kept, strict=True):
+            for (variable, gradient), before in zip(self._moving, self._weights, strict=True):
                 drawn += _draw_update(variable, gradient, before)
             return histograms.join([self._summary, *drawn])
 
@@ -279,11 +280,11 @@ def _draw_update(
     if is_table:
         # The number of looked-up rows depends on the batch.
         shape = tf.TensorShape([None, *shape[1:]])
-    form = [-1, *shape[1:]]
-    changes = histograms.split(variable, tf.reshape(change, form))
-    found = histograms.split(variable, tf.reshape(before, form))
+    target_shape = [-1, *shape[1:]]
+    changes = histograms.split(variable, tf.reshape(change, target_shape))
+    old_weights = histograms.split(variable, tf.reshape(before, target_shape))
     drawn = []
-    for (name, moved), (_, weights) in zip(changes, found, strict=True):
+    for (name, moved), (_, weights) in zip(changes, old_weights, strict=True):
         drawn.append(histograms.draw(f"updates/{name}", moved))
         # Weights of 0 give NaN or infinity, which `writing.keep_whole` drops.
         share = tf.linalg.norm(moved) / tf.linalg.norm(weights)
@@ -293,7 +294,7 @@ def _draw_update(
 
 def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
     """Return the share of units, along the last axis, that are 0 everywhere."""
-    # All but the units: rows, and the places of a map.
+    # All axes but the units: rows, and the places of a map.
     axes = list(range(outputs.shape.rank - 1))
     # In a stack, [B, T, H], each task has separate units.
     if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:

@@ -29,7 +29,7 @@ FILE = "tensorboard.json"
 class Writing(hooks.StepHook):
     """Writes the summaries that are due in a step, and some items before the first step.
 
-    A run that goes on writes an item of the start only if it has changed.
+    A continued run writes an item of the start only if the item has changed.
 
     Args:
       result: the result of the step.
@@ -54,7 +54,7 @@ class Writing(hooks.StepHook):
         self._write_start(step)
 
     def choose_more(self, step):
-        # Runs without items of steps have no such output.
+        # A run without items of training steps has no such output.
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
@@ -69,11 +69,11 @@ class Writing(hooks.StepHook):
         before = _read_file(path) if step else {}
         after = {}
         for item, make in self._start.items():
-            # With time 0, as checksums of a run and of its continuation have to agree.
+            # With time 0, the checksums of a run and of its continuation are equal.
             after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
             if before.get(item) != after[item]:
                 event = make(time.time())
-                # Not 0: TensorBoard takes a step back for a restart, and hides later events.
+                # With step 0, TensorBoard would assume a restart, and hide later events.
                 event.step = step
                 self._writer.add_event(event)
         self._writer.flush()
@@ -84,7 +84,7 @@ class Writing(hooks.StepHook):
 class Session(tf.compat.v1.train.SessionRunHook):
     """Writes for HParams the metrics of each evaluation, and the end of the run.
 
-    It comes after the hooks that evaluate.
+    It must come after the hooks that evaluate.
 
     Args:
       model_dir: the folder of the run.
@@ -127,14 +127,14 @@ def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
 
     TensorBoard draws an empty histogram as a bar at the largest number.
     """
-    kept = tf1.Summary()
+    whole = tf1.Summary()
     for value in summary.value:
         kind = value.WhichOneof("value")
         is_empty = kind == "histo" and value.histo.num == 0
         is_broken = kind == "simple_value" and not np.isfinite(value.simple_value)
         if not is_empty and not is_broken:
-            kept.value.add().CopyFrom(value)
-    return kept
+            whole.value.add().CopyFrom(value)
+    return whole
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _read_file(path: str) -> dict[str, Any]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             content = json.loads(file.read())
-        # A damaged file: the items are written once more. Deep nesting is a RecursionError.
+        # If the file is damaged, all items are written again. Deep nesting is a RecursionError.
         except (ValueError, RecursionError):
             return {}
     return content if isinstance(content, dict) else {}

@@ -30,13 +30,14 @@ class MLflow(types.Tracker):
     """Reports to MLflow, by its client.
 
     Attributes:
-      tracking_uri: the server, "sqlite:///FILE" or a folder; by default MLFLOW_TRACKING_URI, or
-        MLflow's own default. Set passwords in MLflow's environment variables, not here.
+      tracking_uri: the address of a server, "sqlite:///FILE" or a folder; by default the variable
+        MLFLOW_TRACKING_URI, or the default of MLflow. Set passwords in MLflow's environment
+        variables, not here.
       experiment: the experiment that lists the run; it is created if it is missing.
       run_name: the name of the run; by default the name of its folder.
-      tags: {name: text} of the run.
-      export_limit_mb: the largest size of a best export that is added as files, in megabytes; 0
-        never adds it.
+      tags: {name: text}, the tags of the run.
+      export_limit_mb: the size in megabytes up to which the best export is added as files; 0 never
+        adds it.
       flush_secs: how long the end of a run waits for unfinished reports, in seconds.
     """
 
@@ -63,13 +64,13 @@ class MLflow(types.Tracker):
         packages.require("MLflow", "mlflow")
 
     def start(self, run: types.RunDescription) -> "_Run":
-        """Begin a run, or go on with the run of this id."""
-        # In the thread of the tracker, as the import takes seconds.
+        """Begin a run, or continue the run with the id `run.run_id`."""
+        # Import it here, in the thread of the tracker, as the import takes seconds.
         mlflow = importlib.import_module("mlflow")
         client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         run_id = run.run_id or self._create_run(client, run)
         tracked = _Run(client, run_id)
-        # Only the process that owns the run has parameters.
+        # Parameters are empty in processes that only add to a run.
         if run.parameters:
             client.update_run(run_id, status="RUNNING")
             tracked.set_parameters(run.parameters)
@@ -96,24 +97,24 @@ class _Run(types.TrackedRun):
         return self._id
 
     def set_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Set new parameters. MLflow never changes parameters: changed ones become tags."""
-        known = self._client.get_run(self._id).data.params
-        given = {_spell(name): value for name, value in parameters.items()}
-        for name, value in given.items():
+        """Set new parameters; changed ones become tags, as MLflow cannot change a parameter."""
+        existing = self._client.get_run(self._id).data.params
+        parameters = {_spell(name): value for name, value in parameters.items()}
+        for name, value in parameters.items():
             # MLflow refuses a batch that changes a parameter.
-            if known.get(name, value) != value:
+            if existing.get(name, value) != value:
                 self._client.set_tag(self._id, f"changed/{name}", value)
         entities = importlib.import_module("mlflow.entities")
-        new = [entities.Param(n, value) for n, value in given.items() if n not in known]
+        new = [entities.Param(n, value) for n, value in parameters.items() if n not in existing]
         for first in range(0, len(new), _AT_ONCE):
             self._client.log_batch(self._id, params=new[first : first + _AT_ONCE])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        # MLflow takes milliseconds.
+        # MLflow counts time in milliseconds.
         metric, now = importlib.import_module("mlflow.entities").Metric, int(time.time() * 1000)
-        made = [metric(_spell(name), value, now, step) for name, value in metrics.items()]
-        for first in range(0, len(made), _AT_ONCE):
-            self._client.log_batch(self._id, metrics=made[first : first + _AT_ONCE])
+        points = [metric(_spell(name), value, now, step) for name, value in metrics.items()]
+        for first in range(0, len(points), _AT_ONCE):
+            self._client.log_batch(self._id, metrics=points[first : first + _AT_ONCE])
 
     def add_file(self, path: str, folder: str) -> None:
         if os.path.isdir(path):
@@ -127,5 +128,5 @@ class _Run(types.TrackedRun):
 
 
 def _spell(name: str) -> str:
-    """Return a name in the characters that MLflow accepts; others become their code."""
-    return _NOT_IN_NAMES.sub(lambda found: f"_x{ord(found.group()):x}", name)
+    """Return a name with codes in place of characters that MLflow refuses."""
+    return _NOT_IN_NAMES.sub(lambda match: f"_x{ord(match.group()):x}", name)

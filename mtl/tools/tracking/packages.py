@@ -1,4 +1,4 @@
-"""Checks for optional packages before a run; they are imported when it reports.
+"""Checks before a run that optional packages are installed; they are imported later.
 
 packages.require("MLflow", "mlflow")          # UserError: ... Run: pip install ...
 """
@@ -9,7 +9,7 @@ from mtl import checks, versions
 
 
 def require(where: str, package: str) -> None:
-    """Fail unless a package is installed, without the seconds of importing it."""
+    """Fail unless a package is installed, without the time of an import."""
     # `find_spec` finds a package without importing it.
     if importlib.util.find_spec(package) is None:
         raise checks.UserError(

@@ -1,9 +1,9 @@
-"""Passes the reports of a run to its trackers, in a thread for each: steps do not wait.
+"""Passes the reports of a run to its trackers, in a thread for each, so that steps do not wait.
 
 reporters = reporter.Reporters([mlflow], "runs/digits")
 reporters.start(description)
 reporters.log("train", 100, {"loss": 0.5})                  # returns at once
-lines = reporters.close(types.FINISHED)                     # waits `flush_secs` at most
+lines = reporters.close(types.FINISHED)                     # waits at most `flush_secs`
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 from mtl import checks, types
 from mtl.deferred import tf
-from mtl.tools.tracking import kept
+from mtl.tools.tracking import records
 
 _log = logging.getLogger(__name__)
 
-# The longest queue of reports of metrics: with one each 100 steps, it holds 100,000 steps.
+# The most reports of metrics in a queue. With a report every 100 steps, it covers 100,000 steps.
 _WAITING = 1000
-# The time between two attempts to reach a tracker that failed to begin.
+# The time between two attempts to begin a run, in seconds.
 _AGAIN_SECS = 10.0
 
 
 class _Report(NamedTuple):
-    """A report: its action, its name, and True if it may be dropped from a full queue."""
+    """A report: its action, its name for messages, and True if a full queue may drop it."""
 
     act: Callable[[types.TrackedRun], None]
     what: str
@@ -39,13 +39,13 @@ class _Report(NamedTuple):
 class Reporter:
     """One tracker of one process.
 
-    Its thread begins with `start`. An error of the tracker is logged once. If the tracker is slow
-    or away, the oldest metrics are dropped.
+    `start` begins the thread. Each kind of error of the tracker is logged once. If the tracker is
+    too slow or cannot be reached, the oldest metrics are dropped.
 
     Args:
-      tracker: the settings.
+      tracker: the settings of the tracker.
       model_dir: the folder of the run.
-      is_owner: True if this process begins and ends the run; others wait for its id.
+      is_owner: True if this process begins and ends the run; other processes wait for the id.
       part: the place of this part in a run of several parts.
     """
 
@@ -62,21 +62,21 @@ class Reporter:
         self._limit_mb: float = read(tracker, types.Tracker, "export_limit_mb")
         destination = read(tracker, types.Tracker, "destination")
         self._tracker, self._is_owner = tracker, is_owner
-        self.kept = kept.Kept(model_dir, self.name, destination, part)
+        self.record = records.Record(model_dir, self.name, destination, part)
         self._waiting: collections.deque[_Report] = collections.deque()
         # Guards the queue and the flags below, and wakes the thread.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._state: str | None = None
         self._is_closing = self._is_busy = False
-        self._told: set[str] = set()
-        self._dropped = self._failed = self._taken = 0
+        self._logged_kinds: set[str] = set()
+        self._num_dropped = self._num_failed = self._num_taken = 0
 
     def start(self, run: types.RunDescription) -> None:
         """Begin to report; earlier reports in the queue come first."""
         if self._thread is None:
             self._thread = threading.Thread(
-                # A daemon: Python does not wait at its end for a server that never answers.
+                # At its end, Python does not wait for a daemon, whose server may never answer.
                 target=self._report_all,
                 args=(run,),
                 name=f"tracker {self.name}",
@@ -95,9 +95,9 @@ class Reporter:
         values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
 
         def act(tracked: types.TrackedRun) -> None:
-            # In the thread, not at the call: the mark writes a file, which may be slow.
-            if self.kept.claim(stream, step):
-                part = self.kept.read_part()
+            # `claim` writes a file, which may be slow, so it runs in the thread.
+            if self.record.claim(stream, step):
+                part = self.record.read_part()
                 tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
 
         self._add_report(_Report(act, "metrics", is_metric=True))
@@ -106,7 +106,7 @@ class Reporter:
         """Add a file or a folder; the tracker reads it later."""
 
         def act(tracked: types.TrackedRun) -> None:
-            tracked.add_file(path, os.path.join(self.kept.read_part(), folder).rstrip("/"))
+            tracked.add_file(path, os.path.join(self.record.read_part(), folder).rstrip("/"))
 
         self._add_report(_Report(act, path, is_metric=False))
 
@@ -132,48 +132,51 @@ class Reporter:
         return bool(self._waiting)
 
     def close(self, state: str | None) -> list[str]:
-        """End after at most `flush_secs`; return a line on lost reports, or [] if none is lost.
+        """End the thread after at most `flush_secs`.
 
         Args:
           state: the final state of the run; None does not set it.
+
+        Returns:
+          A line about lost reports; [] if no report is lost.
         """
         if self._thread is None:
             return []
         with self._changed:
             self._state, self._is_closing = state, True
             self._changed.notify()
-        # The thread takes what is left in the queue until then.
+        # Until then, the thread works on the queue.
         self._thread.join(self._flush_secs)
         with self._changed:
             # A report that the thread works on has left the queue, but may not arrive.
-            left = sum(one.is_metric for one in self._waiting) + self._is_busy
-            files = sum(not one.is_metric for one in self._waiting)
+            metrics = sum(report.is_metric for report in self._waiting) + self._is_busy
+            files = sum(not report.is_metric for report in self._waiting)
             self._waiting.clear()
-        return self._tell_lost(left, files, is_open=self._thread.is_alive())
+        return self._tell_lost(metrics, files, is_open=self._thread.is_alive())
 
-    def _tell_lost(self, left: int, files: int, is_open: bool) -> list[str]:
-        """Return a line that counts the lost reports."""
+    def _tell_lost(self, metrics: int, files: int, is_open: bool) -> list[str]:
+        """Return a line that counts the lost reports; [] if no report is lost."""
         within = f"within {self._flush_secs:g} s"
-        lost = {
-            f"{self._dropped} were dropped, as it was too slow or away": self._dropped,
-            f"{self._failed} failed": self._failed,
-            f"{left} were not taken {within}": left,
+        counts = {
+            f"{self._num_dropped} were dropped, as it was too slow or away": self._num_dropped,
+            f"{self._num_failed} failed": self._num_failed,
+            f"{metrics} were not taken {within}": metrics,
             f"{files} files were not taken {within}": files,
-            f"its end was not taken {within}": is_open and not left and not files,
+            f"its end was not taken {within}": is_open and not metrics and not files,
         }
-        told = [text for text, count in lost.items() if count]
-        if not told:
+        texts = ", ".join(text for text, count in counts.items() if count)
+        if not texts:
             return []
-        return [f"Tracker {self.name} took {self._taken} reports of this run; {', '.join(told)}."]
+        return [f"Tracker {self.name} took {self._num_taken} reports of this run; {texts}."]
 
     def _add_report(self, report: _Report) -> None:
         with self._changed:
             self._waiting.append(report)
-            # Files are never dropped: they are few, and come once.
-            if sum(one.is_metric for one in self._waiting) > _WAITING:
-                # The oldest: the newest values tell more about a run that goes on.
-                self._waiting.remove(next(one for one in self._waiting if one.is_metric))
-                self._dropped += 1
+            # Files are never dropped, as they are few and come only once.
+            if sum(waiting.is_metric for waiting in self._waiting) > _WAITING:
+                # Drop the oldest metrics, as the newest values say more about a run.
+                self._waiting.remove(next(w for w in self._waiting if w.is_metric))
+                self._num_dropped += 1
             self._changed.notify()
 
     def _report_all(self, run: types.RunDescription) -> None:
@@ -182,9 +185,9 @@ class Reporter:
         while tracked is not None and (report := self._take_report()):
             try:
                 report.act(tracked)
-                self._taken += 1
+                self._num_taken += 1
             except Exception as error:  # No error of a client may stop the run.
-                self._failed += 1
+                self._num_failed += 1
                 self._tell(report.what, error)
             with self._changed:
                 self._is_busy = False
@@ -195,20 +198,20 @@ class Reporter:
                 self._tell("the end of the run", error)
 
     def _begin_run(self, run: types.RunDescription) -> types.TrackedRun | None:
-        """Begin or go on with the run once the tracker can be reached; None if it never can."""
+        """Begin or continue the run when the tracker can be reached; None if it never can."""
         while True:
-            run_id = self.kept.read_id()
-            # Without an id, another process has not begun the run yet: wait for it.
+            run_id = self.record.read_id()
+            # Without an id, wait until another process has begun the run.
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
                     _check_started(self._tracker, tracked)
                     if self._is_owner:
-                        self.kept.write_id(tracked.run_id)
+                        self.record.write_id(tracked.run_id)
                     return tracked
                 except Exception as error:
                     self._tell("the start of the run", error)
-            # At the end of a run, a tracker out of reach gets no further attempt.
+            # After the end of the run, do not try again.
             if self._is_closing:
                 return None
             with self._changed:
@@ -225,19 +228,19 @@ class Reporter:
     def _tell(self, what: str, error: Exception) -> None:
         """Log an error, once for each kind of error."""
         kind = type(error).__name__
-        if kind not in self._told:
-            self._told.add(kind)
-            line = checks.UserError(f"{kind}: {error}")  # It shortens the text to one line.
+        if kind not in self._logged_kinds:
+            self._logged_kinds.add(kind)
+            line = checks.UserError(f"{kind}: {error}")  # A UserError has a single line.
             _log.warning(
                 "Warning: tracker %s failed at %s, training goes on: %s", self.name, what, line
             )
 
 
 class Reporters:
-    """All trackers of one process; without any, every call does nothing.
+    """All trackers of one process; without trackers, every call does nothing.
 
     Args:
-      trackers: the settings of each.
+      trackers: the settings of the trackers.
       model_dir: the folder of the run.
       is_owner: True if this process begins and ends the run.
       part: the place of this part in a run of several parts.
@@ -258,40 +261,40 @@ class Reporters:
 
     def prepare(self, is_new: bool) -> None:
         """Forget the ids of an earlier run in this folder, if this is a new run."""
-        for one in self._all:
-            other = one.kept.tell_other()
-            # A copied folder brings the id of another run, which it must not go on with.
+        for reporter in self._all:
+            other = reporter.record.tell_other()
+            # A copied folder holds the id of another run, which this run must not continue.
             if is_new or other:
-                one.kept.forget()
+                reporter.record.forget()
             if other and not is_new:
-                line = "Tracker %s: the earlier run in this folder belongs to %s; a new one begins"
-                _log.info(line, one.name, other)
+                line = "Tracker %s: the earlier run in this folder belongs to %s; a new run begins"
+                _log.info(line, reporter.name, other)
 
     def start(self, run: types.RunDescription) -> None:
         """Begin to report."""
-        for one in self._all:
-            one.start(run)
+        for reporter in self._all:
+            reporter.start(run)
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
         """Report the metrics of a step, unless they were reported before."""
-        for one in self._all:
-            one.log(stream, step, metrics)
+        for reporter in self._all:
+            reporter.log(stream, step, metrics)
 
     def add_file(self, path: str, folder: str = "") -> None:
         """Add a file if it exists."""
         if self._all and tf.io.gfile.exists(path):
-            for one in self._all:
-                one.add_file(path, folder)
+            for reporter in self._all:
+                reporter.add_file(path, folder)
 
     def add_export(self, path: str, folder: str) -> None:
         """Add an export, unless it exceeds the limit of a tracker."""
-        for one in self._all:
-            one.add_export(path, folder)
+        for reporter in self._all:
+            reporter.add_export(path, folder)
 
     @property
     def are_waiting(self) -> bool:
         """True if a report still waits."""
-        return any(one.is_waiting for one in self._all)
+        return any(reporter.is_waiting for reporter in self._all)
 
     def close(self, state: str | None) -> list[str]:
         """End all trackers in parallel; return a line for each that lost reports."""
@@ -302,12 +305,12 @@ class Reporters:
             lines[number] = self._all[number].close(state)
 
         for number in range(len(self._all)):
-            # In parallel, a slow tracker does not take the time of the others.
+            # In parallel, a slow tracker does not delay other trackers.
             threads.append(threading.Thread(target=end, args=(number,), daemon=True))
             threads[-1].start()
         for thread in threads:
             thread.join()
-        return [line for own in lines for line in own]
+        return [line for tracker_lines in lines for line in tracker_lines]
 
 
 def _check_started(tracker: types.Tracker, tracked: Any) -> None:

@@ -47,7 +47,7 @@ class Reporting:
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""
-        # Workers and servers have no further metrics to report.
+        # Workers and servers have no metrics that the chief does not have.
         reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
         return Report(run, self.trackers) if reports and self.trackers else None
 
@@ -65,7 +65,7 @@ class Report(types.RunObserver):
         self._trackers = trackers
         self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
         self._is_owner = run.place.is_chief and not is_evaluator
-        # Chief and evaluator are two processes of one tracked run.
+        # In a cluster, chief and evaluator report to the same tracked run.
         self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
         self._has_begun = False
         self._reporters = reporter.Reporters(trackers, run.model_dir, self._is_owner, run.part)
@@ -78,11 +78,11 @@ class Report(types.RunObserver):
           UserError: a tracker needs a package that is not installed.
         """
         for tracker in self._trackers:
-            # Before the training, so that a missing package costs no trained step.
+            # Check this before the training, so that a missing package costs no trained step.
             types.read_member(tracker, types.Tracker, "require")()
         try:
             yield
-        # A run that a signal ends has not failed.
+        # A run that is ended by a signal has not failed.
         except (SystemExit, KeyboardInterrupt):
             self._end_run(types.KILLED)
             raise
@@ -92,11 +92,11 @@ class Report(types.RunObserver):
         self._end_run(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
-        """Make trackers forget an earlier run in the folder if this one is new; in the chief."""
+        """Make trackers forget an earlier run in the folder if this run is new; in the chief."""
         self._reporters.prepare(is_new)
 
     def begin(self) -> None:
-        """Begin to report, now that the model is built and restored."""
+        """Begin to report, after the model is built and restored."""
         folder, prefix = self._model_dir, ""
         # All parts report to one tracked run, which has the name of the whole run.
         if self._part:
@@ -135,13 +135,13 @@ class Report(types.RunObserver):
             _add_files(self._reporters, self._model_dir)
         # An evaluator may end before the training, and says nothing about its end.
         lines = self._reporters.close(state if self._is_owner else None)
-        if self._is_owner and self._has_begun:  # Otherwise the doubts of an earlier process hold.
+        if self._is_owner and self._has_begun:  # Otherwise, keep the doubts of an earlier process.
             doubts.record_doubts(self._model_dir, "tracking", lines)
 
 
 @contextlib.contextmanager
 def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporter.Reporters]:
-    """Yield reporters that add to the run of a finished training; its state stays as it is.
+    """Yield reporters that add to the tracked run of a finished training.
 
     Logs a line for a tracker that does not know the run, or whose package is not installed.
 
@@ -152,17 +152,17 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
     able = []
     for tracker in trackers:
         name = types.read_member(tracker, types.Tracker, "name")
-        known = reporter.Reporter(tracker, model_dir).kept.read_id()
+        run_id = reporter.Reporter(tracker, model_dir).record.read_id()
         try:
             types.read_member(tracker, types.Tracker, "require")()
         except checks.UserError as error:
             _log.warning("Warning: nothing is reported: %s", error)
             continue
-        if known:
+        if run_id:
             able.append(tracker)
         else:
             _log.info("Nothing is reported: tracker %s knows no run of %s", name, model_dir)
-    # Not the owner: the state of the finished run stays.
+    # A process that is not the owner does not change the state of the run.
     reporters = reporter.Reporters(able, model_dir, is_owner=False)
     name, folder = run_directory.name_run(model_dir), storage.make_absolute(model_dir)
     reporters.start(types.RunDescription(name, folder))
@@ -174,29 +174,29 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
 
 
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {setting: value} of all settings; too long values are cut, with a log line."""
-    found = {one.path: one.value for one in flat_settings.flatten(experiment)}
-    # The place of the reports does not describe the run.
-    found = {name: value for name, value in found.items() if not name.startswith("trackers")}
-    long = [name for name, value in found.items() if len(value) > _LONGEST]
+    """Return {setting: value} for all settings; long values are cut, with a log line."""
+    values = {setting.path: setting.value for setting in flat_settings.flatten(experiment)}
+    # The trackers themselves are no settings of the training.
+    values = {name: value for name, value in values.items() if not name.startswith("trackers")}
+    long = [name for name, value in values.items() if len(value) > _LONGEST]
     if long:
         line = "Trackers get the first and last letters of settings longer than %d: %s"
         _log.info(line, _LONGEST, ", ".join(long))
-    return {name: flat_settings.cut(value, _LONGEST) for name, value in found.items()}
+    return {name: flat_settings.cut(value, _LONGEST) for name, value in values.items()}
 
 
 def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
-    """Add the pictures, the report and the export of a run, if there are any."""
+    """Add the pictures, the report and the export of a run, if they exist."""
     for folder in ("", "profile"):
-        lying = os.path.join(model_dir, folder)
-        names = tf.io.gfile.listdir(lying) if tf.io.gfile.isdir(lying) else []
+        path = os.path.join(model_dir, folder)
+        names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
         for name in sorted(names):
             if name.endswith(_PICTURES):
-                reporters.add_file(os.path.join(lying, name), folder)
-    # Only one export: the best, or else the latest.
+                reporters.add_file(os.path.join(path, name), folder)
+    # Add only one export: the best, or else the latest.
     for kind in ("best", "latest"):
         folder = os.path.join(model_dir, "export", kind)
-        exported = versions.list_versions(folder)
-        if exported:
-            reporters.add_export(os.path.join(folder, str(exported[-1])), f"export/{kind}")
+        numbers = versions.list_versions(folder)
+        if numbers:
+            reporters.add_export(os.path.join(folder, str(numbers[-1])), f"export/{kind}")
             return

@@ -1,4 +1,4 @@
-"""Reports to the trackers of a run, while it trains, the same scalars as to TensorBoard.
+"""Reports the scalars of a training to trackers, as for TensorBoard.
 
 tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
 """
@@ -16,13 +16,13 @@ with deferred.imports():
 
 
 class Tracked(hooks.StepHook):
-    """Reports every monitor, and the speed, each `every_steps`, without waiting.
+    """Reports all scalars of a step, and the speed, every `every_steps` steps.
 
     Args:
       result: the result of the step.
       every_steps: steps between two reports.
       batch_size: rows of a step, of all replicas together.
-      log: called with "train", the step and {name: value}.
+      log: a function that returns at once; called with "train", the step and {name: value}.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Tracked(hooks.StepHook):
 
     def on_step(self, run_context, step, values):
         last, then = self._last
-        # Calls of several steps may jump over a multiple: a report is due once one was passed.
+        # A session call of several steps may pass a multiple of `every_steps`, and is due then.
         if step // self._every == last // self._every:
             return
         self._last = (step, dataclasses.replace(self.time))

@@ -1,4 +1,4 @@
-"""Reports to Weights & Biases, at once or later; needs the extra `wandb`.
+"""Reports to Weights & Biases, online or offline; needs the extra `wandb`.
 
 from mtl.tools import tracking
 experiment.Experiment.trackers = [@tracking.WandB()]
@@ -21,16 +21,16 @@ _STEP = "global_step"
 
 @checks.dataclass
 class WandB(types.Tracker):
-    """Reports to Weights & Biases. Every chart has the global step below it.
+    """Reports to Weights & Biases. The horizontal axis of all charts is the global step.
 
     Attributes:
       project: the project that lists the run.
-      entity: the user or team of the project; by default the account itself.
+      entity: the user or team of the project; by default the user.
       mode: "online", or "offline", which only writes to the run's folder.
       run_name: the name of the run; by default the name of its folder.
       tags: tags of the run.
-      export_limit_mb: the largest size of a best export that is added as an artefact, in megabytes;
-        0 never adds it.
+      export_limit_mb: the size in megabytes up to which the best export is added as an artefact; 0
+        never adds it.
       flush_secs: how long the end of a run waits for unfinished reports, in seconds.
     """
 
@@ -52,7 +52,7 @@ class WandB(types.Tracker):
         packages.require("WandB", "wandb")
 
     def start(self, run: types.RunDescription) -> "_Run":
-        """Begin a run, or go on with the run of this id."""
+        """Begin a run, or continue the run with the id `run.run_id`."""
         wandb = importlib.import_module("wandb")
         settings: dict[str, Any] = {
             "console": "off",
@@ -63,10 +63,10 @@ class WandB(types.Tracker):
             "finish_timeout_raises": True,
         }
         if run.is_beside and self.mode == "online":
-            # Two processes write to the same run: neither may end it for the other.
+            # Two processes write to the same run, and must not end it for each other.
             settings |= {"mode": "shared", "x_primary": bool(run.parameters)}
             settings |= {} if run.parameters else {"x_update_finish_state": False}
-        made = wandb.init(
+        created = wandb.init(
             project=self.project,
             entity=self.entity,
             id=run.run_id or uuid.uuid4().hex[:12],
@@ -78,11 +78,11 @@ class WandB(types.Tracker):
             reinit="create_new",
             settings=wandb.Settings(**({"mode": self.mode} | settings)),
         )
-        made.config.update(dict(run.parameters), allow_val_change=True)
-        made.define_metric(_STEP)
-        # All charts have the global step below them, in place of W&B's count of calls.
-        made.define_metric("*", step_metric=_STEP)
-        return _Run(made)
+        created.config.update(dict(run.parameters), allow_val_change=True)
+        created.define_metric(_STEP)
+        # The axis of all charts is the global step, in place of W&B's count of calls.
+        created.define_metric("*", step_metric=_STEP)
+        return _Run(created)
 
 
 class _Run(types.TrackedRun):
@@ -101,7 +101,7 @@ class _Run(types.TrackedRun):
 
     def add_file(self, path: str, folder: str) -> None:
         if not os.path.isdir(path):
-            # The path below `base_path` is the file's name there, such as first/config.gin.
+            # W&B names the file by its path below `base_path`, such as first/config.gin.
             name = os.path.join(folder, os.path.basename(path))
             is_below = path.endswith(f"/{name}")
             base = path.removesuffix(f"/{name}") if is_below else os.path.dirname(path)
@@ -115,6 +115,6 @@ class _Run(types.TrackedRun):
     def end(self, state: str | None) -> None:
         if state is not None:
             self._run.summary["state"] = state
-        # The exit code sets the state in W&B: a later process must leave a failed run failed.
+        # The exit code sets the state in W&B, and a later process must not change a failed state.
         state = state or self._run.summary.get("state")
         self._run.finish(exit_code=0 if state in (None, types.FINISHED) else 1)

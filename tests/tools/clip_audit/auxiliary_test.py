@@ -144,7 +144,10 @@ def test_norms_are_those_of_one_row_after_the_other(kind, monkeypatch):
     [
         (auxiliary.Contrastive(), "it compares the rows of a batch with each other"),
         (auxiliary.Reconstruction(), "it compares the rows of a batch with each other"),
-        (auxiliary.PiModel(), "it compares what dropout draws, and the audit drops nothing out"),
+        (
+            auxiliary.PiModel(),
+            "it compares passes with different dropout, and the audit uses no dropout",
+        ),
         (auxiliary.PiModel(noise=0.1), None),
     ],
 )
@@ -152,7 +155,7 @@ def test_a_line_says_which_loss_is_left_out_and_why(part, why, caplog):
     left_out = auxiliary_lib.Measured(images.make_model(auxiliary_losses=[part])).left_out
     assert left_out == ({part.name: why} if why else {})
     audit.warn_of_left_out(measures.Measured({}, {}, [], left_out))
-    lines = [f"Clip audit: without the loss {part.name!r}: {why}."] if why else []
+    lines = [f"Clip audit: the loss {part.name!r} is left out, because {why}."] if why else []
     assert caplog.messages == lines
 
 
@@ -166,7 +169,7 @@ def test_a_loss_that_training_alone_emits_is_left_out():
         )
         activations = made.infer_activations(features, labels, images.STATISTICS)
         assert measured.measure(activations, 0) == {}
-    assert measured.left_out == {"own": "what emits it does so in training alone"}
+    assert measured.left_out == {"own": "its layer emits it only in training"}
 
 
 class _Emits(networks.SharedBottom):

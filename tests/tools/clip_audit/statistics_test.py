@@ -161,5 +161,15 @@ def test_each_label_has_the_samples_that_hold_it():
     assert statistics.by_class(samples, "y") == {}
 
 
+def test_a_bar_shows_the_label_of_a_number_in_full():
+    samples = {
+        "label/y": np.array([0.25, 0.75, 2.0, 3.0]),
+        "norm/task/y/mean/all": np.ones(4),
+        "share_above": np.array([0.0, 1.0, 0.5, np.nan]),
+    }
+    bars = report._clipped_shares(samples, "y")
+    assert [(bar.name, bar.value) for bar in bars] == [("0.25", 0.0), ("0.75", 1.0), ("2", 0.5)]
+
+
 def test_a_cell_with_any_text_is_one_cell():
     assert report._write_table(["id"], [["a|b\nc"]]).endswith("| a\\|b c |")

@@ -45,6 +45,6 @@ def test_an_alternative_is_told():
     hints = {
         case: amounts.choose_head(own.astype(float), True).hint for case, (own, _) in CASES.items()
     }
-    assert "else heads.Regression" in hints["counts"]
+    assert "If not: heads.Regression" in hints["counts"]
     assert "59% are 0" in hints["payments"] and "heads.Tweedie" in hints["payments"]
     assert "heads.Tweedie" in hints["minutes"] and not hints["ages"]

@@ -147,5 +147,5 @@ def test_amounts_in_an_odd_form_are_told(text):
 def test_numbers_among_many_words_are_left_out_with_the_flags():
     texts = [["TBD", "n.a.", "later", "none yet"][i] if i < 4 else i / 7 for i in range(ROWS)]
     chosen = _choose("c", texts)
-    assert "left out: numbers, with other texts" in chosen.why
+    assert "left out: numbers, mixed with other texts" in chosen.why
     assert "--missing 'TBD' --missing 'n.a.'" in chosen.doubt

@@ -243,7 +243,7 @@ def test_stored_fractions_and_infinite_numbers(draft, monkeypatch):
 
 def test_words_in_an_order_are_ordinal(draft):
     told = draft({"c": [["Low", "Medium", "High"][i % 3] for i in range(ROWS)]}, task="c")
-    assert "The words have an order: else heads.MultiClass." in told
+    assert "The words have an order. If not: heads.MultiClass." in told
     with config.isolated():
         (head,) = config.load(["t.gin"]).model.heads
     assert list(head.classes) == ["Low", "Medium", "High"] and type(head).__name__ == "Ordinal"

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl.tools.rehearsal import rehearsal, rehearsal_text
 from tests import tiny
@@ -60,3 +61,20 @@ def test_a_run_goes_on_in_a_copy(run):
     assert files(model_dir) == before
     done = dataclasses.replace(found, last_step=4, steps=None)
     assert "Nothing to train: step 4 of 4." in rehearsal_text.describe(done)
+
+
+@pytest.mark.parametrize(("sizes", "secs"), [([5], 2), ([5, 5, 3], 4), ([], 0)])
+def test_the_first_batch_is_timed_only_if_it_is_alone(sizes, secs, monkeypatch):
+    now = [0.0]
+
+    class Session:
+        def run(self, count, feed):
+            if not sizes:
+                raise tf.errors.OutOfRangeError(None, None, "the end")
+            now[0] += 2
+            return sizes.pop(0)
+
+    rows = sum(sizes)
+    monkeypatch.setattr(rehearsal.time, "perf_counter", lambda: now[0])
+    split = rehearsal._read_split(Session(), None, {})
+    assert (split.rows, split.secs, split.is_whole) == (rows, secs, True)

@@ -78,6 +78,25 @@ def test_a_sample_of_the_same_rows_is_no_drift(size):
     assert failures <= 2
 
 
+@pytest.mark.parametrize("fields", [1, 5])
+def test_all_measures_of_all_fields_share_the_chance(fields):
+    """Values, gaps, unseen and unknown values of a field may each exceed their noise."""
+    draw = np.random.default_rng(0)
+    sizes = (4000, 1000)
+    tables = [
+        {f"x{n}": np.where(draw.random(size) < 0.5, np.nan, 1.0) for n in range(fields)}
+        for size in sizes
+    ]
+    found = _compare(*tables)
+    measures = len(found.differences[0].shifts)
+    for difference in found.differences:
+        rows = (difference.before.count, difference.after.count)
+        scale = 1 / rows[0] + 1 / rows[1]
+        # The first term of the series bounds the test of Kolmogorov and Smirnov.
+        chance = 2 * math.exp(-2 * difference.values.noise**2 / scale)
+        assert chance <= 0.01 / (fields * measures) * (1 + 1e-9)
+
+
 def test_drift_beyond_noise_is_found():
     draw = np.random.default_rng(0)
     before = {"x": draw.normal(size=5000), "t": draw.choice(["a", "b"], 5000), "g": np.ones(5000)}

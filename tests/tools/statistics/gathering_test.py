@@ -102,7 +102,7 @@ def test_a_column_that_changes_its_type_between_files_is_a_line(tmp_path):
     assert found.files == {str(first): 20, str(second): 20} and found.rows == 40
     assert found.columns["x"].kind == "text" and found.columns["x"].texts.count == 40
     (note,) = found.notes
-    assert str(second) in note and "'x'" in note and "among numbers" in note
+    assert str(second) in note and "'x'" in note and "numbers and texts" in note
     tables_ = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, value in zip(tables_, (1, 1.5), strict=True):
         parquet.write_table(pa.table({"x": [value]}), path)

@@ -134,7 +134,7 @@ def test_new_rows_lie_beside_the_training_split(tmp_path):
     before, after = runs.describe_input(made, model_dir, [str(tmp_path / "few.csv")])
     assert "kind" not in before.columns and list(before.columns) == list(after.columns)
     assert list(after.tasks) == ["sign"] and list(before.tasks) == ["sign", "kind", "size"]
-    assert any("is not as in the last training" in note for note in before.notes)
+    assert any("has changed since the last training" in note for note in before.notes)
     assert any("left out: kind, size" in note for note in before.notes)
     with pytest.raises(checks.UserError, match="--leave_out must be one of .*got 'agee'. Did you"):
         runs.describe_splits(made, model_dir, left_out=["agee"])

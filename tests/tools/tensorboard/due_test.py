@@ -29,7 +29,7 @@ def test_a_setting_says_which_steps_are_due(when, steps):
     [
         (0, "at least 1"),
         (-3, "at least 1"),
-        ([], "holds one, got []"),
+        ([], "with at least one step, got []"),
         ([0], "at least 1"),
         ([3, 3], "name no step twice, got [3, 3]"),
         ([True], "a list of steps, got True"),

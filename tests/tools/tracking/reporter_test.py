@@ -96,7 +96,7 @@ def test_a_copied_folder_is_another_run(tmp_path, caplog):
         _report(told, tmp_path / "b", [20, 30], is_new=False)
     assert [one[1].run_id for one in told.said if one[0] == "start"] == [None, None]
     assert told.steps() == [10, 20, 20, 30]
-    assert f"belongs to {tmp_path / 'a'}; a new one begins" in caplog.text
+    assert f"belongs to {tmp_path / 'a'}; a new run begins" in caplog.text
 
 
 def test_another_destination_is_another_run(tmp_path):

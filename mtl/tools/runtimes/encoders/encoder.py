@@ -6,7 +6,7 @@ inputs = encode({"age": [39.0, 50.0], "job": ["cook", None], "tags": [["a", "b"]
 #  "tags/categorical_tags": int64 [2, 2], "tags/length": int64 [2]}
 
 An export carries a copy of this file, so a client needs no other file of the project. encoder.h
-does the same in C++. Both read encoder.txt, whose lines have fields between tabs:
+does the same in C++. Python and C++ read encoder.txt, whose lines have fields between tabs:
 
 feature  <name> <type> <shape: sizes with commas, or "list"> [<default>]
 counts   <feature of counts> <list of lists>
@@ -33,16 +33,16 @@ HEADER = "mtl-encoder\t1"
 LIST = "list"
 VALUES, LENGTH, VOCABULARY, HASH = "values", "length", "vocabulary", "hash"
 
-# Numbers of Python have no end: the arithmetic of FarmHash is modulo 2**64.
+# Integers of Python do not overflow, but the arithmetic of FarmHash is modulo 2**64.
 _MASK = 2**64 - 1
-# The constants of FarmHash; any other number would give other ids than training.
+# The constants of FarmHash, which training uses, too.
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPED = {escaped: plain for plain, escaped in _ESCAPES.items()}
 
 
 class Feature(NamedTuple):
-    """A feature as a client has it.
+    """A raw feature.
 
     Attributes:
       dtype: "float32", "int64", "uint8", "bool" or "string".
@@ -59,11 +59,11 @@ class Input(NamedTuple):
     """An input of the model.
 
     Attributes:
-      feature: the feature that it encodes.
+      feature: the feature that the input encodes.
       kind: "values" passes values on, "length" counts the values of lists, "vocabulary" and "hash"
         give ids.
       size: the number of categories or buckets.
-      unknown: the number of places behind a vocabulary, for values that it does not hold.
+      unknown: the number of ids for values outside of a vocabulary.
       places: {value: id} of a vocabulary.
     """
 
@@ -80,7 +80,7 @@ class Input(NamedTuple):
         place = self.places.get(token)
         if place is not None:
             return place
-        # As `tf.lookup.StaticVocabularyTable`: places for unknown values follow the vocabulary.
+        # Ids for unknown values follow the vocabulary, as in `tf.lookup.StaticVocabularyTable`.
         return self.size + (fingerprint(token) % self.unknown if self.unknown > 1 else 0)
 
 
@@ -106,7 +106,7 @@ class Encoder:
         if first.decode() != HEADER:
             raise ValueError(f"{FILE} must start with {HEADER!r}, got {first.decode()!r}")
         for line in lines:
-            # Names of features may hold bytes that are not UTF-8, and come back as they were.
+            # Names of features may hold bytes that are not UTF-8, which must not change.
             text = line.decode(errors="surrogateescape")
             kind, *parts = (_unescape(part) for part in text.split("\t"))
             if kind == "feature":
@@ -125,16 +125,16 @@ class Encoder:
 
         Args:
           columns: {feature: B values}. A text is a str or bytes, and a list is a sequence. None is
-            a missing value, and a column that is absent has none: they get the default of the
-            feature. A missing list is empty.
+            a missing value, and an absent column has only missing values. Missing values become the
+            default of the feature, and missing lists are empty.
 
         Returns:
           Values [B, ...] or ids int64 [B, ...]. A list is padded with zeros to [B, L], L > 0, or
           with empty texts, and comes with its length, int64 [B].
 
         Raises:
-          ValueError: no column comes, a required feature is missing, a column is unknown, columns
-            differ in length, or a value does not have the type of its feature.
+          ValueError: there is no column, a required feature is missing, a column is unknown,
+            columns differ in length, or a value does not have the type of its feature.
         """
         for name in columns:
             if name not in self.features:
@@ -153,7 +153,7 @@ class Encoder:
             for name, feature in self.features.items()
         }
         self._drop_empty_texts(values)
-        return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
+        return {name: self._encode(i, values[i.feature]) for name, i in self.inputs.items()}
 
     def _drop_empty_texts(self, values: dict[str, Any]) -> None:
         """Drop the empty texts in lists, as training does."""
@@ -163,18 +163,18 @@ class Encoder:
             counts = self._nested.get(name)
             if counts is not None:
                 values[counts] = [
-                    _count_texts(name, texts, given)
-                    for texts, given in zip(values[name], values[counts], strict=True)
+                    _count_texts(name, texts, row_counts)
+                    for texts, row_counts in zip(values[name], values[counts], strict=True)
                 ]
             values[name] = [[text for text in texts if text] for texts in values[name]]
 
-    def _encode(self, own: Input, values: Any) -> np.ndarray:
-        feature = self.features[own.feature]
-        if own.kind == LENGTH:
+    def _encode(self, input_: Input, values: Any) -> np.ndarray:
+        feature = self.features[input_.feature]
+        if input_.kind == LENGTH:
             return np.array([len(row) for row in values], np.int64)
-        if own.kind != VALUES:
+        if input_.kind != VALUES:
             # The hash in Python is slow, and values of a batch repeat.
-            encode = _remember(own.encode)
+            encode = _remember(input_.encode)
             tokens = _as_tokens(feature, values)
             if feature.shape is not None:
                 ids = np.array([encode(token) for token in tokens.ravel()], np.int64)
@@ -182,17 +182,17 @@ class Encoder:
             values = [[encode(token) for token in row] for row in tokens]
         if feature.shape is not None:
             return values
-        dtype = np.dtype(np.int64) if own.kind != VALUES else _numpy_type(feature)
+        dtype = np.dtype(np.int64) if input_.kind != VALUES else _numpy_type(feature)
         # [B, L], with L > 0 even if all lists are empty.
         padded = np.full([len(values), max([1, *map(len, values)])], b"", object)
         padded = padded if dtype.kind == "O" else np.zeros(padded.shape, dtype)
-        for row, given in zip(padded, values, strict=True):
-            row[: len(given)] = given
+        for row, content in zip(padded, values, strict=True):
+            row[: len(content)] = content
         return padded
 
 
 def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> list[int]:
-    """Return how many texts of each item are not empty."""
+    """Return the number of texts of each item that are not empty."""
     if sum(counts) != len(texts) or min(counts, default=0) < 0:
         raise ValueError(f"feature {name!r} holds {len(texts)} values, but its counts {counts}")
     ends = np.cumsum([0, *counts])
@@ -200,7 +200,7 @@ def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> li
 
 
 def _remember(encode: Callable[[bytes], int]) -> Callable[[bytes], int]:
-    """Return `encode` that computes each token of a call once."""
+    """Return a function like `encode` that computes each token only once."""
     ids: dict[bytes, int] = {}
 
     def encode_once(token: bytes) -> int:
@@ -234,7 +234,7 @@ def _read_column(name: str, feature: Feature, column: Any) -> Any:
         column = [_fill(name, feature) if _is_missing(value) else value for value in column]
     values = _read_values(name, feature, column)
     shape = (len(column), *feature.shape)
-    if values.shape == (0,):  # An empty list has no shape of rows.
+    if values.shape == (0,):  # An empty column does not show the shape of its rows.
         values = values.reshape(shape)
     if values.shape != shape:
         raise ValueError(f"feature {name!r} must have shape {shape}, got {values.shape}")
@@ -262,27 +262,27 @@ def _fill(name: str, feature: Feature) -> Any:
 def _read_values(name: str, feature: Feature, values: Any) -> np.ndarray:
     if feature.dtype == "string":
         return _read_texts(name, values)
-    given = np.asarray(values)
+    array = np.asarray(values)
     kinds = {"float32": "fiub", "bool": "iub"}.get(feature.dtype, "iub")
-    if given.size and given.dtype.kind not in kinds:
-        raise ValueError(f"feature {name!r} must be {feature.dtype}, got {given.ravel()[:1]}")
-    if feature.dtype != "float32" and given.size:
+    if array.size and array.dtype.kind not in kinds:
+        raise ValueError(f"feature {name!r} must be {feature.dtype}, got {array.ravel()[:1]}")
+    if feature.dtype != "float32" and array.size:
         least, most = {"uint8": (0, 255), "bool": (0, 1)}.get(feature.dtype, (-(2**63), 2**63 - 1))
-        for value in (int(given.min()), int(given.max())):
+        for value in (int(array.min()), int(array.max())):
             if not least <= value <= most:
                 raise ValueError(f"feature {name!r} must be {feature.dtype}, got {value}")
-    return given.astype(_numpy_type(feature))
+    return array.astype(_numpy_type(feature))
 
 
 def _read_texts(name: str, values: Any) -> np.ndarray:
-    given = np.asarray(values) if isinstance(values, np.ndarray) else np.array(values, object)
-    texts = np.empty(given.size, object)
-    for place, text in enumerate(given.ravel()):
+    array = np.asarray(values) if isinstance(values, np.ndarray) else np.array(values, object)
+    texts = np.empty(array.size, object)
+    for place, text in enumerate(array.ravel()):
         if not isinstance(text, (str, bytes)):
             raise ValueError(f"feature {name!r} must be string, got {text!r}")
-        # An array of objects: NumPy's own type for bytes drops zeros at their end.
+        # As an object, since NumPy's type for bytes would drop zeros at the end.
         texts[place] = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-    return texts.reshape(given.shape)
+    return texts.reshape(array.shape)
 
 
 def _parse_input(directory: str, parts: Sequence[str]) -> Input:
@@ -301,22 +301,22 @@ def _parse_input(directory: str, parts: Sequence[str]) -> Input:
 
 def _read_lines(path: str) -> list[bytes]:
     with open(path, "rb") as file:
-        # Not `splitlines`, which also splits at carriage returns and other characters.
+        # `splitlines` would also split at carriage returns and other characters.
         return file.read().split(b"\n")[:-1]
 
 
 def escape(text: str) -> str:
     """Return a text without tabs and ends of lines, for a line of encoder.txt."""
-    return re.sub(r"[\\\t\n\r]", lambda found: _ESCAPES[found[0]], text)
+    return re.sub(r"[\\\t\n\r]", lambda match: _ESCAPES[match[0]], text)
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"\\.", lambda found: _UNESCAPED[found[0]], text)
+    return re.sub(r"\\.", lambda match: _UNESCAPED[match[0]], text)
 
 
 def escape_bytes(token: bytes) -> bytes:
     """Return a category as a line of a vocabulary."""
-    # Latin-1 gives each byte a character, so bytes that are not UTF-8 stay as they are.
+    # Latin-1 has a character for each byte, so bytes that are not UTF-8 stay as they are.
     return escape(token.decode("latin-1")).encode("latin-1")
 
 
@@ -355,9 +355,9 @@ def _mix(value: int) -> int:
 
 
 def _join(first: int, second: int, factor: int) -> int:
-    """Hash two numbers of 64 bits to one."""
-    one = _mix(((first ^ second) & _MASK) * factor)
-    return _mix(((second & _MASK) ^ one) * factor) * factor & _MASK
+    """Hash two numbers of 64 bits to a number of 64 bits."""
+    mixed = _mix(((first ^ second) & _MASK) * factor)
+    return _mix(((second & _MASK) ^ mixed) * factor) * factor & _MASK
 
 
 def _hash_to_16(data: bytes, size: int) -> int:
@@ -369,7 +369,7 @@ def _hash_to_16(data: bytes, size: int) -> int:
     if size >= 4:
         return _join(size + (_fetch(data, 0, 4) << 3), _fetch(data, size - 4, 4), factor)
     if size > 0:
-        # From 1 to 3 bytes: the first, the middle and the last one, which may be the same.
+        # Of 1 to 3 bytes: the first, the middle and the last byte, some of which may coincide.
         low = data[0] + (data[size >> 1] << 8)
         high = size + (data[size - 1] << 2)
         return _mix(low * _K2 & _MASK ^ high * _K0 & _MASK) * _K2 & _MASK
@@ -414,7 +414,7 @@ def _hash_long(data: bytes, size: int) -> int:
     v, w = (0, 0), (0, 0)
     x = x * _K2 + _fetch(data, 0)
     whole = (size - 1) // 64 * 64
-    # The last 64 bytes, which may overlap with those before, end the hash with another factor.
+    # The last 64 bytes, which may overlap with the previous block, have another factor.
     for place in (*range(0, whole, 64), size - 64):
         is_last = place == size - 64 and place + 64 > whole
         factor, times = _K1, 1

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from mtl import spec, types
 from mtl.spec import literals
 
@@ -28,7 +30,11 @@ class LabelCounts:
 
     def update(self, fields: types.Tensors) -> None:
         """Count the labels of a batch of eager tensors."""
-        self._counts.update(fields[self.label].numpy().tolist())
+        labels = fields[self.label].numpy()
+        if labels.dtype.kind == "f":
+            # NaN differs from NaN, so each missing label would count as a class of its own.
+            labels = labels[~np.isnan(labels)]
+        self._counts.update(labels.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the values and their counts."""

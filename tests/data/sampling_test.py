@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import pathlib
 
 import gin
@@ -185,3 +186,10 @@ def test_a_balanced_loss_and_a_balanced_sampler_correct_twice(name):
 def test_wrong_settings(kind, settings, message):
     with pytest.raises(checks.UserError, match=message):
         make(kind(**{"label": "y", **settings}))
+
+
+def test_missing_labels_of_floats_are_not_classes():
+    counter = label_counts.LabelCounts(label="y")
+    counter.update({"y": tf.constant([1.0, math.nan, 0.0, math.nan, 1.0])})
+    counter.update({"y": tf.constant([math.nan, 1.0])})
+    assert counter.save("", "") == {"values": [0.0, 1.0], "counts": [1, 3]}

@@ -57,6 +57,18 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
     return np.full(shape, 0 if content is None else content, packed.DTYPES[dtype])
 
 
+def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
+    """Return a specification of one field, to read it alone.
+
+    Args:
+      field: a scalar; without a default, an absent value reads as a missing label.
+    """
+    default = field.missing if field.default is None else field.default
+    return spec_lib.Spec(
+        features={field.name: field.dtype}, labels={}, defaults={field.name: default}
+    )
+
+
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
     """Return a specification of some fields; None if there are none."""
     features, labels, defaults = (

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import class_order, label_counts
+from mtl.data import class_order, filled_fields, label_counts
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
@@ -159,8 +159,7 @@ class Power:
         rows = np.array(list(counts.values()), np.float64)
         # p_j n / n_j: how often each row of class j comes up in a pass of n rows, [C].
         times = self.shares(rows, epoch) * rows.sum() / rows
-        spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
-        spec = dataclasses.replace(spec, defaults={field.name: field.missing})
+        spec = filled_fields.specify_field(field)
 
         @tf.autograph.experimental.do_not_convert
         def repeated(index: tf.Tensor, *batch: Any) -> tf.data.Dataset:

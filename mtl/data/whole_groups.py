@@ -15,7 +15,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import group_order
+from mtl.data import filled_fields, group_order
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
@@ -209,8 +209,7 @@ def _split_groups(
     records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
 ) -> tf.data.Dataset:
     """Return a pass over the groups: (raw records [n, ...], key) for each."""
-    spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
-    spec = dataclasses.replace(spec, defaults={field.name: field.missing})
+    spec = filled_fields.specify_field(field)
 
     @tf.autograph.experimental.do_not_convert
     def read(rows: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:

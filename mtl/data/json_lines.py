@@ -55,7 +55,8 @@ class JsonLines(types.Source):
     An object has a value or a list for each field. A field that an object lacks, or null, is
     absent: the default replaces it, a list becomes empty, and a label becomes a missing label.
     A field that none of the first 1,000 objects has is an error; other keys are ignored. A number
-    may be in quotes. A text such as "a|b" in place of a list is an error.
+    may be in quotes. A text such as "a|b" in place of a list is an error. A process reads a
+    compressed file through once, at its first use, to check that it is whole.
 
     Python parses the lines at every epoch. `Pipeline.cache = True` reads them once, and by Arrow if
     both mean the same; Python reads all lines if one is odd, such as with a number in quotes.
@@ -70,11 +71,11 @@ class JsonLines(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        return files.read_line_by_line(self._find(split), 0, _BLANK).unbatch()
+        return files.read_line_by_line(self._check_split(split), 0, _BLANK).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split in blocks."""
-        return files.read_lines(self._find(split), 0, _BLANK)
+        return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -123,6 +124,13 @@ class JsonLines(types.Source):
         path = self._find(next(iter(self.files)))[0]
         for name in names if self.names else ():
             checks.one_of(f"{path}: the key of field {name!r}", name, self.names)
+
+    def _check_split(self, split: str) -> list[str]:
+        """Return the files of a split; fail if a compressed one is cut off."""
+        paths = self._find(split)
+        for path in paths:
+            files.check_whole(path)
+        return paths
 
     def _find(self, split: str) -> list[str]:
         return files.find("JsonLines.files", self.files, split, self.data_dir)

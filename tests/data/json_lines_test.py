@@ -97,3 +97,13 @@ def test_a_key_that_no_object_has_is_refused(tmp_path):
         _read(source, NUMBERS)
     fewer = dataclasses.replace(NUMBERS, features={"x": "int64"})
     assert "'x': 1" in _read(source, fewer)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path, cache):
+    source = _write(tmp_path, [{**GOOD, "x": row * row} for row in range(3000)], "train.jsonl.gz")
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-500])
+    # TensorFlow would read the lines up to the cut and say nothing.
+    with pytest.raises(checks.UserError, match="train.jsonl.gz must be a whole gzip file, got"):
+        _read(source, NUMBERS, training=True, cache=cache)

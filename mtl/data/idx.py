@@ -89,7 +89,7 @@ class Idx(types.Source):
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
-            (full_path,) = files.find("Idx.files", {split: path}, split, self.data_dir)[:1]
+            full_path = self._find(split, path)
             files.check_whole(full_path)
             arrays[field] = _read_header(full_path)
         rows = {array.path: array.rows for array in arrays.values()}
@@ -105,11 +105,15 @@ class Idx(types.Source):
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
         """{field: header of its file in the first split}; `decode` does not know the split."""
-        paths = next(iter(self.files.values()))
-        full_paths = files.find(
-            "Idx.files", {"first": list(paths.values())}, "first", self.data_dir
-        )
-        return dict(zip(paths, map(_read_header, full_paths), strict=False))
+        split, paths = next(iter(self.files.items()))
+        return {field: _read_header(self._find(split, path)) for field, path in paths.items()}
+
+    def _find(self, split: str, path: str) -> str:
+        """Return the file of a field in a split; fail if a glob matches several."""
+        matches = files.find("Idx.files", {split: path}, split, self.data_dir)
+        rule = "name one file for each field"
+        checks.require(len(matches) == 1, f"Idx.files[{split!r}]", rule, matches)
+        return matches[0]
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool

@@ -36,6 +36,7 @@ _TYPES = (
     *("float16", "float32", "float64", "bool", "uint8", "uint16"),
     *("int8", "int16", "int32", "int64"),
 )
+_INT64_END = 2.0**63
 _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
@@ -140,11 +141,14 @@ class Npy(types.Source):
         rows = paths.shape[0]
         values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
         if values.dtype.is_floating and field.dtype == "int64":
-            whole = tf1.assert_equal(
-                values, tf.floor(values), message=f"field {field.name!r} must hold whole numbers"
-            )
-            with tf.control_dependencies([whole]):
-                return tf.cast(values, tf.int64)
+            # As float64, because the bounds of int64 lie beyond half floats.
+            numbers = tf.cast(values, tf.float64)
+            is_whole = tf.equal(numbers, tf.floor(numbers))
+            # Infinity equals its floor, and the cast of a number beyond int64 is undefined.
+            is_whole &= (numbers >= -_INT64_END) & (numbers < _INT64_END)
+            message = f"field {field.name!r} must hold whole numbers of int64"
+            with tf.control_dependencies([tf1.assert_equal(is_whole, True, message=message)]):
+                return tf.cast(numbers, tf.int64)
         return field.cast(values)
 
     def _kind_of(self, field: spec_lib.Field) -> _Kind:

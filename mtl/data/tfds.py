@@ -23,7 +23,7 @@ from absl import logging
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source
-from mtl.deferred import tf
+from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
@@ -159,7 +159,7 @@ class Tfds(types.Source):
         fix = f"Make it {tuple(values.shape[1:])} in the Spec."
         checks.require(fits, where, f"have shape {field.shape}", tuple(values.shape[1:]), fix)
         if isinstance(values, tf.RaggedTensor) and not field.is_ragged:
-            values = values.to_tensor(shape=[None, *field.shape])
+            values = _require_sizes(values, field)
         return field.cast(values)
 
     def _name_feature(self, field: spec_lib.Field, example: Mapping[str, Any]) -> str:
@@ -287,6 +287,18 @@ class Tfds(types.Source):
             f"{problem} If you cannot mend that, prepare it elsewhere and copy it to "
             f"{builder.data_path}.{steps}"
         )
+
+
+def _require_sizes(values: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
+    """Return lists as an array; the op fails for lists of another size than the field has."""
+    message = f"field {field.name!r} must have shape {field.shape}"
+    # A tensor made by `to_tensor` would cut long lists, and fill short ones with 0.
+    fits = [
+        tf1.assert_equal(lengths, tf.cast(size, lengths.dtype), message=message)
+        for lengths, size in zip(values.nested_row_lengths(), field.shape, strict=False)
+    ]
+    with tf.control_dependencies(fits):
+        return tf.reshape(values.flat_values, [-1, *field.shape])
 
 
 def _is_stored_as_it_is(feature: Any) -> bool:

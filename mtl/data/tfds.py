@@ -152,7 +152,7 @@ class Tfds(types.Source):
         where = f"Tfds {self.name} field {field.name!r}"
         ours = tf.as_dtype(field.dtype)
         texts = (values.dtype == tf.string, ours == tf.string)
-        lossless = texts[0] == texts[1] and not (values.dtype.is_floating and ours.is_integer)
+        lossless = texts[0] == texts[1] and (ours.is_floating or not values.dtype.is_floating)
         fix = f"Make it {values.dtype.name} in the Spec."
         checks.require(lossless, where, f"hold {field.dtype}", values.dtype.name, fix)
         fits = values.shape.is_compatible_with([None, *field.shape])

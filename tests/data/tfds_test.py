@@ -239,6 +239,15 @@ def test_a_list_of_another_size_than_the_array_in_the_spec_is_refused(tmp_path):
     assert read_tags.shape == (2, 2) and read_tags.numpy().tolist() == [[b"a", b"b"], [b"c", b"d"]]
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64"])
+def test_a_float_is_no_truth_value_and_no_integer(dtype, tmp_path):
+    Lists.pkg_dir_path = tmp_path
+    source = tfds.Tfds(name=f"{__name__}.Lists", data_dir=str(tmp_path))
+    with pytest.raises(checks.UserError, match=f"field 'y' must hold {dtype}, got 'float32'"):
+        read(source, "train", spec.Spec(features={"y": dtype}, labels={}))
+
+
 class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
     """Features of every type that is stored as it is, and, if asked for, one that is not."""
 

@@ -41,7 +41,8 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     parts = {part: _read_number(part, found.get(part), tf.shape(texts)) for part in times.DIGITS}
     if times.HALF in found:
         parts["hour"] = _read_hour(parts["hour"], found[times.HALF])
-    return parts, is_time
+    # A pattern takes any word for the name of a month, such as Mai.
+    return parts, is_time & (parts["month"] >= 1)
 
 
 def _read_number(part: str, digits: tf.Tensor | None, shape: tf.Tensor) -> tf.Tensor:
@@ -79,10 +80,10 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     year, month = parts["year"], parts["month"]
     # In a graph of TF1, == compares the tensors themselves.
     is_leap = tf.equal(year % 4, 0) & (tf.not_equal(year % 100, 0) | tf.equal(year % 400, 0))
-    # A text that is no time may lack a month.
+    # Other texts have month 0.
     lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
     lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
-    is_time &= (month >= 1) & (parts["day"] <= lengths) & (parts["hour"] < 24)
+    is_time &= (parts["day"] <= lengths) & (parts["hour"] < 24)
     days = _count_days(year, month, parts["day"])
     return {**parts, "days": days, "weekday": (days + 3) % 7}, is_time
 

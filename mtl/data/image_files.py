@@ -95,11 +95,14 @@ class ImageFiles(types.Source):
         self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
     ) -> dict[str, types.PythonValue] | str:
         """Return one row with bytes in place of paths, or an error text about a file."""
-        for name in self.fields:
-            checks.one_of("ImageFiles.fields", name, spec.features)
-        self._check_fields(spec, self.fields)
+        # A pass over labels or keys reads none of the images.
+        columns = source_lib.list_columns(self.source)
+        for name in self.fields if columns else ():
+            checks.one_of("ImageFiles.fields", name, dict.fromkeys([*spec.features, *columns]))
+        fields = [name for name in self.fields if name in spec.features]
+        self._check_fields(spec, fields)
         contents: dict[str, types.PythonValue] = {}
-        for name in self.fields:
+        for name in fields:
             problem = self.find_problem(name, values[name])
             if problem:
                 return problem

@@ -398,7 +398,7 @@ class Joined(types.Source):
         self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> _Table:
         where = self._name_table(key)
-        columns = _list_columns(self.source)
+        columns = source_lib.list_columns(self.source)
         for name in fields:
             rule = "name fields that the source lacks"
             fix = "Leave it out there to read it from the source, or rename one column."
@@ -436,16 +436,6 @@ class Joined(types.Source):
 def _return_first(first: Any, *others: Any) -> Any:
     del others
     return first
-
-
-def _list_columns(source: Any) -> Sequence[str]:
-    """Return the names of a source's columns, or of the source within it; [] without names."""
-    while source is not None:
-        names = getattr(source, "names", ()) or getattr(source, "column_names", ())
-        if names:
-            return names
-        source = getattr(source, "source", None)
-    return []
 
 
 def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:

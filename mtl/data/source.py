@@ -48,6 +48,16 @@ def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]
     return [fields.get(column, column) for column in columns]
 
 
+def list_columns(source: Any) -> Sequence[str]:
+    """Return the names of a source's columns, or of the source within it; [] without names."""
+    while source is not None:
+        names = getattr(source, "names", ()) or getattr(source, "column_names", ())
+        if names:
+            return names
+        source = getattr(source, "source", None)
+    return []
+
+
 def check_order(source: Any, sampler: Any) -> None:
     """Fail if a sampler, or a source around it, would ignore the order that a source decides."""
     if types.read_member(source, types.Source, "orders_rows"):

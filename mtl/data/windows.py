@@ -73,7 +73,8 @@ class Plan:
 
         The window of each lane should hold two blocks or more: with fewer, lanes cost memory.
         """
-        if not self.is_shuffled:
+        # The last rows of a single block would be those without a lane in every epoch.
+        if not self.is_shuffled or len(self.sizes) == 1:
             return 1
         most = max(1, min(_MOST_LANES, self.window // (2 * max(self.sizes)), sum(self.sizes)))
         return max(lanes for lanes in range(1, most + 1) if self.batch_size % lanes == 0)

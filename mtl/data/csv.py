@@ -102,8 +102,7 @@ class Csv(types.Source):
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
-            files.check_text(path)
-            self._check_header(path)
+            self._check_start(path)
         return paths
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
@@ -162,12 +161,15 @@ class Csv(types.Source):
         checks.unique(f"{path} line 1", names)
         return names
 
-    def _check_header(self, path: str) -> None:
-        if not self.columns:
-            header = self._read_header(path)
-            rule = f"be the header {self.delimiter.join(self._header)!r}, as in the first file"
-            got = self.delimiter.join(header)
-            checks.require(header == self._header, f"{path} line 1", rule, got)
+    def _check_start(self, path: str) -> None:
+        """Fail if a file has another header than the first file, or a mark before a value."""
+        if self.columns:
+            files.check_text(path, may_have_mark=False)
+            return
+        header = self._read_header(path)
+        rule = f"be the header {self.delimiter.join(self._header)!r}, as in the first file"
+        got = self.delimiter.join(header)
+        checks.require(header == self._header, f"{path} line 1", rule, got)
 
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -311,7 +313,7 @@ class Csv(types.Source):
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
         """Yield (number from 1, line) of the lines with an example; a str is the final error."""
-        self._check_header(path)
+        self._check_start(path)
         pattern, number = re.compile(self._dropped.encode()), 0
         try:
             with files.open_binary(path) as lines:

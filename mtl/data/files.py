@@ -6,6 +6,7 @@ with files.open_binary(paths[0]) as lines: ...
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -263,8 +264,13 @@ def open_binary(path: str) -> Iterator[Any]:
             yield file
 
 
-def check_text(path: str) -> None:
-    """Fail if the first bytes of a file show UTF-16, or a format other than text."""
+def check_text(path: str, may_have_mark: bool = True) -> None:
+    """Fail if the first bytes of a file show UTF-16, or a format other than text.
+
+    Args:
+      path: the file.
+      may_have_mark: False refuses a byte order mark, which would be a part of the first value.
+    """
     try:
         with open_binary(path) as file:
             start = file.read(1024)
@@ -276,6 +282,9 @@ def check_text(path: str) -> None:
     if kind is not None:
         fix = f"Its first bytes are {start[:8]!r}: write it anew as CSV in UTF-8."
         raise checks.UserError(f"{path} must be text in UTF-8, but it is {kind}. {fix}")
+    is_plain = may_have_mark or not start.startswith(codecs.BOM_UTF8)
+    fix = "Save it as UTF-8 without BOM."
+    checks.require(is_plain, path, "begin without a byte order mark", start[:8], fix)
 
 
 def check_whole(path: str) -> None:

@@ -244,9 +244,9 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
             lines += source.describe_left_out()
             # The source within names the rows by the split that is cut.
             split = split if source.find_choice(split) is None else source.split
-        sources = getattr(source, "sources", {})
-        for name in source.splits.get(split, sources) if sources else ():
-            lines += describe_left_out(sources[name], split)
+        # A mixture has another name for a split of a single source, such as ratings/train.
+        for part in source.list_parts(split) if hasattr(source, "list_parts") else ():
+            lines += describe_left_out(part.source, part.split)
         source = getattr(source, "source", None)
     return lines
 

@@ -45,7 +45,7 @@ _Rate = Annotated[
 ]
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A source of a split of the mixture.
 
     Attributes:
@@ -230,7 +230,7 @@ class Mixture(types.Source):
         return rows.map(functools.partial(self.take_rows, split))
 
     def _number_rows(self, split: str) -> tf.data.Dataset:
-        self._list_parts(split)  # An unknown split fails here.
+        self.list_parts(split)  # An unknown split fails here.
 
         # The functions of a source are plain graph code, which AutoGraph would read anew.
         @tf.autograph.experimental.do_not_convert
@@ -257,7 +257,7 @@ class Mixture(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the sources of a split one after the other, row by row."""
-        for part in self._list_parts(split):
+        for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, spec.fields, spec)
             with _name_source(part):
                 for location, values in self._scan_part(part, part_spec):
@@ -276,14 +276,14 @@ class Mixture(types.Source):
         sources = {n: change(source, specs[n] or spec) for n, source in self.sources.items()}
         return dataclasses.replace(self, sources=sources)
 
-    def _list_parts(self, split: str) -> list[_Part]:
+    def list_parts(self, split: str) -> list[Part]:
         """Return the sources of a split."""
         name, _, theirs = split.partition("/")
         # "ratings/test" names one source; other names may hold a slash as well.
         if theirs and name in self.sources:
-            return [_Part(name, self.sources[name], theirs)]
+            return [Part(name, self.sources[name], theirs)]
         names = self.splits.get(split, self.sources)
-        return [_Part(name, self.sources[name], split) for name in names]
+        return [Part(name, self.sources[name], split) for name in names]
 
     def _divide(
         self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -345,7 +345,7 @@ class Mixture(types.Source):
         counts: dict[str, int] = {}
         parts: dict[str, list[Any]] = {name: [] for name in fields}
         size = 0
-        for part in self._list_parts(split):
+        for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, fields, spec)
             if part_spec is None:
                 values, count = dict[str, packed.Values](), _count_records(part)
@@ -366,7 +366,7 @@ class Mixture(types.Source):
         return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 
     def _scan_part(
-        self, part: _Part, part_spec: spec_lib.Spec | None
+        self, part: Part, part_spec: spec_lib.Spec | None
     ) -> Iterator[tuple[str, dict[str, Any] | str]]:
         if part_spec is not None:
             return part.source.scan(part.split, part_spec)
@@ -380,11 +380,11 @@ class Mixture(types.Source):
             cached_splits = [split_rows for (name, _), split_rows in cache.items() if name == split]
         if cached_splits:
             return sum(cached_splits[0].counts.values())
-        return sum(map(_count_records, self._list_parts(split)))
+        return sum(map(_count_records, self.list_parts(split)))
 
 
 @contextlib.contextmanager
-def _name_source(part: _Part) -> Iterator[None]:
+def _name_source(part: Part) -> Iterator[None]:
     """Name the source of a mixture in errors about it."""
     try:
         yield
@@ -395,7 +395,7 @@ def _name_source(part: _Part) -> Iterator[None]:
         raise checks.UserError(f"Mixture.sources[{part.name!r}]: {text}{fix}") from error
 
 
-def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
+def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
     """Return the values of the rows of a source.
 
     Raises:
@@ -422,7 +422,7 @@ def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> i
     return len(first_values)
 
 
-def _count_records(part: _Part) -> int:
+def _count_records(part: Part) -> int:
     """Return the number of raw records of a source."""
     with _name_source(part):
         rows = types.read_member(part.source, types.Source, "list_rows")(part.split)

@@ -286,7 +286,8 @@ def test_absent_keys_are_counted(tmp_path):
     within = subset.Subset(source=source, share=0.5, held_out={"other": 0.5})
     assert chosen_rows.describe_left_out(within, "other") == lines
     mixed = mixture.Mixture(sources={"clicks": source})
-    assert chosen_rows.describe_left_out(mixed, "train") == lines
+    for split in ("train", "clicks/train"):
+        assert chosen_rows.describe_left_out(mixed, split) == lines
     users = (tmp_path / "users.csv").read_text()
     (tmp_path / "users.csv").write_text(users.replace(".0;", "u;"))
     message = r"tables\['user'\] must hold keys of the split 'train'.*None of 60 rows has"

@@ -230,7 +230,7 @@ class ChosenRows(types.Source):
 
 
 def describe_left_out(source: Any, split: str = "train") -> list[str]:
-    """Return lines about rows that are in no split, and keys of a split that no table has.
+    """Return lines about rows and splits that are not read, and keys that no table has.
 
     Args:
       source: a source; sources within it are asked as well.
@@ -241,7 +241,7 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
         if hasattr(source, "describe_absent_keys"):
             lines += source.describe_absent_keys(split)
         if isinstance(source, ChosenRows):
-            lines += source.describe_left_out()
+            lines += [*source.describe_left_out(), *_describe_hidden_splits(source)]
             # The source within names the rows by the split that is cut.
             split = split if source.find_choice(split) is None else source.split
         # A mixture has another name for a split of a single source, such as ratings/train.
@@ -249,6 +249,27 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
             lines += describe_left_out(part.source, part.split)
         source = getattr(source, "source", None)
     return lines
+
+
+def _describe_hidden_splits(source: ChosenRows) -> list[str]:
+    """Return a line for each split of the source within that a cut split of its name hides."""
+    return [
+        f"Split {name!r} of the source is not read: {type(source).__name__} cuts a split of this "
+        f"name from {source.split!r}."
+        for name in dict.fromkeys(list_splits(source.source))
+        if name != source.split and source.find_choice(name) is not None
+    ]
+
+
+def list_splits(source: Any) -> list[str]:
+    """Return the splits that the settings of a source name, also of a source inside it."""
+    names: list[str] = []
+    while source is not None:
+        for setting in ("files", "splits", "held_out", "starts", "shares"):
+            value = getattr(source, setting, None)
+            names += value if isinstance(value, Mapping) else []
+        source = getattr(source, "source", None)
+    return names
 
 
 def read_fields(

@@ -118,7 +118,7 @@ class Splits(chosen_rows.ChosenRows):
             checks.require(self.fold_split not in self.shares, where, rule, dict(self.shares))
         for split in self.arcs:
             rule = f"name no other split of the source than {self.split!r}, which is cut"
-            is_new = split == self.split or split not in _list_splits(self.source)
+            is_new = split == self.split or split not in chosen_rows.list_splits(self.source)
             checks.require(is_new, where, rule, split)
 
     @functools.cached_property
@@ -287,14 +287,3 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
     parts = [values[label] for values in chosen_rows.read_fields(source, split, spec)]
     kind = object if label_type == "string" else np.int64
     return np.concatenate([np.zeros([0], kind), *parts])
-
-
-def _list_splits(source: Any) -> list[str]:
-    """Return the splits that the settings of a source name, also of a source inside it."""
-    names: list[str] = []
-    while source is not None:
-        for setting in ("files", "splits", "held_out", "starts", "shares"):
-            value = getattr(source, setting, None)
-            names += value if isinstance(value, Mapping) else []
-        source = getattr(source, "source", None)
-    return names

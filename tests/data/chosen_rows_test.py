@@ -11,6 +11,7 @@ from pyarrow import parquet
 from mtl import spec, types
 from mtl.data import (
     arrow,
+    chosen_rows,
     csv,
     csv_columns,
     field_splits,
@@ -180,3 +181,16 @@ def test_whole_numbers_of_a_table_are_the_keys_that_their_texts_are(tmp_path, wi
         blocks = cuts[0].list_blocks("train", SPEC)
         read = [blocks.read(number, SPEC.fields) for number in range(len(blocks.sizes))]
         assert read_rows(read)["x"] == one
+
+
+def test_a_cut_split_that_hides_one_of_the_files_is_told(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("x,y\n1,0\n2,1\n")
+    files = {name: f"{name}.csv" for name in ("train", "test")}
+    source = csv.Csv(files=files, data_dir=str(tmp_path))
+    hidden = subset.Subset(source=source, share=0.5, held_out={"test": 0.5})
+    assert chosen_rows.describe_left_out(hidden) == [
+        "Split 'test' of the source is not read: Subset cuts a split of this name from 'train'."
+    ]
+    shown = subset.Subset(source=source, share=0.5, held_out={"validation": 0.5})
+    assert chosen_rows.describe_left_out(shown) == []

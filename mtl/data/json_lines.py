@@ -107,17 +107,28 @@ class JsonLines(types.Source):
                 problem_or_values = line if isinstance(line, str) else _scan(line, spec)
                 yield f"{path} line {number}", problem_or_values
 
-    @functools.cached_property
+    @property
     def names(self) -> list[str]:
         """The keys of the first objects of the first file; [] if a line is malformed."""
-        keys: dict[str, None] = {}
+        return list(self._kinds)
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, set[type]]:
+        """{key of the first objects: the types of its values, without null}."""
+        kinds: dict[str, set[type]] = {}
         path = self._find(next(iter(self.files)))[0]
         try:
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
-                keys |= dict.fromkeys(() if isinstance(line, str) else parse_object(line))
+                row = {} if isinstance(line, str) else parse_object(line)
+                for key, value in row.items():
+                    kinds.setdefault(key, set()).update(() if value is None else {type(value)})
         except ValueError:  # Reading the rows names the line.
-            return []
-        return list(keys)
+            return {}
+        return kinds
+
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" if the first objects hold whole numbers under a key, else "string"."""
+        return "int64" if self._kinds.get(name) == {int} else "string"
 
     def _check_fields(self, names: Iterable[str]) -> None:
         """Fail if no object has a field: its name may be misspelt."""

@@ -409,7 +409,7 @@ class Pipeline:
         checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
         if self.sampler is None:
             return order.Epochs(rows, seed, batch_size, is_shuffled)
-        return cast(Any, self.sampler).order_rows(
+        return cast(Any, self.sampler).order_by_field(
             rows,
             self._read_order_field(split, rows),
             batch_size=batch_size,

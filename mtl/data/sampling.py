@@ -81,7 +81,7 @@ class Power:
         """The label; None for a subclass that draws from a stream in its own way."""
         return self.label if type(self).__call__ is Power.__call__ else None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,

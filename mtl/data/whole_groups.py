@@ -80,7 +80,7 @@ class WholeGroups:
         is_plain = type(self).form_batches is WholeGroups.form_batches
         return self.group if is_plain else None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,

@@ -256,7 +256,7 @@ class RowSampler(Protocol):
         """The field that decides, with one value a row; None if it draws from a stream alone."""
         return None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,

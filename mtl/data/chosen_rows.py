@@ -109,15 +109,10 @@ class ChosenRows(types.Source):
         if choice is None:
             yield from rows
             return
+        keys, fields = self._read_all_keys(choice, self.source.scan)
+        at_once = _SCANNED_WITH_KEYS if choice.keys else _SCANNED
         # Without keys the number of the row decides.
-        keys: Iterator[Any] = itertools.repeat(("", {}))
-        at_once = _SCANNED
-        fields: Mapping[str, spec_lib.Field] = {}
-        if choice.keys:
-            spec_of_keys = self._specify_keys(choice)
-            fields, at_once = spec_of_keys.fields, _SCANNED_WITH_KEYS
-            keys = self.source.scan(self.split, spec_of_keys)
-        pairs = zip(keys, rows, strict=False)
+        pairs = zip(keys or itertools.repeat(("", {})), rows, strict=False)
         start = 0
         while block := list(itertools.islice(pairs, at_once)):
             values = _join_keys([row_keys for (_, row_keys), _ in block], fields)
@@ -172,12 +167,10 @@ class ChosenRows(types.Source):
         if choice is None:
             return read_blocks(split, spec)
         blocks = read_blocks(self.split, spec)
-        # A second pass over the keys, as the Spec need not hold them.
-        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
-        keys = read_blocks(self.split, spec_of_keys) if choice.keys else ()
-        if blocks is None or keys is None:
+        keys, key_fields = self._read_all_keys(choice, read_blocks)
+        if blocks is None or (choice.keys and keys is None):
             return None
-        return _cut_values(choice, blocks, keys, spec.fields, spec_of_keys.fields)
+        return _cut_values(choice, blocks, keys or (), spec.fields, key_fields)
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks with the chosen rows; None if the source has no blocks.
@@ -189,9 +182,22 @@ class ChosenRows(types.Source):
         if choice is None:
             return theirs(split, spec)
         blocks = theirs(self.split, spec)
-        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
-        keys = theirs(self.split, spec_of_keys) if choice.keys else None
-        return None if blocks is None else _cut_blocks(choice, blocks, keys, spec_of_keys.fields)
+        keys, key_fields = self._read_all_keys(choice, theirs)
+        return None if blocks is None else _cut_blocks(choice, blocks, keys, key_fields)
+
+    def _read_all_keys(
+        self, choice: Choice, read: Callable[[str, spec_lib.Spec], Any]
+    ) -> tuple[Any, Mapping[str, spec_lib.Field]]:
+        """Return the keys of all rows, and their fields; None and {} without keys.
+
+        Args:
+          choice: the choice.
+          read: reads fields of a split; the keys take a second pass, as a Spec may lack them.
+        """
+        if not choice.keys:
+            return None, {}
+        spec = self._specify_keys(choice)
+        return read(self.split, spec), spec.fields
 
     def count_rows(self, choice: Choice) -> tuple[int, int]:
         """Return the number of rows of the split that is cut, and of those of a choice."""

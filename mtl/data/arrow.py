@@ -92,7 +92,7 @@ class Arrow(types.Source):
 
     files: files.Files
     data_dir: str = ""
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to columns")] = dataclasses.field(
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
@@ -190,7 +190,7 @@ class Arrow(types.Source):
         The caller keeps them, so rows of the split that a pass has left in memory go.
         """
         fields = spec.fields
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
@@ -198,11 +198,11 @@ class Arrow(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
-        theirs = find_columns(spec.fields, self.rename)
+        column_names = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, theirs, spec.fields, self.cells, start)
+                rows = to_table(place, piece, column_names, spec.fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -215,7 +215,7 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
         """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
         return threading.Lock(), {}
 
@@ -223,7 +223,7 @@ class Arrow(types.Source):
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
         """Return the rows of a split; read the files at the first call."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -273,11 +273,11 @@ class Arrow(types.Source):
           UserError: a file is damaged, lacks a column, or has it in another type than the first
             file.
         """
-        theirs, first_file = find_columns(fields, self.rename), None
+        column_names, first_file = find_columns(fields, self.rename), None
         for path in self._find(split):
             schema, parts = self._open(path)
-            check_columns(path, theirs, schema)
-            column_types = {column: schema.field(column).type for column in theirs.values()}
+            check_columns(path, column_names, schema)
+            column_types = {column: schema.field(column).type for column in column_names.values()}
             first_file = first_file or (path, column_types)
             _check_types(path, column_types, *first_file)
             yield path, parts
@@ -298,12 +298,14 @@ class Arrow(types.Source):
         Raises:
           UserError: a value does not suit its field; names the row.
         """
-        theirs, values = find_columns(fields, self.rename), dict[str, packed.Values]()
-        for name, column in theirs.items():
+        column_names, values = find_columns(fields, self.rename), dict[str, packed.Values]()
+        for name, column in column_names.items():
             column_values = columns.read_column(fields[name], table[column], self.cells)
             if column_values is not None:
                 values[name] = column_values
-        other_columns = {name: column for name, column in theirs.items() if name not in values}
+        other_columns = {
+            name: column for name, column in column_names.items() if name not in values
+        }
         if other_columns:
             names = (*other_columns, *map(spec_lib.counts_name, other_columns))
             slow = {name: fields[name] for name in names if name in fields}
@@ -321,7 +323,7 @@ def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]
 def to_table(
     place: str,
     table: pa.Table,
-    theirs: Mapping[str, str],
+    column_names: Mapping[str, str],
     fields: Mapping[str, spec_lib.Field],
     cells: csv.Csv,
     first_row: int = 0,
@@ -331,7 +333,7 @@ def to_table(
     Args:
       place: the file, and the part of it, for errors.
       table: the rows.
-      theirs: {field: its column}.
+      column_names: {field: its column}.
       fields: {name: field}.
       cells: settings for texts.
       first_row: the number of the first row.
@@ -344,7 +346,7 @@ def to_table(
         return f"{place} row {first_row + row}"
 
     values = {}
-    for name, column in theirs.items():
+    for name, column in column_names.items():
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
         values[name] = _call(where, read)  # For example, Arrow may not know a time zone.
@@ -461,9 +463,9 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     return _call(f"{path}{part.name}", functools.partial(part.read, columns))
 
 
-def check_columns(path: str, theirs: Mapping[str, str], schema: pa.Schema) -> None:
+def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:
     """Fail unless a file has a column for each field, {field: its column}."""
-    for field, column in theirs.items():
+    for field, column in column_names.items():
         checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
         count = schema.names.count(column)
         checks.require(count == 1, path, f"hold one column {column!r}", count)

@@ -39,7 +39,9 @@ class BlockRows:
         self._fields, self._blocks = fields, blocks
         self._layout = memory_rows.Layout(fields)
         self._ends = np.cumsum(np.asarray(blocks.sizes, np.int64))
-        self._kept: collections.OrderedDict[int, memory_rows.Rows] = collections.OrderedDict()
+        self._rows_by_block: collections.OrderedDict[int, memory_rows.Rows] = (
+            collections.OrderedDict()
+        )
         self._lock = threading.Lock()  # Threads of tf.data may ask at once.
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -54,13 +56,13 @@ class BlockRows:
 
     def _load(self, block: int) -> memory_rows.Rows:
         with self._lock:
-            if block not in self._kept:
+            if block not in self._rows_by_block:
                 values = self._blocks.read(block, self._fields)
-                self._kept[block] = memory_rows.Rows(self._layout, values)
-                if len(self._kept) > _BLOCKS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(block)
-            return self._kept[block]
+                self._rows_by_block[block] = memory_rows.Rows(self._layout, values)
+                if len(self._rows_by_block) > _BLOCKS:
+                    self._rows_by_block.popitem(last=False)
+            self._rows_by_block.move_to_end(block)
+            return self._rows_by_block[block]
 
 
 class Windowed:
@@ -149,7 +151,7 @@ class _WindowReader:
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
         # Blocks whose last rows belong to a later window.
-        self._begun: dict[int, dict[str, packed.Values]] = {}
+        self._open_blocks: dict[int, dict[str, packed.Values]] = {}
         self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
 
     @functools.cached_property
@@ -187,7 +189,7 @@ class _WindowReader:
         parts, open_blocks = [], dict[int, dict[str, packed.Values]]()
         for lane in self._lanes:
             for piece in self._plan.list_pieces(epoch, window, lane):
-                values = self._begun.get(piece.block) or open_blocks.get(piece.block)
+                values = self._open_blocks.get(piece.block) or open_blocks.get(piece.block)
                 values = values or dict(self._blocks.read(piece.block, self._fields))
                 if piece.stop < self._plan.sizes[piece.block]:
                     open_blocks[piece.block] = values
@@ -197,7 +199,7 @@ class _WindowReader:
                         for name, field in self._fields.items()
                     }
                 )
-        self._begun = open_blocks
+        self._open_blocks = open_blocks
         window_values = packed.join_fields(parts, self._fields)
         permutations = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
         return memory_rows.Rows(self._layout, window_values), np.stack(permutations)

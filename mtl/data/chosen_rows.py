@@ -126,14 +126,15 @@ class ChosenRows(types.Source):
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the chosen rows; None if the source does not list its rows."""
         choice = self.find_choice(split)
-        theirs = types.read_member(self.source, types.Source, "list_rows")
+        list_numbers = types.read_member(self.source, types.Source, "list_rows")
         if choice is None:
-            return theirs(split)
-        if split not in self._chosen_numbers:
-            numbers = theirs(self.split)
-            chosen_numbers = None if numbers is None else self._choose_numbers(choice, numbers)
-            self._chosen_numbers[split] = chosen_numbers
-        return self._chosen_numbers[split]
+            return list_numbers(split)
+        if split not in self._number_cache:
+            numbers = list_numbers(self.split)
+            self._number_cache[split] = (
+                None if numbers is None else self._choose_numbers(choice, numbers)
+            )
+        return self._number_cache[split]
 
     def _choose_numbers(self, choice: Choice, numbers: np.ndarray) -> np.ndarray:
         """Return those of the numbers of rows, int64 [N], that are chosen."""
@@ -149,7 +150,7 @@ class ChosenRows(types.Source):
         return numbers[np.asarray(choice.takes(np.arange(len(numbers)), {}), bool)]
 
     @functools.cached_property
-    def _chosen_numbers(self) -> dict[str, np.ndarray | None]:
+    def _number_cache(self) -> dict[str, np.ndarray | None]:
         """The numbers of the chosen rows, by split."""
         return {}
 
@@ -178,11 +179,11 @@ class ChosenRows(types.Source):
         This reads the keys of all blocks, if keys decide.
         """
         choice = self.find_choice(split)
-        theirs = types.read_member(self.source, types.Source, "list_blocks")
+        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
         if choice is None:
-            return theirs(split, spec)
-        blocks = theirs(self.split, spec)
-        keys, key_fields = self._read_all_keys(choice, theirs)
+            return list_blocks(split, spec)
+        blocks = list_blocks(self.split, spec)
+        keys, key_fields = self._read_all_keys(choice, list_blocks)
         return None if blocks is None else _cut_blocks(choice, blocks, keys, key_fields)
 
     def _read_all_keys(

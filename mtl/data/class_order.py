@@ -110,8 +110,8 @@ class ClassOrder(types.RowOrder):
             return np.sort(rows)
         classes = np.repeat(np.arange(len(self._streams)), stop - first)
         # Deal the places of the pass to the classes at random.
-        dealt = classes[order.permute(len(rows), self._seed, number)]
+        place_classes = classes[order.permute(len(rows), self._seed, number)]
         pass_rows = np.zeros_like(rows)
         # The places of a class, in order, take its rows in order.
-        pass_rows[np.argsort(dealt, kind="stable")] = rows
+        pass_rows[np.argsort(place_classes, kind="stable")] = rows
         return pass_rows

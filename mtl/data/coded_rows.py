@@ -250,7 +250,7 @@ class CodedPipeline(pipeline.Pipeline):
     encoders: Encoders = dataclasses.field(default_factory=dict, repr=False)
 
     @functools.cached_property
-    def _held(self) -> CodedRows:
+    def _row_source(self) -> CodedRows:
         return CodedRows(self.source, self.spec, self.encoders)
 
     def _divide(self, values: dict[str, Any], with_labels: bool) -> tuple[Any, Any]:
@@ -263,7 +263,7 @@ class CodedPipeline(pipeline.Pipeline):
 
         Texts come from Python. The step makes them only if it reads them.
         """
-        numbers, ids = self._held.coding.take_apart(features)
+        numbers, ids = self._row_source.coding.take_apart(features)
         numbers = {**features, **numbers}
         values = {}
         for name in self.spec.features:
@@ -279,7 +279,7 @@ class CodedPipeline(pipeline.Pipeline):
         """Return the texts of a field with these numbers."""
 
         def read(flat: np.ndarray) -> np.ndarray:
-            return self._held.texts[name][flat]
+            return self._row_source.texts[name][flat]
 
         def make(flat: tf.Tensor) -> tf.Tensor:
             texts = tf.numpy_function(read, [flat], tf.string, stateful=False)

@@ -224,9 +224,9 @@ def _parse(dtype: str, texts: pa.Array) -> np.ndarray:
 def _parse_floats(texts: pa.Array) -> np.ndarray:
     numbers = texts.cast(pa.float32())
     values = numbers.to_numpy(zero_copy_only=False)
-    odd = texts.filter(pa.array(~np.isfinite(values)))
+    not_finite = texts.filter(pa.array(~np.isfinite(values)))
     # Arrow also reads nan(1), and 1e39 as infinity.
-    _require(pc.all(pc.match_substring_regex(odd, _NOT_FINITE), min_count=0).as_py())
+    _require(pc.all(pc.match_substring_regex(not_finite, _NOT_FINITE), min_count=0).as_py())
     return values
 
 

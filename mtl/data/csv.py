@@ -73,7 +73,7 @@ class Csv(types.Source):
     number_forms: Annotated[Mapping[str, str], written_numbers.check_forms] = dataclasses.field(
         default_factory=dict, repr=False
     )
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to columns")] = dataclasses.field(
         default_factory=dict, repr=False
     )
 
@@ -168,8 +168,8 @@ class Csv(types.Source):
             return
         header = self._read_header(path)
         rule = f"be the header {self.delimiter.join(self._header)!r}, as in the first file"
-        got = self.delimiter.join(header)
-        checks.require(header == self._header, f"{path} line 1", rule, got)
+        text = self.delimiter.join(header)
+        checks.require(header == self._header, f"{path} line 1", rule, text)
 
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -379,8 +379,11 @@ class Csv(types.Source):
         while start <= len(line):
             match = self._cell.match(line, start)
             if match is None:
-                where, rest = f"column {len(cells) + 1}", line[start : start + 40]
-                return cells, f"{where} must have its quotes around it, got {rest!r}."
+                text = line[start : start + 40]
+                return (
+                    cells,
+                    f"column {len(cells) + 1} must have its quotes around it, got {text!r}.",
+                )
             quoted, plain = match.groups()
             cell = plain if quoted is None else quoted.replace('""', '"')
             cells.append(cell.strip(literals.SPACES))
@@ -397,8 +400,8 @@ class Csv(types.Source):
 def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
     """Return a field that represents all of these."""
     names = ", ".join(field.name for field in fields[:_LISTED])
-    more = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
-    return dataclasses.replace(fields[0], name=names + more)
+    ending = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
+    return dataclasses.replace(fields[0], name=names + ending)
 
 
 def _to_text(default: Any) -> str:

@@ -76,9 +76,8 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
             file.readline()
         line_start = b""
         while piece := file.read(_CHUNK):
-            whole, end, rest = (line_start + piece).rpartition(b"\n")
-            yield whole + end
-            line_start = rest
+            lines, line_feed, line_start = (line_start + piece).rpartition(b"\n")
+            yield lines + line_feed
         # The last line of a file may lack its line feed.
         yield line_start + b"\n"
 

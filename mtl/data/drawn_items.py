@@ -101,8 +101,8 @@ class DrawnItems:
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
 
-            def join(value: Any, more: Any) -> Any:
-                return tf.gather(tf.concat([value, more], 0), order)
+            def join(value: Any, item_rows: Any) -> Any:
+                return tf.gather(tf.concat([value, item_rows], 0), order)
 
             # An item copies a row of its part: workers copy as one process with slices does.
             offsets = np.arange(num // parts) % (rows // parts)

@@ -83,5 +83,5 @@ def _is_wire(values: Sequence[Any]) -> bool:
     if all(isinstance(value, (str, bytes)) for value in values):
         return True
     numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)
-    whole = [value for value in values if isinstance(value, int)] if numbers else []
-    return numbers and all(_LOW <= value <= _HIGH for value in whole)
+    integers = [value for value in values if isinstance(value, int)] if numbers else []
+    return numbers and all(_LOW <= value <= _HIGH for value in integers)

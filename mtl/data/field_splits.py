@@ -177,10 +177,10 @@ class ByTime(ByField):
     def describe_left_out(self) -> list[str]:
         """Return a line if rows have no time."""
         missing, rows, example = self._count_left_out()
-        such = f", for example {example!r}" if example else ""
+        ending = f", for example {example!r}" if example else ""
         line = (
             f"{missing:,} of {rows:,} rows ({missing / max(rows, 1):.1%}) are in no split: their "
-            f"ByTime.field {self.field!r} holds no time{such}."
+            f"ByTime.field {self.field!r} holds no time{ending}."
         )
         return [line] * (missing > 0)
 
@@ -202,8 +202,8 @@ class ByTime(ByField):
                 break  # The next reader of the rows reports the bad one.
             texts, is_known = element
             rows, missing = rows + len(texts), missing + int((~is_known).sum())
-            odd = [text for text in texts[~is_known] if text.strip()]
-            example = example or (odd[0].decode(errors="replace") if odd else "")
+            others = [text for text in texts[~is_known] if text.strip()]
+            example = example or (others[0].decode(errors="replace") if others else "")
         return missing, rows, example
 
 

@@ -224,10 +224,10 @@ def _read_chunks(
     reader: copies.Reader, path: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.data.Dataset:
     """Return the bytes of a file in chunks, with a line feed behind the last line."""
-    rest = (end - start) % _CHUNK
-    whole = reader.pieces(path, _CHUNK, start, rest)
-    last = reader.pieces(path, tf.maximum(rest, 1), end - rest)
-    return whole.concatenate(last).concatenate(tf.data.Dataset.from_tensors("\n"))
+    last_bytes = (end - start) % _CHUNK
+    full_chunks = reader.pieces(path, _CHUNK, start, last_bytes)
+    last_chunk = reader.pieces(path, tf.maximum(last_bytes, 1), end - last_bytes)
+    return full_chunks.concatenate(last_chunk).concatenate(tf.data.Dataset.from_tensors("\n"))
 
 
 def _cut_lines(

@@ -68,8 +68,10 @@ class Table:
         count_names = {
             spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested
         }
-        self._read = [field for name, field in fields.items() if name not in count_names]
-        columns, self._index = _select_columns(where, data, [field.name for field in self._read])
+        self._read_fields = [field for name, field in fields.items() if name not in count_names]
+        columns, self._index = _select_columns(
+            where, data, [field.name for field in self._read_fields]
+        )
         self._columns = {
             name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
         }
@@ -89,7 +91,7 @@ class Table:
           UserError: a value does not suit its field; the error names the row and the field.
         """
         columns: dict[str, Values] = {}
-        for field in self._read:
+        for field in self._read_fields:
             values = self._columns[field.name][start:stop]
             try:
                 columns[field.name] = _read_column(field, self._cells, values)
@@ -113,8 +115,8 @@ class Table:
 
     def _count_row(self, row: int) -> str:
         label = None if self._index is None else self._index[row]
-        is_told = self._index is None or label == row
-        return f"{self._where} row {row}" + ("" if is_told else f", index {label!r}")
+        is_same = self._index is None or label == row
+        return f"{self._where} row {row}" + ("" if is_same else f", index {label!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -340,10 +342,9 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
     except number_arrays.BadValueError:
         raise
     except (TypeError, ValueError) as error:
-        is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
-        raise number_arrays.BadValueError(
-            row, str(error) if is_told else number_arrays.describe_problem(field, value)
-        ) from error
+        names_value = isinstance(error, ValueError) and not isinstance(value, (int, float))
+        problem = str(error) if names_value else number_arrays.describe_problem(field, value)
+        raise number_arrays.BadValueError(row, problem) from error
 
 
 def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:

@@ -37,7 +37,7 @@ class InMemory(types.Source):
     def __init__(self, source: types.Source, spec: spec_lib.Spec):
         self._source, self._spec = source, spec
         self._layout = memory_rows.Layout(spec.fields)
-        self._kept: dict[str, memory_rows.Rows] = {}
+        self._rows_by_split: dict[str, memory_rows.Rows] = {}
         self._lock = threading.Lock()  # Threads of tf.data may ask at once.
         self._splits: list[str] = []
 
@@ -86,9 +86,9 @@ class InMemory(types.Source):
     def _load(self, split: str) -> memory_rows.Rows:
         """Return the rows of a split; decode them at the first call."""
         with self._lock:
-            if split not in self._kept:
-                self._kept[split] = self._read(split)
-            return self._kept[split]
+            if split not in self._rows_by_split:
+                self._rows_by_split[split] = self._read(split)
+            return self._rows_by_split[split]
 
     def _read(self, split: str) -> memory_rows.Rows:
         values = read_split(self._source, split, self._spec, ("Pipeline.cache", True))

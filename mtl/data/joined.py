@@ -227,7 +227,7 @@ class Joined(types.Source):
 
     def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to rows of a split by number, int64 [B]."""
-        lock, cache = self._kept_rows
+        lock, cache = self._place_cache
         # Threads of tf.data call this at the same time; one reads the keys of the split.
         with lock:
             if (split, key) not in cache:
@@ -254,7 +254,7 @@ class Joined(types.Source):
         return table.find_rows(source_lib.read_field(self.source, split, all_numbers, key_spec))
 
     @functools.cached_property
-    def _kept_rows(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
+    def _place_cache(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
         """{(split, key): the numbers of all rows, and their rows in the table}, and a lock."""
         return threading.Lock(), {}
 
@@ -381,13 +381,13 @@ class Joined(types.Source):
         return {key: self._load(key, fields, spec) for key, fields in parts.items()}
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, _Table]]:
+    def _table_cache(self) -> tuple[threading.Lock, dict[Any, _Table]]:
         """The tables in memory, by key and fields, and a lock for threads of tf.data."""
         return threading.Lock(), {}
 
     def _load(self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Table:
         """Return some fields of a table; read it at the first call."""
-        lock, cache = self._kept
+        lock, cache = self._table_cache
         cache_key = key, repr(fields)
         with lock:
             if cache_key not in cache:
@@ -470,8 +470,8 @@ def _spell_key(key: Any) -> bytes:
     if isinstance(key, int):
         return b"" if key == spec_lib.MISSING["int64"] else b"%d" % key
     text = (key.encode() if isinstance(key, str) else key).strip()
-    whole = _WHOLE.fullmatch(text) if b"." in text else None
-    return whole[1] if whole else text
+    match = _WHOLE.fullmatch(text) if b"." in text else None
+    return match[1] if match else text
 
 
 def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]:

@@ -133,10 +133,10 @@ class LongTail(chosen_rows.ChosenRows):
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
         """Return the choice of the rows of a split; None for a split that is not cut."""
-        return chosen_rows.choose_by_mask(self._kept[split]) if split in self._kept else None
+        return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None
 
     @functools.cached_property
-    def _kept(self) -> dict[str, np.ndarray]:
+    def _masks(self) -> dict[str, np.ndarray]:
         """{split: bool [N], True for its rows among the N rows of the split that is cut}."""
         labels = splits.read_labels(self.source, self.split, self.label, self.label_type)
         classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})

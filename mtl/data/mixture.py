@@ -59,7 +59,7 @@ class Part(NamedTuple):
     split: str
 
 
-class _Held(NamedTuple):
+class _SplitRows(NamedTuple):
     """The rows of a split in memory: {source: its number of rows}, and all rows in turn."""
 
     counts: dict[str, int]
@@ -190,12 +190,12 @@ class Mixture(types.Source):
         for name, count in counts.items():
             rows = np.arange(first, first + count)
             # Another name has another order, also beside a source of as many rows.
-            own_seed = seed + zlib.crc32(name.encode())
-            streams.append(order.Epochs(rows, own_seed, batch_size, is_shuffled))
+            stream_seed = seed + zlib.crc32(name.encode())
+            streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
-        dealt = mixed_order.make_shares(self._list_rates(counts), size)
+        shares = mixed_order.make_shares(self._list_rates(counts), size)
         is_alternating = self.batches == ALTERNATING
-        return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
+        return mixed_order.MixedOrder(streams, counts, shares, batch_size, is_alternating)
 
     def _list_rates(self, counts: Mapping[str, int]) -> list[float | types.Schedule]:
         if self.rates is not None:
@@ -278,10 +278,10 @@ class Mixture(types.Source):
 
     def list_parts(self, split: str) -> list[Part]:
         """Return the sources of a split."""
-        name, _, theirs = split.partition("/")
+        name, _, source_split = split.partition("/")
         # "ratings/test" names one source; other names may hold a slash as well.
-        if theirs and name in self.sources:
-            return [Part(name, self.sources[name], theirs)]
+        if source_split and name in self.sources:
+            return [Part(name, self.sources[name], source_split)]
         names = self.splits.get(split, self.sources)
         return [Part(name, self.sources[name], split) for name in names]
 
@@ -303,13 +303,13 @@ class Mixture(types.Source):
             spec_lib.counts_name(field_name) for field_name in self.absent_features.get(name, ())
         }
         lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
-        own_names = [field_name for field_name in fields if field_name not in lacks]
+        field_names = [field_name for field_name in fields if field_name not in lacks]
         absent = {
             field_name: self._find_default(name, field, field_name in spec.labels)
             for field_name, field in fields.items()
             if field_name in lacks
         }
-        return filled_fields.narrow_spec(spec, own_names), absent
+        return filled_fields.narrow_spec(spec, field_names), absent
 
     def _find_default(
         self, name: str, field: spec_lib.Field, is_label: bool
@@ -327,13 +327,15 @@ class Mixture(types.Source):
         return filled_fields.Filled(field, field.default)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, _Held]]:
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, _SplitRows]]:
         """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
         return threading.Lock(), {}
 
-    def _load(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+    def _load(
+        self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> _SplitRows:
         """Return the rows of a split; read the sources at the first call."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         # Fields may differ in type and default under the same name.
         key = split, repr(fields)
         with lock:
@@ -341,7 +343,9 @@ class Mixture(types.Source):
                 cache[key] = self._read(split, fields, spec)
             return cache[key]
 
-    def _read(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+    def _read(
+        self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> _SplitRows:
         counts: dict[str, int] = {}
         parts: dict[str, list[Any]] = {name: [] for name in fields}
         size = 0
@@ -363,7 +367,7 @@ class Mixture(types.Source):
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
         # `pop` frees the parts of a field once they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
-        return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
+        return _SplitRows(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 
     def _scan_part(
         self, part: Part, part_spec: spec_lib.Spec | None
@@ -375,7 +379,7 @@ class Mixture(types.Source):
 
     def _count(self, split: str) -> int:
         """Return the number of rows of a split."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             cached_splits = [split_rows for (name, _), split_rows in cache.items() if name == split]
         if cached_splits:

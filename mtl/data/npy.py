@@ -75,7 +75,7 @@ class Npy(types.Source):
 
     folders: Annotated[Mapping[str, str], checks.Map(_FOLDERS), checks.Filled("name a split")]
     data_dir: str = ""
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to folders")] = dataclasses.field(
         default_factory=dict
     )
 
@@ -120,8 +120,8 @@ class Npy(types.Source):
 
     def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
         kind = self._kind_of(field)
-        theirs = tf.constant(self._name_folder(field.name))
-        paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
+        folder_name = tf.constant(self._name_folder(field.name))
+        paths = tf.strings.join([batch["folder"], folder_name, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
         # The numbers are the last bytes of a file; the header before them varies in length.
         first = tf.strings.length(contents) - kind.num_bytes
@@ -165,13 +165,13 @@ class Npy(types.Source):
         checks.require(is_same, where, f"have shape {field.shape}", kind.shape, fix)
         return kind
 
-    def _read_kind(self, theirs: str) -> _Kind:
+    def _read_kind(self, folder_name: str) -> _Kind:
         """Return the kind of the first file of a folder in the first split; all must have it."""
         folder, names = self._first
-        path = os.path.join(folder, theirs, names[0])
+        path = os.path.join(folder, folder_name, names[0])
         if not tf.io.gfile.exists(path):
             folder_names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
-            checks.one_of(f"Npy folder in {folder}", theirs, folder_names)
+            checks.one_of(f"Npy folder in {folder}", folder_name, folder_names)
         kind = _read(path)
         if isinstance(kind, str):
             raise checks.UserError(f"{path} {kind}")

@@ -321,14 +321,16 @@ class Pipeline:
         if not self._orders_numbers:
             return None
         with self.name_bad_record(split):
-            return types.read_member(self._held, types.Source, "list_rows")(split)
+            return types.read_member(self._row_source, types.Source, "list_rows")(split)
 
     def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of the field by which the sampler orders rows, [N]."""
         if split not in self._order_values:
             narrow = filled_fields.narrow_spec(self.spec, [cast(str, self._order_field)])
             with self.name_bad_record(split):
-                values = source_lib.read_field(self._held, split, rows, cast(spec_lib.Spec, narrow))
+                values = source_lib.read_field(
+                    self._row_source, split, rows, cast(spec_lib.Spec, narrow)
+                )
             self._order_values[split] = values
         return self._order_values[split]
 
@@ -349,7 +351,7 @@ class Pipeline:
             raise checks.UserError(problem) from error
 
     @functools.cached_property
-    def _held(self) -> types.Source:
+    def _row_source(self) -> types.Source:
         """The source, or its decoded rows in memory if `cache` asks for them."""
         is_ordered = types.read_member(self.source, types.Source, "orders_rows")
         if is_ordered or not self._keeps_rows or self._list_blocks(self.train_split) is not None:
@@ -379,16 +381,16 @@ class Pipeline:
             return windowed.take_batches(plan, **settings), windowed.decode
         row_order = self._find_order(split, total_size, seed, part.parts * part.num_shards)
         batches = order.take_batches(row_order, batch_size=total_size, **settings)
-        take = functools.partial(self._held.take_rows, split)
+        take = functools.partial(self._row_source.take_rows, split)
         if not types.read_member(row_order, types.RowOrder, "pads"):
-            return batches.map(take), self._held.decode
+            return batches.map(take), self._row_source.decode
 
         @tf.autograph.experimental.do_not_convert
         # ~row stands for a copy of a row that only fills the batch: see `RowOrder.pads`.
         def take_padded(rows: tf.Tensor) -> tuple[Any, tf.Tensor]:
             return take(tf.where(rows < 0, -1 - rows, rows)), rows >= 0
 
-        return batches.map(take_padded), self._held.decode
+        return batches.map(take_padded), self._row_source.decode
 
     def _find_order(self, split: str, batch_size: int, seed: int, parts: int = 1) -> types.RowOrder:
         """Return the order of the rows that training takes by number.
@@ -487,7 +489,7 @@ class Pipeline:
         for name in names:
             checks.one_of("--keep", name, dict.fromkeys([*spec.fields, *columns]))
         text_columns = dict.fromkeys((name for name in names if name not in spec.fields), "string")
-        kept_spec = dataclasses.replace(
+        new_spec = dataclasses.replace(
             spec,
             features={**spec.features, **text_columns},
             labels={name: kind for name, kind in spec.labels.items() if name in names},
@@ -498,7 +500,7 @@ class Pipeline:
                 if name in spec.features or name in names
             },
         )
-        return dataclasses.replace(self, spec=kept_spec, sampler=None)
+        return dataclasses.replace(self, spec=new_spec, sampler=None)
 
     def _shuffle_records(
         self,
@@ -625,7 +627,7 @@ class Pipeline:
         is_reading = _READING in source_lib.error_text(error)
         if not isinstance(error, _list_data_errors() + (list_file_errors() if is_reading else ())):
             return None
-        bad_record, odd_value = self._find_bad(split, heads)
+        bad_record, not_finite = self._find_bad(split, heads)
         if bad_record:
             return bad_record
         checking = _list_checking(columns)
@@ -634,20 +636,20 @@ class Pipeline:
             if refused_record or is_reading:
                 return refused_record
         # NaN and infinity are mistakes only if nothing else explains the error.
-        return odd_value if _NUMERIC.search(str(error)) else None
+        return not_finite if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
         """Return the first bad record, and the first earlier record with NaN or infinity."""
-        odd, records = None, iter(self.source.scan(split, self.spec))
+        not_finite, records = None, iter(self.source.scan(split, self.spec))
         for location, values in records:
             problem = values if isinstance(values, str) else self._label_problem(values, heads)
             if isinstance(problem, spec_lib.Gaps):
-                return f"{location}: {problem} {_further_gaps(problem, records)}", odd
+                return f"{location}: {problem} {_further_gaps(problem, records)}", not_finite
             if problem:
-                return f"{location}: {problem}", odd
+                return f"{location}: {problem}", not_finite
             if not isinstance(values, str):
-                odd = odd or self._not_finite(location, values)
-        return None, odd
+                not_finite = not_finite or self._not_finite(location, values)
+        return None, not_finite
 
     def _refused_alone(self, split: str, columns: Sequence[types.Column]) -> str | None:
         """Return the first record that a column or TensorFlow refuses, though `scan` does not."""

@@ -164,7 +164,7 @@ class Power:
         @tf.autograph.experimental.do_not_convert
         def repeated(index: tf.Tensor, *batch: Any) -> tf.data.Dataset:
             labels = source.decode(batch[0], spec, False)[field.name]
-            dues = _of_label(labels, list(counts), times)
+            dues = _find_dues(labels, list(counts), times)
             draws = tf.random.stateless_uniform(
                 tf.shape(dues), [seed + epoch * 1_000_003, index], dtype=tf.float64
             )
@@ -216,16 +216,16 @@ def _split_classes(
     by_class = np.argsort(numbers, kind="stable")
     parts = np.split(rows[by_class], np.cumsum(np.bincount(numbers, minlength=len(names)))[:-1])
     rows_by_label = dict(zip(names, parts, strict=True))
-    lacking = [name for name in names if name in absent or name != name]
+    absent_names = [name for name in names if name in absent or name != name]
     other_rows = np.concatenate(
-        [np.zeros(0, np.int64), *(rows_by_label.pop(name) for name in lacking)]
+        [np.zeros(0, np.int64), *(rows_by_label.pop(name) for name in absent_names)]
     )
     return {name: rows_by_label[name] for name in sorted(rows_by_label)}, np.sort(other_rows)
 
 
-def _of_label(labels: tf.Tensor, known_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
+def _find_dues(labels: tf.Tensor, class_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
     """Return how often each label [B] is due, [B]; 1 for an unknown label."""
     # [B, C]
-    hits = tf.equal(labels[:, tf.newaxis], tf.constant(known_labels, labels.dtype))
+    hits = tf.equal(labels[:, tf.newaxis], tf.constant(class_labels, labels.dtype))
     dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), dues, tf.ones_like(dues))

@@ -118,10 +118,10 @@ class Scheduled(Shares):
             self._sums = np.concatenate([np.zeros([1, self._num_sources]), self._shares.cumsum(0)])
 
     def _sum_shares(self, place: int) -> np.ndarray:
-        step, rest = divmod(place, self._size)
+        step, offset = divmod(place, self._size)
         # Rows that come before a place are due at most S / 2 places behind it.
         self._reach(step + self._num_sources + 2)
-        return self._size * self._sums[step] + rest * self._shares[step]
+        return self._size * self._sums[step] + offset * self._shares[step]
 
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         row_places = np.full(len(sources), np.inf)

@@ -61,8 +61,8 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     schema = arrow.open_file(tables[0])[0]
     size = sum(part.num_bytes or os.path.getsize(path) for path, part in parts)
     count = max(1, -(-size // file_bytes))
-    dealt = [os.path.join(folder, f"dealt-{number}") for number in range(count)]
-    writers = [parquet.ParquetWriter(path, schema) for path in dealt]
+    draft_paths = [os.path.join(folder, f"draft-{number}") for number in range(count)]
+    writers = [parquet.ParquetWriter(path, schema) for path in draft_paths]
     draw = np.random.default_rng(seed)
     for table in _read_all(parts, schema):
         file_numbers = draw.integers(0, count, len(table))
@@ -73,7 +73,7 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     for writer in writers:
         writer.close()
     names = [f"{number:05d}-of-{count:05d}.parquet" for number in range(count)]
-    for number, (path, name) in enumerate(zip(dealt, names, strict=True)):
+    for number, (path, name) in enumerate(zip(draft_paths, names, strict=True)):
         table = parquet.read_table(path)
         shuffled_rows = table.take(order.permute(len(table), seed, number))
         parquet.write_table(shuffled_rows, os.path.join(folder, name), row_group_size=_GROUP_ROWS)

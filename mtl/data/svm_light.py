@@ -162,20 +162,20 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
       ValueError: the line is malformed, or has an index outside of the vector.
     """
     try:
-        label, *rest = line.partition(b"#")[0].decode().split()
+        label, *pairs = line.partition(b"#")[0].decode().split()
     except (UnicodeDecodeError, ValueError):
         raise ValueError("must be a label and pairs such as 3:0.5, in UTF-8") from None
     # The group is optional, and stands right behind the label.
-    group = rest.pop(0)[len("qid:") :] if rest and rest[0].startswith("qid:") else None
+    group = pairs.pop(0)[len("qid:") :] if pairs and pairs[0].startswith("qid:") else None
     numbers = np.zeros([size or 0], np.float32)
     # Without the vector in the Spec, the pairs are not worth the time to parse.
-    if size is None or not rest:
+    if size is None or not pairs:
         return Row(label, group, numbers)
     # One search in the line is faster than one for each pair.
-    if not _PAIRS.fullmatch(" ".join(rest)):
-        bad_pair = next(pair for pair in rest if not _PAIRS.fullmatch(pair))
+    if not _PAIRS.fullmatch(" ".join(pairs)):
+        bad_pair = next(pair for pair in pairs if not _PAIRS.fullmatch(pair))
         raise ValueError(f"must hold pairs such as 3:0.5, got {bad_pair[:40]!r}")
-    _fill_numbers(numbers, ":".join(rest).split(":"), first_index)
+    _fill_numbers(numbers, ":".join(pairs).split(":"), first_index)
     return Row(label, group, numbers)
 
 

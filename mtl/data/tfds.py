@@ -57,7 +57,7 @@ class Tfds(types.Source):
     name: Annotated[str, checks.Is(str, _NAMES)]
     data_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
     manual_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to features")] = dataclasses.field(
         default_factory=dict
     )
 
@@ -150,9 +150,9 @@ class Tfds(types.Source):
     def _decode(self, batch: Mapping[str, Any], field: spec_lib.Field) -> Any:
         values = _reach(batch, self._name_feature(field, batch))
         where = f"Tfds {self.name} field {field.name!r}"
-        ours = tf.as_dtype(field.dtype)
-        texts = (values.dtype == tf.string, ours == tf.string)
-        lossless = texts[0] == texts[1] and (ours.is_floating or not values.dtype.is_floating)
+        dtype = tf.as_dtype(field.dtype)
+        texts = (values.dtype == tf.string, dtype == tf.string)
+        lossless = texts[0] == texts[1] and (dtype.is_floating or not values.dtype.is_floating)
         fix = f"Make it {values.dtype.name} in the Spec."
         checks.require(lossless, where, f"hold {field.dtype}", values.dtype.name, fix)
         fits = values.shape.is_compatible_with([None, *field.shape])

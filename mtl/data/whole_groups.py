@@ -152,11 +152,11 @@ class Groups:
             return
         is_text = keys.dtype == object
         absent = b"" if is_text else spec_lib.MISSING["int64"]
-        lacking = (keys == absent) | (keys == spec_lib.NO_ID)
-        row = self._rows + int(np.argmax(lacking)) + 1
+        is_absent = (keys == absent) | (keys == spec_lib.NO_ID)
+        row = self._rows + int(np.argmax(is_absent)) + 1
         where = f"label {self.group!r} of row {row} of the training split"
         rule = "name the row's group for WholeGroups.group"
-        checks.require(not lacking.any(), where, rule, "" if is_text else spec_lib.NO_ID)
+        checks.require(not is_absent.any(), where, rule, "" if is_text else spec_lib.NO_ID)
         before = [self._last, *keys[:-1]]
         starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
         self._starts.append(starts + self._rows)
@@ -224,8 +224,8 @@ def _split_groups(
     chunks = chunks.concatenate(chunks.take(1).map(close))
 
     @tf.autograph.experimental.do_not_convert
-    def cut(carried: Any, chunk: Any) -> tuple[Any, Any]:
-        *flat, keys = carried
+    def cut(open_group: Any, chunk: Any) -> tuple[Any, Any]:
+        *flat, keys = open_group
         rows, keys = _concat(_pack(records, flat), chunk[0]), tf.concat([keys, chunk[1]], 0)
         differ = tf.not_equal(keys[1:], keys[:-1])
         is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)

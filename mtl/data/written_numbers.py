@@ -60,9 +60,9 @@ def _make_form(
 ) -> Form:
     space = f"{_SPACE}*"
     separator = _SPACE if thousands == " " else re.escape(thousands)
-    whole = f"[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
+    integer = f"[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
     decimal = re.escape(point)
-    number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    number = f"((?:(?:{integer})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
     # Groups 1 to 8 of the four ways below; `rewrites` joins the signs and then the numbers.

@@ -33,14 +33,14 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     texts = tf.strings.strip(texts)
     pattern = f"^(?:{form.pattern})$"
     is_time = tf.strings.regex_full_match(texts, form.pattern)
-    listed = ",".join(rf"\{group}" for group in form.groups.values())
-    cells = tf.strings.regex_replace(texts, pattern, listed)
+    groups = ",".join(rf"\{group}" for group in form.groups.values())
+    cells = tf.strings.regex_replace(texts, pattern, groups)
     cells = tf.where(is_time, cells, "," * (len(form.groups) - 1))
-    read = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
-    found = dict(zip(form.groups, read, strict=True))
-    parts = {part: _read_number(part, found.get(part), tf.shape(texts)) for part in times.DIGITS}
-    if times.HALF in found:
-        parts["hour"] = _read_hour(parts["hour"], found[times.HALF])
+    columns = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
+    digits = dict(zip(form.groups, columns, strict=True))
+    parts = {part: _read_number(part, digits.get(part), tf.shape(texts)) for part in times.DIGITS}
+    if times.HALF in digits:
+        parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
     # A pattern takes any word for the name of a month, such as Mai.
     return parts, is_time & (parts["month"] >= 1)
 
@@ -48,15 +48,15 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
 def _read_number(part: str, digits: tf.Tensor | None, shape: tf.Tensor) -> tf.Tensor:
     if digits is None:
         return tf.fill(shape, tf.constant(int(part in ("month", "day")), tf.int64))
-    numbers = tf.where(tf.strings.regex_full_match(digits, "[0-9]+"), digits, "0")
-    found = tf.strings.to_number(numbers, tf.int64)
+    plain_digits = tf.where(tf.strings.regex_full_match(digits, "[0-9]+"), digits, "0")
+    numbers = tf.strings.to_number(plain_digits, tf.int64)
     if part == "month":
         names = tf.equal(tf.strings.lower(digits)[:, tf.newaxis], tf.constant(times.MONTHS))
-        found += tf.reduce_sum(tf.cast(names, tf.int64) * tf.range(1, 13, dtype=tf.int64), axis=1)
+        numbers += tf.reduce_sum(tf.cast(names, tf.int64) * tf.range(1, 13, dtype=tf.int64), axis=1)
     if part == "year":
-        century = tf.where(found < 69, tf.constant(2000, tf.int64), 1900)
-        found += tf.where(tf.equal(tf.strings.length(digits), 2), century, 0)
-    return found
+        century = tf.where(numbers < 69, tf.constant(2000, tf.int64), 1900)
+        numbers += tf.where(tf.equal(tf.strings.length(digits), 2), century, 0)
+    return numbers
 
 
 def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Rows that Python holds: DataFrames, dicts of arrays, lists of rows.
+"""Rows in the memory of Python: DataFrames, dicts of arrays, lists of rows.
 
 from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
@@ -30,9 +30,9 @@ from mtl.spec import nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
-# NumPy kinds of numbers, texts and objects; dates, complex numbers and others are errors.
+# The kinds of NumPy for numbers, texts and objects; other kinds, such as dates, are errors.
 _KINDS = "biufOUS"
-_ABSENT = ("NAType", "NaTType")  # Types of pandas, by name to avoid its import.
+_ABSENT = ("NAType", "NaTType")  # Names of types of pandas: pandas need not be imported.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
@@ -40,7 +40,7 @@ _FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
 
 
 class Table:
-    """The fields of rows that Python holds.
+    """The fields of rows in the memory of Python.
 
     Args:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; columns that are not fields
@@ -123,7 +123,7 @@ class Table:
 class Frames(types.Source):
     """A source of rows in memory.
 
-    `mtl.train` writes them beside its run with `store`, so that launchers can read them.
+    `mtl.train` writes them into the folder of the run, by `store`, so that commands can read them.
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
@@ -181,14 +181,14 @@ class Frames(types.Source):
 def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Source:
     """Write rows in memory to files, and return the source that reads these files.
 
-    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. Checksums
-    name the files, `<split>-<checksum>.tfrecord`: equal rows share a file, and other rows never
-    replace it.
+    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. The name
+    of a file, `<split>-<checksum>.tfrecord`, holds a checksum of its rows. So equal rows share a
+    file, and other rows never replace it.
 
     Args:
       source: the source of the rows.
       spec: the fields to write, labels among them.
-      folder: where the files go; it is made if it is absent.
+      folder: the folder of the files; it is made if it does not exist.
 
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
@@ -200,7 +200,7 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
     change_sources = getattr(source, "change_sources", None)
-    if change_sources is not None:  # A mixture: rows of its sources lack some of the fields.
+    if change_sources is not None:  # A mixture or a join: each source has some of the fields.
         return change_sources(spec, lambda part, fields: store(part, fields, folder))
     inner = getattr(source, "source", None)
     files = None if inner is None else store(inner, spec, folder)
@@ -209,14 +209,14 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
 
 def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
     table = source.table(split, spec.fields)
-    checks.scope_name("Frames.splits", split)  # It is part of a file's name.
+    checks.scope_name("Frames.splits", split)  # The name is a part of the file's name.
     checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
     return table
 
 
 def _store_split(table: Table, split: str, folder: str) -> str:
     """Write the rows of a split, and return the name of the file."""
-    # The final name holds the checksum, which is known only after the last row.
+    # The checksum in the final name is known only after the last row.
     draft_path = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
     with atomic.replacing(draft_path) as partial:
         with tf.io.TFRecordWriter(partial) as writer:
@@ -229,7 +229,7 @@ def _store_split(table: Table, split: str, folder: str) -> str:
 
 
 def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
-    """Return {name: values} of the data, and its index or None."""
+    """Return {name: values} of the data, and the index of a DataFrame or None."""
     if isinstance(data, Mapping):
         _require_columns(where, names, list(data))
         return {name: data[name] for name in names}, None
@@ -250,7 +250,7 @@ def _columns_of_rows(
 ) -> dict[str, list[Any]]:
     for row in rows:
         checks.is_a(where, row, Mapping, _FORMS)
-    # Without a row, the columns are unknown.
+    # A table without rows names no columns.
     keys = dict.fromkeys(key for row in rows for key in row) if rows else names
     _require_columns(where, names, list(keys))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -267,7 +267,7 @@ def _count_rows(data: Any) -> int:
 
 
 def _to_array(where: str, values: Any) -> np.ndarray:
-    """Return the values of a column as an array; of objects, unless all are numbers."""
+    """Return the values of a column as an array; it holds objects unless all are numbers."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
@@ -288,10 +288,11 @@ def _list_to_array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
     if kinds in ({int}, {float}, {bool}):  # NumPy would round integers among floats.
         array = np.array(values)
-        if kinds == {float} or array.dtype.kind != "f":  # It rounds integers beyond 64 bits.
+        # Integers beyond 64 bits would be floats.
+        if kinds == {float} or array.dtype.kind != "f":
             return array
     array = np.empty(len(values), object)
-    for row, value in enumerate(values):  # NumPy would join equally long lists.
+    for row, value in enumerate(values):  # `np.array` would make a matrix of lists.
         array[row] = value
     return array
 
@@ -302,7 +303,7 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     Raises:
       number_arrays.BadValueError: a value does not suit the field.
     """
-    # Arrays of numbers are converted as a whole; other values one by one.
+    # Arrays of numbers are converted as a whole, and other values one by one.
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
@@ -321,8 +322,7 @@ def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> lis
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
         if type(value) is not str:
-            # Values other than texts may not be hashable, or equal without being alike, such as 1
-            # and True.
+            # Other values may have no hash, or be equal with another meaning, such as 1 and True.
             items.append(_read_one(field, cells, row, value))
             continue
         if value not in texts:
@@ -348,7 +348,7 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
 
 
 def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
-    """Return the values of a cell in plain Python, by item for a list of lists; None if absent.
+    """Return the values of a cell, by item for a list of lists; None if the value is absent.
 
     Raises:
       ValueError: the value has a wrong type or form.
@@ -372,7 +372,7 @@ def _is_absent(value: Any) -> bool:
 
 def _to_plain(field: spec_lib.Field, value: Any) -> Any:
     """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
-    if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn it into an integer.
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # Not by `tolist`: it may give integers.
         raise ValueError(number_arrays.describe_problem(field, value))
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()

@@ -22,14 +22,14 @@ from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
 
-# {third byte of a file: type of its elements}; all are big-endian.
+# {third byte of a file: type of its elements}; elements are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 _FIXED = "name a file for each field, such as {'image': 'images-idx3-ubyte'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """The contents of a header: the file holds [rows, *shape] elements of a type."""
+    """The header of a file, which holds [rows, *shape] elements of a type."""
 
     path: str
     dtype: str
@@ -38,7 +38,7 @@ class _Array:
 
     @property
     def header_bytes(self) -> int:
-        # The magic number, and a size of four bytes for each axis, the rows among them.
+        # Four bytes that name the format, and a size of four bytes for each axis.
         return 4 * (2 + len(self.shape))
 
     @property
@@ -85,7 +85,7 @@ class Idx(types.Source):
         )
 
     def _read_headers(self, split: str) -> dict[str, _Array]:
-        """Return {field: header of its file}; fail unless all hold the same number of rows."""
+        """Return {field: header of its file}; fail unless all files hold as many rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
@@ -165,7 +165,7 @@ def _parsed_header(path: str) -> _Array:
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
     num_bytes = array.header_bytes + rows * array.record_bytes
     rule = f"hold {num_bytes} bytes, as its header tells of {rows} rows"
-    # gzip keeps the size modulo 2^32, so both sides are compared like that.
+    # gzip keeps the size modulo 2^32, so both sizes are compared modulo 2^32.
     checks.require(_measure_size(path) == num_bytes % 2**32, path, rule, _measure_size(path))
     return array
 

@@ -97,7 +97,7 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
+    # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
     sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
         default="", repr=False

@@ -69,7 +69,7 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
-    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
+    # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
     missing_in: Annotated[Mapping[str, Sequence[str]], written_numbers.check_marks] = (
         dataclasses.field(default_factory=dict, repr=False)

@@ -125,7 +125,7 @@ class ByTime(ByField):
     starts: Annotated[
         Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
     ]
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # repr=False, because runs compare a repr with a saved repr, which may lack this setting.
     form: Annotated[str, checks.Is(str, "be a form such as '%d.%m.%Y'")] = dataclasses.field(
         default="", repr=False
     )

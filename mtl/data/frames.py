@@ -68,9 +68,9 @@ class Table:
         count_names = {
             spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested
         }
-        self._read_fields = [field for name, field in fields.items() if name not in count_names]
+        self._read = [field for name, field in fields.items() if name not in count_names]
         columns, self._index = _select_columns(
-            where, data, [field.name for field in self._read_fields]
+            where, data, [field.name for field in self._read]
         )
         self._columns = {
             name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
@@ -91,7 +91,7 @@ class Table:
           UserError: a value does not suit its field; the error names the row and the field.
         """
         columns: dict[str, Values] = {}
-        for field in self._read_fields:
+        for field in self._read:
             values = self._columns[field.name][start:stop]
             try:
                 columns[field.name] = _read_column(field, self._cells, values)

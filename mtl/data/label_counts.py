@@ -17,7 +17,7 @@ from mtl.spec import literals
 
 @dataclasses.dataclass(kw_only=True)
 class LabelCounts:
-    """An accumulator that counts the labels of a field; -1 counts, and missing labels do not.
+    """An accumulator that counts the labels of a field, also -1, but no missing labels.
 
     Attributes:
       label: the field with the labels.

@@ -6,10 +6,10 @@ mixture.Mixture.sources = {"clicks": @clicks/csv.Csv(), "ratings": @ratings/csv.
 mixture.Mixture.labels = {"clicks": ["clicked"], "ratings": ["stars"]}
 mixture.Mixture.rates = {"clicks": 3, "ratings": 1}
 
-Rows of a source lack the labels of the others: these are missing, and weigh nothing. All rows lie
-in memory. Each source has its own endless stream of permuted epochs, and `mtl.data.shares` deals
-the places of the batches to the sources. So the batch of a step depends on the settings and the
-step alone.
+Rows of a source lack the labels of the other sources. These labels are missing, and have no weight.
+All rows lie in memory. Each source has an endless stream of permuted epochs, and `mtl.data.shares`
+deals the places of the batches to the sources. So the batch of a step depends on nothing but the
+settings and the step.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 
 MIXED, ALTERNATING = "mixed", "alternating"
-# A pass that only reads takes so many rows at once.
+# The number of rows that evaluation and statistics take at once.
 _BLOCK = 4096
-# The setting to change if a source lacks a field or a split, by a word of its error.
+# {word of an error: the setting to change}, if a source lacks a field or a split.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
     "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
@@ -46,10 +46,10 @@ _Rate = Annotated[
 
 
 class Part(NamedTuple):
-    """A source of a split of the mixture.
+    """A source that gives rows to a split of the mixture.
 
     Attributes:
-      name: its name in the mixture.
+      name: the name of the source in the mixture.
       source: reads the rows.
       split: the name that the source has for the split.
     """
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class _SplitRows(NamedTuple):
-    """The rows of a split in memory: {source: its number of rows}, and all rows in turn."""
+    """The rows of a split in memory: {source: its number of rows}, and the rows of all sources."""
 
     counts: dict[str, int]
     rows: memory_rows.Rows
@@ -81,7 +81,7 @@ class Mixture(types.Source):
 
     Attributes:
       sources: {name: source}.
-      rates: {name: rate} of all sources: they receive batches in this proportion. A rate is a
+      rates: {name: rate} of all sources: the proportion of their rows in the batches. A rate is a
         number, or a schedule over the steps. None takes the numbers of rows, by `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). 1 draws all rows
         equally often, and a large T all sources.
@@ -158,7 +158,7 @@ class Mixture(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The columns that all sources have."""
+        """The names of the columns that all sources have."""
         lists = [getattr(source, "names", ()) for source in self.sources.values()]
         return [name for name in lists[0] if all(name in names for names in lists)]
 
@@ -189,7 +189,7 @@ class Mixture(types.Source):
         streams, first = [], 0
         for name, count in counts.items():
             rows = np.arange(first, first + count)
-            # Another name has another order, also beside a source of as many rows.
+            # The name makes the orders of two sources with as many rows differ.
             stream_seed = seed + zlib.crc32(name.encode())
             streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
@@ -200,7 +200,7 @@ class Mixture(types.Source):
     def _list_rates(self, counts: Mapping[str, int]) -> list[float | types.Schedule]:
         if self.rates is not None:
             return [self.rates[name] for name in counts]
-        # Relative to the largest: a small temperature must not overflow.
+        # Relative to the largest source, because a small temperature would overflow.
         largest = max(counts.values())
         return [(count / largest) ** (1 / self.temperature) for count in counts.values()]
 
@@ -230,12 +230,12 @@ class Mixture(types.Source):
         return rows.map(functools.partial(self.take_rows, split))
 
     def _number_rows(self, split: str) -> tf.data.Dataset:
-        self.list_parts(split)  # An unknown split fails here.
+        self.list_parts(split)  # Fails for an unknown split.
 
-        # The functions of a source are plain graph code, which AutoGraph would read anew.
+        # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
-            # Called once the graph is built: by then `decode` has loaded the rows.
+            # Called when the graph runs: `decode` has loaded the rows when the graph was built.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
             return tf.data.Dataset.range(tf.ensure_shape(count, []))
 
@@ -279,7 +279,7 @@ class Mixture(types.Source):
     def list_parts(self, split: str) -> list[Part]:
         """Return the sources of a split."""
         name, _, source_split = split.partition("/")
-        # "ratings/test" names one source; other names may hold a slash as well.
+        # "ratings/test" is a split of one source. Other names may also have a slash.
         if source_split and name in self.sources:
             return [Part(name, self.sources[name], source_split)]
         names = self.splits.get(split, self.sources)
@@ -288,12 +288,15 @@ class Mixture(types.Source):
     def _divide(
         self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> tuple[spec_lib.Spec | None, dict[str, filled_fields.Filled]]:
-        """Return the fields of a source, None without any, and {field that it lacks: its value}.
+        """Return a specification of the fields that a source has, and {other field: its value}.
 
         Args:
           name: the source.
           fields: the fields to read.
-          spec: the specification that they are part of.
+          spec: the specification of all fields.
+
+        Returns:
+          None in place of the specification if the source has none of the fields.
 
         Raises:
           UserError: a feature that it lacks has no default.
@@ -303,13 +306,13 @@ class Mixture(types.Source):
             spec_lib.counts_name(field_name) for field_name in self.absent_features.get(name, ())
         }
         lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
-        field_names = [field_name for field_name in fields if field_name not in lacks]
+        own_names = [field_name for field_name in fields if field_name not in lacks]
         absent = {
             field_name: self._find_default(name, field, field_name in spec.labels)
             for field_name, field in fields.items()
             if field_name in lacks
         }
-        return filled_fields.narrow_spec(spec, field_names), absent
+        return filled_fields.narrow_spec(spec, own_names), absent
 
     def _find_default(
         self, name: str, field: spec_lib.Field, is_label: bool
@@ -328,7 +331,7 @@ class Mixture(types.Source):
 
     @functools.cached_property
     def _row_cache(self) -> tuple[threading.Lock, dict[Any, _SplitRows]]:
-        """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
+        """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
         return threading.Lock(), {}
 
     def _load(
@@ -336,7 +339,7 @@ class Mixture(types.Source):
     ) -> _SplitRows:
         """Return the rows of a split; read the sources at the first call."""
         lock, cache = self._row_cache
-        # Fields may differ in type and default under the same name.
+        # Fields of the same name may differ in type and default.
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -363,9 +366,9 @@ class Mixture(types.Source):
                 parts[name].append(values[name])
                 size += values[name].nbytes
             names = list(counts)
-            # After each source, so that a mixture that does not fit fails early.
+            # After each source, so that a mixture fails as soon as it exceeds the memory.
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
-        # `pop` frees the parts of a field once they are joined.
+        # `pop` frees the parts of a field after they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
         return _SplitRows(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 
@@ -389,7 +392,7 @@ class Mixture(types.Source):
 
 @contextlib.contextmanager
 def _name_source(part: Part) -> Iterator[None]:
-    """Name the source of a mixture in errors about it."""
+    """Name the source of a mixture in its errors."""
     try:
         yield
     except checks.UserError as error:

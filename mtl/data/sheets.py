@@ -1,4 +1,4 @@
-"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, which mean the same as cells of CSV.
+"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, with the meaning of cells of a CSV file.
 
 table = sheets.read_sheet("book.xlsx", "/tmp/copy", "Prices")   # a pa.Table of strings
 
@@ -26,7 +26,7 @@ _EXACT = 1e15
 
 
 def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
-    """Return the name of a sheet and its rows below the header, as texts; empty cells are null.
+    """Return the name of a sheet, and its rows as a table of texts; empty cells are null.
 
     Args:
       path: the file, for errors.
@@ -50,7 +50,7 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
     where = f"{path} sheet {name!r}"
     for first, last in merged_ranges:
         cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
-        fix = "Unmerge them, and fill each cell: the file has a value for the first one alone."
+        fix = "Unmerge them, and fill each cell: only the first cell of the range has a value."
         checks.fail(where, "have no merged cells", cells, fix)
     return name, _to_table(where, rows, worksheet.start or (0, 0))
 
@@ -82,7 +82,7 @@ def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
 
 @functools.cache
 def _tell(path: str, sheet: str, others: str) -> None:
-    """Say once that other sheets are left out."""
+    """Warn once that other sheets are not read."""
     message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
     _log.warning(message, path, sheet, others)
 
@@ -91,7 +91,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
     texts = [list(map(_to_text, row)) for row in rows]
     checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
     names, body = texts[0], texts[1:]
-    # Rows count from 1 in a spreadsheet, and the first one is the header.
+    # The rows of a spreadsheet count from 1, and the header is the first row.
     for number, row in enumerate(body, start[0] + 2):
         fix = "Delete the row, or the rows below it, if they are not of the table."
         checks.require(
@@ -109,7 +109,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
 
 
 def _to_text(value: Any) -> str | None:
-    """Return the text that CSV would hold for a cell; None if the cell is empty."""
+    """Return the text of a cell as in a CSV file; None if the cell is empty."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):

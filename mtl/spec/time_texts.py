@@ -1,4 +1,4 @@
-"""Times as texts in a graph, read as `mtl.times` reads them in Python.
+"""Reads times as texts in a graph, with the meaning of `mtl.times` in Python.
 
 parts, is_time = time_texts.read_digits(texts, times.ISO)                  # {"year": [B], ...}, [B]
 parts, is_time = time_texts.read_parts(texts, times.read_form("a form", "%d.%m.%Y"))
@@ -21,11 +21,11 @@ _ERA, _TO_1970 = 146_097, 719_468
 
 
 def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read the digits of times, such as the hour 25 of 2024-05-31 25:00.
+    """Read the digits of times; they may be no time of a clock, such as 2024-05-31 25:00.
 
     Args:
       texts: [B].
-      form: how they write times.
+      form: the form of the texts.
 
     Returns:
       The parts of `times.DIGITS`, int64 [B] each; and a mask of the texts that are times, bool [B].
@@ -41,7 +41,7 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     parts = {part: _read_number(part, digits.get(part), tf.shape(texts)) for part in times.DIGITS}
     if times.HALF in digits:
         parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
-    # A pattern takes any word for the name of a month, such as Mai.
+    # The pattern of a name of a month matches any word, such as Mai.
     return parts, is_time & (parts["month"] >= 1)
 
 
@@ -66,11 +66,11 @@ def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
 
 
 def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read times of the calendar.
+    """Read times that the calendar has.
 
     Args:
       texts: [B].
-      form: how they write times.
+      form: the form of the texts.
 
     Returns:
       The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
@@ -78,9 +78,9 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     """
     parts, is_time = read_digits(texts, form)
     year, month = parts["year"], parts["month"]
-    # In a graph of TF1, == compares the tensors themselves.
+    # `tf.equal`, because == compares tensors by identity in a graph of TF1.
     is_leap = tf.equal(year % 4, 0) & (tf.not_equal(year % 100, 0) | tf.equal(year % 400, 0))
-    # Other texts have month 0.
+    # A text that is not a time has month 0.
     lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
     lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
     is_time &= (parts["day"] <= lengths) & (parts["hour"] < 24)
@@ -89,7 +89,7 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
 
 
 def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days since 1970; a year starts in March, so that a leap day is its last one."""
+    """Return the days since 1970; years start in March, so that a leap day is their last day."""
     year -= tf.cast(month <= 2, tf.int64)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970

@@ -69,9 +69,7 @@ class Table:
             spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested
         }
         self._read = [field for name, field in fields.items() if name not in count_names]
-        columns, self._index = _select_columns(
-            where, data, [field.name for field in self._read]
-        )
+        columns, self._index = _select_columns(where, data, [field.name for field in self._read])
         self._columns = {
             name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
         }

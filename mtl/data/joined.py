@@ -222,31 +222,37 @@ class Joined(types.Source):
             keys = values.get(key)
             if is_numbered:
                 ((split, keys),) = batch[_NUMBERS].items()
-                find = functools.partial(self._find_rows, split, key, table)
+                narrow = filled_fields.narrow_spec(spec, [key])
+                key_spec = _specify_key(self.source, narrow, key)
+                find = functools.partial(self._find_rows, split, key_spec, table)
             values |= table.take(find, keys)
         return {name: values[name] for name in fields}
 
-    def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
+    def _find_rows(
+        self, split: str, key_spec: spec_lib.Spec, table: _Table, numbers: np.ndarray
+    ) -> np.ndarray:
         """Return the rows of a table for rows of a split with these numbers, int64 [B]."""
         lock, cache = self._place_cache
+        # The Spec may give the key a default, which may be a key of the table.
+        cache_key = split, repr(key_spec.fields)
         # Several threads of tf.data call this. The first thread reads the keys of the split.
         with lock:
-            if (split, key) not in cache:
+            if cache_key not in cache:
                 all_numbers = cast(np.ndarray, self.list_rows(split))
                 # int32 takes half the memory of int64, and the cache has all rows of the split.
-                rows = self._read_rows(split, key, table, all_numbers).astype(np.int32)
-                cache[split, key] = all_numbers, rows
-            all_numbers, rows = cache[split, key]
+                rows = self._read_rows(split, key_spec, table, all_numbers).astype(np.int32)
+                cache[cache_key] = all_numbers, rows
+            all_numbers, rows = cache[cache_key]
         # If the numbers run from 0 without a gap, a number is a place.
         is_whole = len(all_numbers) == all_numbers[-1] + 1
         places = numbers if is_whole else np.searchsorted(all_numbers, numbers)
         return table.fill_rows(rows[places].astype(np.int64))
 
     def _read_rows(
-        self, split: str, key: str, table: _Table, all_numbers: np.ndarray
+        self, split: str, key_spec: spec_lib.Spec, table: _Table, all_numbers: np.ndarray
     ) -> np.ndarray:
         """Return the rows of a table for all rows of a split, int64 [N]."""
-        key_spec = _specify_key(self.source, None, key)
+        (key,) = key_spec.fields
         blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
         if blocks is not None:
             # If `read_values` cannot read these rows, `decode` reads them below.

@@ -518,7 +518,8 @@ class Pipeline:
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
         # The pass in which the first step lies.
-        first = start_step * self.batch_size // sum(counts.values())
+        rows = label_counts.count_rows(statistics, sampler.label)
+        first = start_step * self.batch_size // rows
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
             samples = sampler(records, self.source, field, counts, seed, epoch)

@@ -192,7 +192,7 @@ def test_missing_labels_of_floats_are_not_classes():
     counter = label_counts.LabelCounts(label="y")
     counter.update({"y": tf.constant([1.0, math.nan, 0.0, math.nan, 1.0])})
     counter.update({"y": tf.constant([math.nan, 1.0])})
-    assert counter.save("", "") == {"values": [0.0, 1.0], "counts": [1, 3]}
+    assert counter.save("", "") == {"values": [0.0, 1.0], "counts": [1, 3], "rows": 7}
 
 
 @pytest.mark.medium
@@ -212,3 +212,19 @@ def test_the_default_of_a_label_is_its_class_also_in_a_stream(tmp_path):
     labels = np.concatenate([labels["y"] for _, labels in drawn])
     # Two of ten rows have class 0, and it is due half of the draws; the standard error is 0.02.
     np.testing.assert_allclose(labels.mean(), 0.5, atol=0.08)
+
+
+@pytest.mark.medium
+def test_a_pass_of_a_schedule_has_the_rows_without_a_label_too(tmp_path):
+    y = np.random.default_rng(0).permutation(np.repeat([0, 1, -1], [180, 20, 200]))
+    rows = {"x": np.arange(400), "y": y, "name": np.full(400, b"", object)}
+    sampler = sampling.Progressive(label="y", epochs=10)
+    data = dataclasses.replace(make(sampler), source=tiny.Rows(splits={"train": rows}))
+    batches = data.dataset("train", training=False, seed=0)
+    features.fit_columns([], batches, str(tmp_path / "fitted"), [sampler])
+    fitted = features.load_statistics(str(tmp_path / "fitted"))
+    # 40 steps of 50 rows are 5 passes, and t is 1/2.
+    later = data.dataset("train", training=True, seed=1, statistics=fitted, start_step=40).take(8)
+    labels = np.concatenate([labels["y"] for _, labels in later])
+    share = (labels == 1).sum() / (labels >= 0).sum()
+    np.testing.assert_allclose(share, 0.5 * 0.1 + 0.5 * 0.5, atol=0.05)

@@ -11,6 +11,7 @@ The source chooses the same rows for all ways to read it: records, blocks, rows 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,6 +75,18 @@ class ChosenRows(types.Source):
     def find_key_type(self, name: str) -> str:
         """Return the type in which splits and joins read a field as a key."""
         return types.read_member(self.source, types.Source, "find_key_type")(name)
+
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{field that decides which rows a split has: its type}."""
+        return {}
+
+    def add_keys(self, spec: spec_lib.Spec) -> spec_lib.Spec:
+        """Return a specification with the fields that decide which rows a split has."""
+        kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
+        absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
+        features, defaults = {**spec.features, **kinds}, {**spec.defaults, **absent}
+        return dataclasses.replace(spec, features=features, defaults=defaults)
 
     def _specify_keys(self, choice: Choice) -> spec_lib.Spec:
         """Return the specification of the keys of a choice."""

@@ -50,6 +50,11 @@ class ByField(chosen_rows.ChosenRows):
     def new_splits(self) -> list[str]:
         """The names of the held-out splits."""
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{the field: its type}."""
+        return {self.field: self.find_key_type(self.field)}
+
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""

@@ -16,13 +16,13 @@ import functools
 import os
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv, examples, number_arrays, tfrecord
+from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
@@ -106,6 +106,12 @@ class Table:
                 columns[name] = [np.array(row_counts, np.int64) for row_counts in counts]
         return columns
 
+    def holds_whole_numbers(self, name: str) -> bool:
+        """Return True if all values of a column are whole numbers, such as 7 and 7.0, or absent."""
+        values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
+        kinds = set(map(type, values))
+        return bool(kinds) and kinds <= {int, float} and all(value % 1 == 0 for value in values)
+
     def serialize(self) -> Iterator[np.ndarray]:
         """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
         for start in range(0, len(self), _ROWS_AT_ONCE):
@@ -140,6 +146,12 @@ class Frames(types.Source):
         """Return the fields of the rows of a split."""
         checks.one_of("Frames.splits", split, self.splits)
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
+
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" if a column holds whole numbers in the first split, else "string"."""
+        split = next(iter(self.splits))
+        table = self.table(split, {name: spec_lib.Field(name=name, dtype="int64")})
+        return "int64" if table.holds_whole_numbers(name) else "string"
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {"split": number of the split, "row": its number}."""
@@ -191,25 +203,56 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
     """
+    return _store(source, spec, folder, _Cuts(frozenset(), frozenset()))
+
+
+class _Cuts(NamedTuple):
+    """The sources around rows in memory that cut splits of them, such as by a key.
+
+    Attributes:
+      splits: the splits that are cut.
+      keys: the fields that decide; other splits may lack them.
+    """
+
+    splits: frozenset[str]
+    keys: frozenset[str]
+
+
+def _store(source: types.Source, spec: spec_lib.Spec, folder: str, cuts: _Cuts) -> types.Source:
     if isinstance(source, Frames):
-        tables = {split: _read_split(source, split, spec) for split in source.splits}
+        tables = {split: _read_split(source, split, spec, cuts) for split in source.splits}
         folder = storage.make_absolute(folder)
         tf.io.gfile.makedirs(folder)
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
     change_sources = getattr(source, "change_sources", None)
     if change_sources is not None:  # A mixture or a join: each source has some of the fields.
-        return change_sources(spec, lambda part, fields: store(part, fields, folder))
+        return change_sources(spec, lambda part, fields: _store(part, fields, folder, cuts))
+    if isinstance(source, chosen_rows.ChosenRows):
+        # Without the keys in the files, all rows would be drawn one by one.
+        wide_spec = source.add_keys(spec)
+        keys = cuts.keys.union(set(wide_spec.features).difference(spec.features))
+        cuts, spec = _Cuts(cuts.splits | {source.split}, keys), wide_spec
     inner = getattr(source, "source", None)
-    files = None if inner is None else store(inner, spec, folder)
+    files = None if inner is None else _store(inner, spec, folder, cuts)
     return source if files is inner else dataclasses.replace(source, source=files)  # type: ignore
 
 
-def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
-    table = source.table(split, spec.fields)
+def _read_split(source: Frames, split: str, spec: spec_lib.Spec, cuts: _Cuts) -> Table:
+    lacking: frozenset[str] = frozenset()
+    if cuts.keys and split not in cuts.splits:
+        lacking = cuts.keys.difference(_name_columns(source.splits[split]))
+    table = source.table(split, {n: f for n, f in spec.fields.items() if n not in lacking})
     checks.scope_name("Frames.splits", split)  # The name is a part of the file's name.
     checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
     return table
+
+
+def _name_columns(data: Any) -> list[Any]:
+    """Return the names of the columns of a table in memory."""
+    if isinstance(data, (list, tuple)):
+        return [key for row in data if isinstance(row, Mapping) for key in row]
+    return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
 
 
 def _store_split(table: Table, split: str, folder: str) -> str:

@@ -131,6 +131,11 @@ class LongTail(chosen_rows.ChosenRows):
             checks.positive(where, rows)
             checks.require(split != self.split, where, "be a new split", split)
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{the label: its type}."""
+        return {self.label: self.label_type}
+
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
         """Return the choice of the rows of a split; None for a split that is not cut."""
         return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None

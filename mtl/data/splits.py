@@ -130,6 +130,12 @@ class Splits(chosen_rows.ChosenRows):
         others = lay_arcs(self.shares or {self.split: 1.0}, end, PLACES - (end - start))
         return {**others, self.fold_split: Arc(start, end - start)}
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{key or label of `stratify`: its type}."""
+        kinds = {key: self.find_key_type(key) for key in self.keys}
+        return {**kinds, **({self.stratify: self.label_type} if self.stratify else {})}
+
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
         """Return the choice of the rows of a split; None for a split that is not cut."""
         if split in self.arcs:

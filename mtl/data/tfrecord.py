@@ -8,6 +8,7 @@ pipeline.Pipeline.source = @tfrecord.TfRecord()
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
 
+# The number of records in which the type of a key is searched.
+_SEARCHED = 100
 # {value of the setting: its name in `tf.data`}.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 # {type: the list of a tf.Example that holds it}; other types lie in an int64_list.
@@ -53,6 +56,20 @@ class TfRecord(types.Source):
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
+
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" if the first records hold whole numbers in a field, else "string"."""
+        if name not in self._key_types:
+            _, records = next(self.by_file(next(iter(self.files))))
+            first = itertools.islice(records, _SEARCHED)
+            kinds = {_find_kind(record, name) for record in first} - {None}
+            self._key_types[name] = "int64" if kinds == {"int64_list"} else "string"
+        return self._key_types[name]
+
+    @functools.cached_property
+    def _key_types(self) -> dict[str, str]:
+        """{field: its type as a key}."""
+        return {}
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield (file, its serialized examples) of a split, faster than by `tf.data`."""
@@ -94,6 +111,15 @@ class TfRecord(types.Source):
 def _open_here(path: str) -> str:
     """Return the path that TensorFlow opens: a copy, except from gs://, which it reads itself."""
     return path if path.startswith("gs://") else remote.copy_here(path)
+
+
+def _find_kind(record: bytes, name: str) -> str | None:
+    """Return the list of a tf.Example that holds a field; None without the field."""
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except message.DecodeError:  # The reader of the rows names the record.
+        return None
+    return features[name].WhichOneof("kind") if name in features else None
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:

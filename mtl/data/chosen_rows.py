@@ -81,6 +81,16 @@ class ChosenRows(types.Source):
         """{field that decides which rows a split has: its type}."""
         return {}
 
+    def require_keys(self) -> None:
+        """Fail if no row has a field that decides: its name may be misspelt."""
+        for name, kind in self.key_types.items():
+            spec = spec_lib.Spec(features={name: kind}, labels={}, defaults={name: _ABSENT[kind]})
+            absent = _ABSENT["int64"] if kind == "int64" else b""
+            blocks = read_fields(self.source, self.split, spec)
+            has_key = any((block[name] != absent).any() for block in blocks)
+            where = f"{type(self).__name__}: field {name!r}"
+            checks.require(has_key, where, f"be in a row of split {self.split!r}", "no value")
+
     def add_keys(self, spec: spec_lib.Spec) -> spec_lib.Spec:
         """Return a specification with the fields that decide which rows a split has."""
         kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
@@ -255,12 +265,16 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
     Args:
       source: a source; sources within it are described as well.
       split: the split whose keys are looked up.
+
+    Raises:
+      UserError: no row has a key.
     """
     lines: list[str] = []
     while source is not None:
         if hasattr(source, "describe_absent_keys"):
             lines += source.describe_absent_keys(split)
         if isinstance(source, ChosenRows):
+            source.require_keys()
             lines += [*source.describe_left_out(), *_describe_hidden_splits(source)]
             # The source within knows the rows by the name of the split that is cut.
             split = split if source.find_choice(split) is None else source.split

@@ -6,9 +6,10 @@ import gzip
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import spec, types
+from mtl import checks, spec, types
 from mtl.data import (
     arrow,
     chosen_rows,
@@ -21,6 +22,7 @@ from mtl.data import (
     pipeline,
     splits,
     subset,
+    tfrecord,
 )
 from tests.data import csv_columns_test
 
@@ -194,3 +196,30 @@ def test_a_cut_split_that_hides_one_of_the_files_is_told(tmp_path):
     ]
     shown = subset.Subset(source=source, share=0.5, held_out={"validation": 0.5})
     assert chosen_rows.describe_left_out(shown) == []
+
+
+@pytest.mark.parametrize("field", ["user", "usr"])
+def test_a_key_that_no_record_has_is_refused(field, tmp_path):
+    """A tf.Example may lack any field, and rows without a key are drawn one by one."""
+    path = str(tmp_path / "a.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for row in range(20):
+            users = [] if row < 3 else [b"u%d" % (row // 2)]
+            values = {
+                "x": {"int64_list": {"value": [row]}},
+                "user": {"bytes_list": {"value": users}},
+            }
+            example = tf.train.Example(features={"feature": values})
+            writer.write(example.SerializeToString())
+    source = tfrecord.TfRecord(files={"train": path})
+    cuts = [
+        field_splits.ByKey(source=source, field=field, held_out={"test": 0.5}),
+        splits.Splits(source=source, shares={"train": 0.5, "test": 0.5}, keys=[field]),
+    ]
+    for cut in cuts:
+        if field == "user":
+            assert chosen_rows.describe_left_out(cut) == []
+        else:
+            says = f"{type(cut).__name__}: field 'usr' must be in a row of split 'train'"
+            with pytest.raises(checks.UserError, match=says):
+                chosen_rows.describe_left_out(cut)

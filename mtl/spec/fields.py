@@ -157,8 +157,9 @@ class Field:
 
     def proto(self, value: Any) -> tf.train.Feature:
         """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
-        values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
+        # Texts as objects, because arrays of bytes drop zeros at the end, as of an image.
+        values = np.asarray(value, object if wire == "string" else None).ravel().tolist()
         if wire == "string":
             return tf.train.Feature(bytes_list={"value": map(tf.compat.as_bytes, values)})
         if wire == "float32":

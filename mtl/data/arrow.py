@@ -110,11 +110,14 @@ class Arrow(types.Source):
         return source.name_columns(schema.names, self.rename)
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" if the column holds whole numbers in the first file, and else "string"."""
+        """Return "int64" if the column holds numbers in the first file, and else "string"."""
         schema, _ = self._open(self._find(next(iter(self.files)))[0])
         column = self.rename.get(name, name)
-        is_whole = column in schema.names and pa.types.is_integer(schema.field(column).type)
-        return "int64" if is_whole else "string"
+        kind = schema.field(column).type if column in schema.names else pa.string()
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        # Writers turn whole numbers with gaps into floats.
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return "int64" if is_number else "string"
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the rows of a split, int64 [N], from the metadata of its files.

@@ -223,3 +223,28 @@ def test_a_key_that_no_record_has_is_refused(field, tmp_path):
             says = f"{type(cut).__name__}: field 'usr' must be in a row of split 'train'"
             with pytest.raises(checks.UserError, match=says):
                 chosen_rows.describe_left_out(cut)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda users: users, lambda users: users.cast(pa.float64()), pa.Array.dictionary_encode],
+    ids=["integers", "floats", "a dictionary"],
+)
+def test_numbers_of_parquet_are_keys_in_any_type(change, tmp_path):
+    users = pa.array([row // 3 if row % 7 else None for row in range(60)], pa.int32())
+    texts = [str(user) if user.is_valid else "" for user in users]
+    columns = {"x": list(range(60)), "user": change(users), "text": texts}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    source = arrow.Arrow(files={"train": str(tmp_path / "a.parquet")})
+    fields = spec.Spec(features={"x": "int64"}, labels={})
+    for split in ("train", "test"):
+        rows = [
+            [
+                values["x"]
+                for _, values in field_splits.ByKey(
+                    source=source, field=field, held_out={"test": 0.4}
+                ).scan(split, fields)
+            ]
+            for field in ("user", "text")
+        ]
+        assert rows[0] == rows[1] and 0 < len(rows[0]) < 60

@@ -335,7 +335,7 @@ def to_table(
     """Return rows of Arrow as a table whose values mean the same as in a DataFrame.
 
     Args:
-      place: the file, and the part of it, for errors.
+      place: the file and its part, for errors.
       table: the rows.
       column_names: {field: its column}.
       fields: {name: field}.
@@ -458,7 +458,7 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
 
     Args:
       path: the file, for the error.
-      part: the part of it.
+      part: the part of the file.
       columns: the names of the columns.
 
     Raises:

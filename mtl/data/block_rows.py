@@ -150,7 +150,7 @@ class _WindowReader:
         self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
-        # Blocks whose last rows belong to a later window.
+        # {block: its values}, of blocks whose last rows belong to a later window.
         self._open_blocks: dict[int, dict[str, packed.Values]] = {}
         self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
 

@@ -61,7 +61,7 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def find_choice(self, split: str) -> Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
 
     def describe_left_out(self) -> list[str]:
         """Return a line if rows lie in no split, although the settings do not say so."""

@@ -203,7 +203,7 @@ def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:
 
 
 def _read_scalars(field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray) -> np.ndarray:
-    """Return the numbers in texts [D]; absent ones get the default of the field."""
+    """Return the numbers in texts [D]; absent numbers get the default."""
     values: np.ndarray = np.zeros([len(texts)], packed.DTYPES[field.dtype])
     values[~is_absent] = _parse(field.dtype, texts.filter(pa.array(~is_absent)))
     if is_absent.any():
@@ -233,7 +233,7 @@ def _parse_floats(texts: pa.Array) -> np.ndarray:
 
 def _parse_integers(dtype: str, texts: pa.Array) -> np.ndarray:
     is_plain = pc.invert(pc.match_substring(texts, "x", ignore_case=True))
-    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow would read 0x10.
+    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow would take 0x10 for a number.
     numbers = texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
     low, high = literals.RANGES[dtype]
     _require(((numbers >= low) & (numbers <= high)).all())

@@ -23,7 +23,7 @@ from mtl.data import csv_columns, files, packed, source, written_numbers
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Many fields are decoded together. An error of TensorFlow names so many of these fields.
+# The most fields that an error of TensorFlow names, because many fields are decoded together.
 _LISTED = 3
 
 
@@ -126,7 +126,7 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _dropped(self) -> str:
-        """A pattern of lines without an example; it means the same in TensorFlow and Python."""
+        """A pattern of lines without an example, for TensorFlow and Python."""
         comment = f"|{re.escape(self.comment)}.*" if self.comment else ""
         return rf"[ \t\r]*{comment}"
 
@@ -157,7 +157,7 @@ class Csv(types.Source):
         files.check_whole(path)
         files.check_text(path)
         with files.open_binary(path) as lines:
-            # A byte order mark in front of the first name is not a part of it.
+            # A byte order mark in front of the first name is no part of the name.
             header = lines.readline().decode("utf-8-sig", errors="replace")
         names, problem = self._split_line(header)
         checks.require(not problem and any(names), f"{path} line 1", "name the columns", header)
@@ -321,7 +321,7 @@ class Csv(types.Source):
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    line = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops both, too.
+                    line = line.rstrip(b"\n").replace(b"\r", b"")  # As TensorFlow does.
                     if not pattern.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.list_read_errors() as error:

@@ -60,7 +60,7 @@ class ByField(chosen_rows.ChosenRows):
         """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split not in (self.split, *self.new_splits):
             return None
         return chosen_rows.Choice(
@@ -190,7 +190,7 @@ class ByTime(ByField):
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the number of rows without a time and of all rows, and a text without a time."""
+        """Return the numbers of rows without a time and of all rows, and a text that is no time."""
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert

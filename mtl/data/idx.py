@@ -85,7 +85,7 @@ class Idx(types.Source):
         )
 
     def _read_headers(self, split: str) -> dict[str, _Array]:
-        """Return {field: header of its file}; fail unless all files hold as many rows."""
+        """Return {field: header of its file}; fail unless all have the same number of rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
@@ -158,7 +158,7 @@ def _parsed_header(path: str) -> _Array:
         )
         sizes = file.read(4 * start[3])
         checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
-        # Sizes are big-endian, as the elements are.
+        # The sizes are big-endian, like the elements.
         rows, *shape = struct.unpack(f">{start[3]}i", sizes)
     rule = "have sizes above 0"
     checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))

@@ -494,7 +494,7 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
-    # A repeated key makes the map smaller. Only then are the two rows searched.
+    # A repeated key makes the map smaller. Only then are its rows searched.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
         first_rows: dict[bytes, int] = {}

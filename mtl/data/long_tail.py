@@ -137,7 +137,7 @@ class LongTail(chosen_rows.ChosenRows):
         return {self.label: self.label_type}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None
 
     @functools.cached_property
@@ -175,7 +175,7 @@ class LongTail(chosen_rows.ChosenRows):
         fitting = (
             len(class_rows) / share for class_rows, share in zip(rows.values(), shares, strict=True)
         )
-        # The most rows of the first class with which every class still has enough rows.
+        # The size of the first class at which the scarcest class gives all of its rows.
         largest = self.largest or math.floor(min(fitting))
         # Rounding may put a product below the whole number that it should be.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]

@@ -81,7 +81,7 @@ def find_default(field: spec_lib.Field, row: int) -> Any:
     if field.default is not None:
         return field.default
     if field.dtype == "string" and not field.shape:
-        return ""  # As in a CSV file.
+        return ""  # An empty cell of CSV means the same.
     raise BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
 
 

@@ -171,7 +171,7 @@ def take(values: Values, rows: np.ndarray) -> Values:
       rows: the numbers of the rows, int64 [B].
 
     Returns:
-      The values, with all distinct texts: `choose` drops those that do not occur.
+      The values, with all distinct texts: `choose` drops texts that do not occur.
     """
     if isinstance(values, Texts):
         return Texts(values.numbers[rows], values.distinct)
@@ -253,7 +253,7 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
       rows: the numbers of the lists, int64 [B].
 
     Returns:
-      The places of their values, and where each of the B lists begins among these, int64 [B + 1].
+      The places of the values of these lists, and where each list begins among them, int64 [B + 1].
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)

@@ -23,7 +23,7 @@ ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 # A column has few distinct values. Each is a text, and a field reads it as in CSV.
 _TYPE = pa.dictionary(pa.int32(), pa.string())
-# {folder: the format}, for tables with a log of their files. Other files are no longer valid.
+# {folder of a log: the format of the table}. Only the log says which files are still valid.
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 
@@ -96,7 +96,7 @@ def add_columns(path: str, schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.
     Args:
       path: the file.
       schema: its schema.
-      parts: its parts, of `arrow.Part`.
+      parts: the parts of the file, each an `arrow.Part`.
     """
     keys = {name: value for name, value in read_keys(path).items() if name not in schema.names}
     if not keys:

@@ -137,7 +137,7 @@ class Splits(chosen_rows.ChosenRows):
         return {**kinds, **({self.stratify: self.label_type} if self.stratify else {})}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
             if self.stratify:

@@ -77,7 +77,7 @@ class Subset(chosen_rows.ChosenRows):
         return self._arcs[split].holds(place(numbers, self.seed))
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split not in self._arcs:
             return None
         return chosen_rows.Choice(lambda numbers, _: self._takes(split, numbers))

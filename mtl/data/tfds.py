@@ -205,7 +205,7 @@ class Tfds(types.Source):
     def modules(self) -> dict[str, str]:
         """{setting: the module whose code it runs}.
 
-        A name with a hub or with arguments may mean a folder; then the name itself is returned.
+        A name with a hub or with arguments may mean a folder. The name itself is then returned.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}

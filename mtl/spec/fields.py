@@ -369,7 +369,7 @@ class Spec:
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features [B, ...] without the empty texts in lists.
 
-        The reader of CSV files drops them as well. Counts by item lose the dropped values.
+        The reader of CSV files also drops empty texts in lists. Counts by item are reduced.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():

@@ -6,9 +6,9 @@ literals.whole(True)                                     # 1
 literals.decode_text("field 'word'", b"red")             # "red"
 
 A text for a float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or
-infinity, in any case. A text for an integer has digits; only zeros may follow a point. Both may
-have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers
-out of the range of the type are errors.
+infinity, in any case. A text for an integer has digits; only zeros may follow a point. A number may
+have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers out
+of the range of the type are errors.
 """
 
 import math
@@ -41,7 +41,7 @@ TRUTH_TYPES = ("bool", "int64")
 # A number of this size or more rounds to infinity in float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # Of float32; checks of gin files import no NumPy.
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # The largest float32; without NumPy.
 _RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
 # {type: the Python types of its default}; an int may stand for a float.
 _PYTHON: Mapping[str, Any] = {

@@ -11,6 +11,8 @@ import datetime
 import functools
 import importlib.util
 import logging
+import re
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +23,10 @@ from mtl import checks, versions
 _log = logging.getLogger(__name__)
 
 ENDINGS = (".xlsx", ".xls", ".ods")
+# A cell of an .xlsx file with a formula and without a value; the value of a text may be empty.
+_FORMULA = re.compile(
+    rb'<c r="([A-Z]+[0-9]+)"(?![^>]*t="str")[^>]*><f[^>]*(?:/>|>[^<]*</f>)(?:<v */>|<v></v>)?</c>'
+)
 # Whole numbers up to here are exact in a spreadsheet.
 _EXACT = 1e15
 
@@ -48,6 +54,7 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
         reason = " ".join(str(error).split())
         raise checks.UserError(f"{path} cannot be read as a spreadsheet: {reason}.") from error
     where = f"{path} sheet {name!r}"
+    _warn_of_formulas(path, copy)
     for first, last in merged_ranges:
         cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
         fix = "Unmerge them, and fill each cell: only the first cell of the range has a value."
@@ -85,6 +92,21 @@ def _tell(path: str, sheet: str, others: str) -> None:
     """Warn once that other sheets are not read."""
     message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
     _log.warning(message, path, sheet, others)
+
+
+@functools.cache
+def _warn_of_formulas(path: str, copy: str) -> None:
+    """Warn once of formulas without a stored value, as packages write them: they are missing."""
+    if not zipfile.is_zipfile(copy):  # An .xls file.
+        return
+    with zipfile.ZipFile(copy) as archive:
+        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        cells = [_FORMULA.search(archive.read(name)) for name in names]
+    cell = next(filter(None, cells), None)
+    if cell:
+        message = "%s: the formula in cell %s has no stored value, so it counts as missing. %s"
+        fix = "Save the file in a spreadsheet program, which computes it."
+        _log.warning(message, path, cell.group(1).decode(), fix)
 
 
 def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int]) -> pa.Table:

@@ -159,7 +159,8 @@ class Field:
         """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
         wire = _WIRE[self.dtype]
         # Texts as objects, because arrays of bytes drop zeros at the end, as of an image.
-        values = np.asarray(value, object if wire == "string" else None).ravel().tolist()
+        kind: Any = object if wire == "string" else None
+        values = np.asarray(value, kind).ravel().tolist()
         if wire == "string":
             return tf.train.Feature(bytes_list={"value": map(tf.compat.as_bytes, values)})
         if wire == "float32":

@@ -335,7 +335,8 @@ def _plan_run(
         }
         named = {f"{_WHERE}: {argument}": columns for argument, columns in named.items()}
         plans.check_columns(f"{_WHERE}: tasks", tasks, named, dialect.columns, "not be a task")
-        return plans.plan_table(dialect, tasks, holdout, **uses)
+        leave_out, keep = uses["leave_out"], uses["keep"]
+        return plans.plan_table(dialect, tasks, holdout, uses["missing"], leave_out, keep)
 
 
 def _read_time_forms(forms: Any, dialect: lines.Dialect) -> dict[str, str]:

@@ -7,6 +7,7 @@ pipeline.Pipeline.source = @tfrecord.TfRecord()
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -61,9 +62,13 @@ class TfRecord(types.Source):
         """Return "int64" if the first records hold whole numbers in a field, else "string"."""
         if name not in self._key_types:
             _, records = next(self.by_file(next(iter(self.files))))
-            first = itertools.islice(records, _SEARCHED)
-            kinds = {_find_kind(record, name) for record in first} - {None}
-            self._key_types[name] = "int64" if kinds == {"int64_list"} else "string"
+            kinds: set[str | None] = set()
+            # The reader of the rows names a damaged record.
+            with contextlib.suppress(tf.errors.OpError, message.DecodeError):
+                kinds = {
+                    _find_kind(record, name) for record in itertools.islice(records, _SEARCHED)
+                }
+            self._key_types[name] = "int64" if kinds - {None} == {"int64_list"} else "string"
         return self._key_types[name]
 
     @functools.cached_property
@@ -115,10 +120,7 @@ def _open_here(path: str) -> str:
 
 def _find_kind(record: bytes, name: str) -> str | None:
     """Return the list of a tf.Example that holds a field; None without the field."""
-    try:
-        features = tf.train.Example.FromString(record).features.feature
-    except message.DecodeError:  # The reader of the rows names the record.
-        return None
+    features = tf.train.Example.FromString(record).features.feature
     return features[name].WhichOneof("kind") if name in features else None
 
 

@@ -204,12 +204,10 @@ def test_a_key_that_no_record_has_is_refused(field, tmp_path):
     path = str(tmp_path / "a.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
         for row in range(20):
-            users = [] if row < 3 else [b"u%d" % (row // 2)]
-            values = {
-                "x": {"int64_list": {"value": [row]}},
-                "user": {"bytes_list": {"value": users}},
-            }
-            example = tf.train.Example(features={"feature": values})
+            values = {"x": tf.train.Feature(int64_list={"value": [row]})}
+            if row > 2:
+                values["user"] = tf.train.Feature(bytes_list={"value": [b"u%d" % (row // 2)]})
+            example = tf.train.Example(features=tf.train.Features(feature=values))
             writer.write(example.SerializeToString())
     source = tfrecord.TfRecord(files={"train": path})
     cuts = [

@@ -206,7 +206,8 @@ def test_the_default_of_a_label_is_its_class_also_in_a_stream(tmp_path):
         batch_size=100,
     )
     batches = data.dataset("train", training=False, seed=0)
-    features.fit_columns([], batches, str(tmp_path / "fitted"), [data.sampler])
+    column = features.Numeric(names=["x"])
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [data.sampler])
     fitted = features.load_statistics(str(tmp_path / "fitted"))
     drawn = data.dataset("train", training=True, seed=1, statistics=fitted).take(4)
     labels = np.concatenate([labels["y"] for _, labels in drawn])
@@ -221,7 +222,8 @@ def test_a_pass_of_a_schedule_has_the_rows_without_a_label_too(tmp_path):
     sampler = sampling.Progressive(label="y", epochs=10)
     data = dataclasses.replace(make(sampler), source=tiny.Rows(splits={"train": rows}))
     batches = data.dataset("train", training=False, seed=0)
-    features.fit_columns([], batches, str(tmp_path / "fitted"), [sampler])
+    column = features.Numeric(names=["x"])
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [sampler])
     fitted = features.load_statistics(str(tmp_path / "fitted"))
     # 40 steps of 50 rows are 5 passes, and t is 1/2.
     later = data.dataset("train", training=True, seed=1, statistics=fitted, start_step=40).take(8)

@@ -231,7 +231,7 @@ def test_a_list_of_another_size_than_the_array_in_the_spec_is_refused(tmp_path):
     source = tfds.Tfds(name=f"{__name__}.Lists", data_dir=str(tmp_path))
     pair = spec.Spec(features={"tags": ("string", (2,))}, labels={})
     data = pipeline.Pipeline(source=source, spec=pair, batch_size=5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="field 'tags' must have shape") as bad:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'tags.* must have shape") as bad:
         list(data.dataset("train", training=False, seed=0))
     assert "field 'tags' must hold 2 values, got" in data.diagnose(bad.value, "train")
     tags = tf.ragged.constant([["a", "b"], ["c", "d"]])

@@ -22,7 +22,9 @@ from launch.processes import endings
 from mtl import aligned, checks, times
 from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage
-from mtl.tools.drafting import gin_text, lines, plans, tables
+from mtl.tools.drafting import gin_text, holdouts, lines, plans, tables
+
+_HOLDOUTS = ("holdout", "validation", "calibration", "folds", "time", "key", "test")
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -97,7 +99,7 @@ def draft(arguments: argparse.Namespace) -> str:
     Raises:
       UserError: the table or an argument is wrong; the file is not written.
     """
-    holdout = _read_holdout(arguments)
+    holdout = holdouts.make_holdout({name: getattr(arguments, name) for name in _HOLDOUTS})
     paths = lines.find_files("--data", arguments.data)
     # For the table "train.csv.gz", the name is train.gin.
     out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
@@ -131,41 +133,6 @@ def draft(arguments: argparse.Namespace) -> str:
     with storage.writing("--out", "a file", str(out)):
         atomic.write(str(out), text)
     return _describe(plan, out)
-
-
-def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
-    _check_splits(arguments)
-    folds = arguments.folds or 0
-    # Each fold is the test split of a run.
-    share = 1 / folds if folds else 0.1 if arguments.holdout is None else arguments.holdout
-    others = {name: getattr(arguments, name) or 0.0 for name in ("validation", "calibration")}
-    # With --test, the test rows come from another table.
-    total = sum(others.values()) + (0.0 if arguments.test else share)
-    rule = "leave rows to train on, with the shares of the other splits"
-    for name, other in others.items():
-        checks.require(not other or total < 1, f"--{name}", rule, other)
-    return plans.Holdout(
-        share=share,
-        **others,
-        folds=folds,
-        key=arguments.key or "",
-        time=arguments.time or "",
-        files=arguments.test or "",
-    )
-
-
-def _check_splits(arguments: argparse.Namespace) -> None:
-    """Fail if flags of splits exclude each other, or have wrong values."""
-    for names in (("time", "key", "test"), ("holdout", "test", "folds"), ("time", "folds")):
-        used = [name for name in names if getattr(arguments, name)]
-        for name in used[1:]:
-            checks.fail(f"--{name}", f"come without --{used[0]}", getattr(arguments, name))
-    for name in ("holdout", "validation", "calibration"):
-        share = getattr(arguments, name)
-        is_share = share is None or 0 < share < 1
-        checks.require(is_share, f"--{name}", "be a share of the rows between 0 and 1", share)
-    folds = arguments.folds
-    checks.require(folds is None or folds > 1, "--folds", "be at least 2", folds)
 
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:

@@ -1,4 +1,4 @@
-"""Drafts, trains and explains a model of a table in one call; docs/python.md describes it.
+"""Drafts, trains and explains a model of a table in one call; docs/python.md shows it.
 
 model = mtl.fit(frame, tasks=["clicked", "minutes"])
 model.predict(new), model.metrics, model.report(), model.explain(), model.export("models/clicks")
@@ -7,22 +7,25 @@ model.predict(new), model.metrics, model.report(), model.explain(), model.export
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import html
 import itertools
 import os
 import pathlib
+import re
 import shutil
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import feather
 
-from mtl import aligned, checks, deferred, from_python
+from mtl import aligned, checks, deferred, from_python, times
 from mtl import experiment as experiment_lib
 from mtl.configs import config
 from mtl.files import atomic, storage
-from mtl.tools.drafting import gin_text, lines, plans, tables
+from mtl.tools.drafting import gin_text, holdouts, lines, plans, tables
 
 with deferred.imports():
     from mtl.checkpoints import run_directory
@@ -35,7 +38,18 @@ with deferred.imports():
 _WHERE = "mtl.fit"
 _RUNS = "runs"
 _DRAFT = "draft.gin"
-# The most tasks whose curves a notebook shows; the report shows all.
+# {flag of `launch.new`: the argument of `fit`}, for all flags with an argument.
+_ARGUMENTS = {
+    "task": "tasks",
+    "time_form": "time_forms",
+    **{name: name for name in ("data", "test", "holdout", "validation", "calibration", "folds")},
+    **{name: name for name in ("time", "key", "missing", "leave_out", "keep")},
+}
+_LISTS = ("missing", "leave_out", "keep")
+# A flag at the beginning of an error; and any flag, with the text behind it in a hint.
+_PLACE = re.compile(rf"--({'|'.join(_ARGUMENTS)})(?![a-z_])")
+_FLAG = re.compile(r"(?<![\w'\"-])--([a-z_]+)(?:[ =]('[^']*'|\"[^\"]*\"))?")
+# Curves of more tasks would fill a notebook: the report has all.
 _MOST_DRAWN = 6
 
 
@@ -45,10 +59,14 @@ def fit(  # noqa: PLR0913  Callers name them.
     model_dir: str | os.PathLike[str] | None = None,
     *,
     test: Any = None,
-    holdout: float = 0.1,
+    holdout: float | None = None,
+    validation: float | None = None,
+    calibration: float | None = None,
+    folds: int | None = None,
     time: str = "",
     key: str = "",
     missing: Sequence[str] = (),
+    time_forms: Mapping[str, str] = types.MappingProxyType({}),
     leave_out: Sequence[str] = (),
     keep: Sequence[str] = (),
     settings: Sequence[str] = (),
@@ -62,14 +80,18 @@ def fit(  # noqa: PLR0913  Callers name them.
       tasks: the columns to predict.
       model_dir: a new folder for the run; by default the next free one of runs/fit, runs/fit-2, ...
       test: rows to test on, in the same form as `data`; by default a share of `data`.
-      holdout: the share of rows to test on, in (0, 1); with `time`, the last rows.
+      holdout: the share of rows, or with `time` of the last rows, to test on; a tenth by default.
+      validation: the share of rows that choose the best checkpoint, beside the test rows.
+      calibration: the share of the split "calibration", for `launch.train` of a calibrated run.
+      folds: the number of folds, from 2 on; `settings=["fold = 1"]` tests on the second one.
       time: hold out the rows with the greatest values of this column.
       key: keep rows with the same value of this column in one split.
       missing: texts that mark a missing value.
+      time_forms: {column: how it writes times}, such as "%d/%m/%Y", or "seconds" since 1970.
       leave_out: columns that are not used.
       keep: columns that are used even if they reveal a task.
       settings: bindings of gin, such as "Run.train_steps = 500".
-      verbose: True prints progress to standard error; None does so on a terminal or in a notebook.
+      verbose: True shows progress on standard error; None does so in a terminal or notebook.
 
     Returns:
       The best checkpoint; the latest if none was evaluated.
@@ -80,21 +102,25 @@ def fit(  # noqa: PLR0913  Callers name them.
       KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved,
         and `mtl.load` reads them.
     """
-    _check_lists(tasks=tasks, missing=missing, leave_out=leave_out, keep=keep, settings=settings)
-    checks.require(len(tasks) > 0, f"{_WHERE}: tasks", "name a column", list(tasks))
-    _check_holdout(holdout, {"test": test, "time": time or None, "key": key or None})
+    uses = {"missing": missing, "leave_out": leave_out, "keep": keep}
+    _check_lists(tasks=tasks, settings=settings, **uses)
+    shares = {"holdout": holdout, "validation": validation, "calibration": calibration}
+    held_out = _read_holdout({**shares, "folds": folds, "time": time, "key": key}, test)
     folder = _choose_folder(model_dir)
     with _removed_at_a_mistake(folder):
-        files = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
-        path = os.path.join(folder, "data", "test.feather")
-        tests = "" if test is None else _store_table(test, "test", path)
-        held_out = plans.Holdout(share=holdout, time=time, key=key, files=tests)
-        plan = _plan_run(files, tasks, held_out, missing, leave_out, keep)
+        plan = _plan_run(data, test, folder, tasks, held_out, time_forms, uses)
         experiment = _load_experiment(_write_draft(plan, folder, tasks), settings)
     last = from_python.train(experiment, folder, verbose)
+    return _open_best(experiment, folder, plan, last.steps_trained)
+
+
+def _open_best(
+    experiment: experiment_lib.Experiment, folder: str, plan: plans.Plan, steps_trained: int
+) -> FittedModel:
     is_evaluated = os.path.exists(os.path.join(folder, "best", "best.json"))
     model = FittedModel(experiment, folder, "best" if is_evaluated else "latest", plan)
-    model.steps_trained, model.metrics = last.steps_trained, model.evaluate()
+    # With validation rows, these have chosen the checkpoint, and test rows measure it.
+    model.steps_trained, model.metrics = steps_trained, model.evaluate(split="test")
     return model
 
 
@@ -103,7 +129,7 @@ class FittedModel(from_python.Model):
 
     Attributes:
       draft: a text that says how each column is used and why, and what the user should check.
-      metrics: the metrics of the checkpoint on the held-out rows.
+      metrics: the metrics of the checkpoint on the test rows.
     """
 
     def __init__(
@@ -121,7 +147,7 @@ class FittedModel(from_python.Model):
 
         Args:
           output: the file; `report.html` in the folder of the run by default.
-          rows: the largest number of rows to read from each split.
+          rows: the most rows of each split that are read.
 
         Returns:
           The path of the file.
@@ -138,7 +164,7 @@ class FittedModel(from_python.Model):
 
         Args:
           output: the page; `explained/index.html` in the folder of the run by default.
-          limit: the largest number of held-out rows to read.
+          limit: the most held-out rows that are read.
 
         Returns:
           The path of the page.
@@ -161,7 +187,7 @@ class FittedModel(from_python.Model):
         """Return the metrics, with a picture of the curves of the first tasks."""
         run = record.read_run(self.experiment, self.model_dir)
         tasks = self.experiment.model.tasks[:_MOST_DRAWN]
-        curves = [figure for task in tasks for figure in _draw_task(run, task)]
+        curves = [curve for task in tasks for curve in _draw_task(run, task)]
         picture = figures.lay_out("Curves of the training", curves) if curves else ""
         return f"<pre>{html.escape(repr(self))}</pre>{picture}"
 
@@ -169,15 +195,14 @@ class FittedModel(from_python.Model):
 def _check_lists(**arguments: Any) -> None:
     for name, value in arguments.items():
         checks.texts(f"{_WHERE}: {name}", value, "be a list of texts")
+    rule = "name a column"
+    checks.require(len(arguments["tasks"]) > 0, f"{_WHERE}: tasks", rule, arguments["tasks"])
 
 
-def _check_holdout(share: float, arguments: Mapping[str, Any]) -> None:
-    """Fail if several of {argument: value} choose the test rows."""
-    names = [name for name, value in arguments.items() if value is not None]
-    for name in names[1:]:
-        checks.fail(f"{_WHERE}: {name}", f"come without {names[0]}", arguments[name])
-    is_share = 0 < share < 1
-    checks.require(is_share, f"{_WHERE}: holdout", "be a share between 0 and 1", share)
+def _read_holdout(arguments: Mapping[str, Any], test: Any) -> plans.Holdout:
+    # A table in memory has no path yet, and an error would show its rows.
+    name = test if test is None or isinstance(test, str) else type(test).__name__
+    return holdouts.make_holdout({**arguments, "test": name}, f"{_WHERE}: ", flag="")
 
 
 def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
@@ -190,6 +215,40 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
     fix = "mtl.load reads a run, and mtl.train goes on with one."
     checks.require(is_new, where, "be a new folder", folder, fix)
     return folder
+
+
+@contextlib.contextmanager
+def _name_arguments() -> Iterator[None]:
+    """Name the arguments of `fit` in errors of the draft, which name flags of `launch.new`."""
+    try:
+        yield
+    except checks.UserError as error:
+        text = str(error)
+        place = _PLACE.match(text)
+        if place:
+            text = f"{_WHERE}: {_ARGUMENTS[place.group(1)]}{text[place.end() :]}"
+        raise type(error)(rename_flags(text)) from error
+
+
+def rename_flags(text: str) -> str:
+    """Return a text with arguments of `fit` in place of flags of `launch.new`.
+
+    A flag without an argument becomes "launch.new --delimiter", for example.
+    """
+
+    def rename(match: re.Match) -> str:
+        flag, value = match.groups()
+        argument = _ARGUMENTS.get(flag)
+        if argument is None:
+            return f"launch.new {match.group()}"
+        if value is None:
+            return argument
+        if argument == "time_forms":
+            column, _, form = value[1:-1].rpartition("=")
+            return f"{argument}={{{column!r}: {form!r}}}"
+        return f"{argument}=[{value}]" if argument in _LISTS else f"{argument}={value}"
+
+    return _FLAG.sub(rename, text)
 
 
 @contextlib.contextmanager
@@ -248,24 +307,54 @@ def _convert_rows(data: Any) -> pa.Table | None:
 
 
 def _plan_run(
-    paths: str,
+    data: Any,
+    test: Any,
+    folder: str,
     tasks: Sequence[str],
     holdout: plans.Holdout,
-    missing: Sequence[str],
-    leave_out: Sequence[str],
-    keep: Sequence[str],
+    time_forms: Mapping[str, str],
+    uses: Mapping[str, Sequence[str]],
 ) -> plans.Plan:
-    files = lines.find_files(f"{_WHERE}: data", paths)
-    dialect = tables.read_dialect(files)
-    arguments = {
-        "time": [holdout.time] * bool(holdout.time),
-        "key": [holdout.key] * bool(holdout.key),
-        "leave_out": leave_out,
-        "keep": keep,
-    }
-    uses = {f"{_WHERE}: {argument}": columns for argument, columns in arguments.items()}
-    plans.check_columns(f"{_WHERE}: tasks", tasks, uses, dialect.columns, "not be a task")
-    return plans.plan_table(dialect, tasks, holdout, missing, leave_out, keep)
+    """Store tables of memory in the folder of the run, read all rows, and return the plan.
+
+    Args:
+      data: the training rows.
+      test: the test rows, or None.
+      folder: the folder of the run.
+      tasks: the columns to predict.
+      holdout: the choice of held-out rows.
+      time_forms: {column: how it writes times}.
+      uses: the arguments `missing`, `leave_out` and `keep`.
+    """
+    path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
+    if test is not None:
+        test_path = os.path.join(folder, "data", "test.feather")
+        holdout = dataclasses.replace(holdout, files=_store_table(test, "test", test_path))
+    with _name_arguments():
+        dialect = tables.read_dialect(lines.find_files(f"{_WHERE}: data", path))
+        dialect = dataclasses.replace(dialect, time_forms=_read_time_forms(time_forms, dialect))
+        rule = f"be left out: {path} has types, and null is a missing value"
+        is_fit = not (dialect.is_json and uses["missing"])
+        checks.require(is_fit, f"{_WHERE}: missing", rule, uses["missing"])
+        named = {
+            "time": [holdout.time] * bool(holdout.time),
+            "key": [holdout.key] * bool(holdout.key),
+            "leave_out": uses["leave_out"],
+            "keep": uses["keep"],
+        }
+        named = {f"{_WHERE}: {argument}": columns for argument, columns in named.items()}
+        plans.check_columns(f"{_WHERE}: tasks", tasks, named, dialect.columns, "not be a task")
+        leave_out, keep = uses["leave_out"], uses["keep"]
+        return plans.plan_table(dialect, tasks, holdout, uses["missing"], leave_out, keep)
+
+
+def _read_time_forms(forms: Any, dialect: lines.Dialect) -> dict[str, str]:
+    where = f"{_WHERE}: time_forms"
+    checks.mapping(where, forms, "map columns to forms of their times, such as '%d/%m/%Y'")
+    for column, form in forms.items():
+        checks.one_of(where, column, dialect.columns)
+        times.check_form(f"{where}[{column!r}]", form)
+    return dict(forms)
 
 
 def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
@@ -287,7 +376,7 @@ def _describe_plan(plan: plans.Plan) -> str:
     lines_of_plan = aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])
     if plan.doubts:
         lines_of_plan += ["", "Look at:", *(f"- {doubt}" for doubt in plan.doubts)]
-    return gin_text.join_lines(lines_of_plan)
+    return rename_flags(gin_text.join_lines(lines_of_plan))
 
 
 def _draw_task(run: record.Run, task: str) -> list[figures.Figure]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import xml.etree.ElementTree
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import mtl
 from mtl import checks, fitting
 from mtl.configs import config
+from mtl.tools import drafting
 
 _FEW = ["Run.train_steps = 20", "Run.checkpoint_steps = 10"]
 
@@ -91,7 +93,28 @@ _ROWS = _draw_rows(30)
         (_ROWS, {"tasks": ["clickd"]}, "tasks must be one of .* Did you mean 'clicked'"),
         (_ROWS, {"tasks": "clicked"}, "tasks must be a list of texts, got 'clicked'"),
         (_ROWS, {"tasks": []}, "tasks must name a column"),
-        (_ROWS, {"tasks": ["clicked"], "holdout": 1}, "holdout must be a share between 0 and 1"),
+        (_ROWS, {"tasks": ["clicked"], "holdout": 1}, "holdout must be a share of the rows"),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "holdout": 0.2, "test": _ROWS},
+            "test must come without holdout",
+        ),
+        (_ROWS, {"tasks": ["clicked"], "folds": 1}, "mtl.fit: folds must be at least 2, got 1"),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "folds": 3, "time": "age"},
+            "folds must come without time",
+        ),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "calibration": 0.95},
+            "calibration must leave rows to train",
+        ),
+        (_ROWS, {"tasks": ["clicked"], "validation": 0.01}, "mtl.fit: validation must"),
+        (_ROWS, {"tasks": ["clicked"], "time_forms": {"day": "%d"}}, "time_forms must be one of"),
+        (_ROWS, {"tasks": ["clicked"], "time_forms": {"age": "%q"}}, r"forms\['age'\] must use %Y"),
+        (_ROWS, {"tasks": ["clicked"], "time": "country"}, "^mtl.fit: time 'country' must hold"),
+        (_ROWS, {"tasks": ["clicked"], "key": "country"}, "^mtl.fit: key 'country' must have at"),
         (_ROWS, {"tasks": ["clicked"], "time": "age", "key": "country"}, "key must come without"),
         (_ROWS, {"tasks": ["clicked"], "keep": ["clicked"]}, "keep must not be a task"),
         (3, {"tasks": ["clicked"]}, "data must be a DataFrame, .* or a path, got <class 'int'>"),
@@ -145,3 +168,76 @@ class _Polars:
 def test_every_form_of_a_table_is_the_same_table(form):
     table = fitting._read_table("data", form)
     pd.testing.assert_frame_equal(table.to_pandas(), _ROWS)
+
+
+def _plan(tmp_path, rows, tasks=("clicked",), **arguments):
+    forms = arguments.pop("time_forms", {})
+    holdout = fitting._read_holdout(arguments, None)
+    uses = {"missing": (), "leave_out": (), "keep": ["age"]}
+    return fitting._plan_run(rows, None, str(tmp_path), tasks, holdout, forms, uses)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ({"validation": 0.2}, ["pipeline.Pipeline.eval_split = 'validation'"]),
+        (
+            {"calibration": 0.2},
+            ["splits.Splits.shares = {'train': 0.7, 'calibration': 0.2, 'test': 0.1}"],
+        ),
+        ({"folds": 4}, ["fold = 0", "splits.Splits.folds = 4", "splits.Splits.fold = %fold"]),
+        (
+            {"time_forms": {"day": "%d/%m/%Y"}, "time": "day"},
+            ["field_splits.ByTime.form = '%d/%m/%Y'"],
+        ),
+    ],
+)
+def test_splits_and_time_forms_are_those_of_a_draft(arguments, lines, tmp_path):
+    rows = _draw_rows(400)
+    rows["day"] = [f"{1 + row % 12:02d}/{1 + row // 34:02d}/2024" for row in range(400)]
+    plan = _plan(tmp_path, rows, **arguments)
+    with open(fitting._write_draft(plan, str(tmp_path), ["clicked"])) as file:
+        assert set(lines) <= set(file.read().split("\n"))
+
+
+@pytest.mark.medium
+def test_a_fold_is_the_test_split_and_metrics_are_those_of_test_rows(tmp_path):
+    rows = _draw_rows(300)
+    settings = [*_FEW, "fold = 2"]
+    model = fitting.fit(
+        rows,
+        ["clicked"],
+        tmp_path / "run",
+        folds=3,
+        validation=0.2,
+        keep=["age"],
+        settings=settings,
+    )
+    assert model.metrics == model.evaluate(split="test") != model.evaluate(split="validation")
+    source = model.experiment.data.source
+    assert source.fold == 2 and source.folds == 3
+
+
+def test_flags_of_the_draft_are_named_as_arguments():
+    renamed = {
+        "Then --keep 'age'.": "Then keep=['age'].",
+        "--key 'user' keeps them": "key='user' keeps them",
+        "is right: --time_form 'day=%d/%m/%Y'": "is right: time_forms={'day': '%d/%m/%Y'}",
+        "Then set --delimiter.": "Then set launch.new --delimiter.",
+        "--missing=-999": "missing=-999",
+        "left out: the --key of the splits": "left out: the key of the splits",
+        "got 'a--keep'": "got 'a--keep'",
+    }
+    assert {text: fitting.rename_flags(text) for text in renamed} == renamed
+
+
+def test_every_flag_of_the_draft_has_an_argument_or_is_named_with_its_command():
+    folder = pathlib.Path(drafting.__file__).parent
+    flags = {
+        flag
+        for path in folder.glob("*.py")
+        for flag in re.findall(r"--([a-z_]+)", path.read_text())
+    }
+    of_files = {"delimiter", "list_delimiter", "columns", "comment", "sheet", "value"}
+    others = {"number_form", "gin_file", "gin_param"}
+    assert flags - fitting._ARGUMENTS.keys() == of_files | others

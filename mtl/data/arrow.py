@@ -2,9 +2,9 @@
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
-Only the columns of the Spec are read. Values mean the same as in a DataFrame: nulls are absent, a
-text may hold a number or a list such as a|b, and lists may be lists. Decimals are numbers; dates
-and times are texts, such as "2024-05-31".
+Only the columns of the Spec are read. Values mean the same as in a DataFrame: a null is an absent
+value, and a text may hold a number or a list such as a|b. Lists may also be columns of lists.
+Decimals are numbers; dates and times are texts, such as "2024-05-31".
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from mtl.files import remote
 
 ENDINGS = (*partitions.ENDINGS, *sheets.ENDINGS)
 _SHARD = re.compile(r"-\d+-of-\d+$")
-# A pass that only reads takes so many rows at once.
+# The number of rows that evaluation and statistics take at once.
 _BLOCK = 4096
-# Rows that are read one by one are turned into objects of Python, so many at a time.
+# The number of rows that a scan turns into objects of Python at once.
 _SCANNED = 1000
-# A split beyond this share of the memory is read a window of so many rows at a time.
+# A split that takes more than this share of the memory is read in windows of so many rows.
 _MEMORY_SHARE, _WINDOW = 0.5, 500_000
 
 
 class Part(NamedTuple):
-    """A part of a file that is read at once.
+    """A part of a file that is read at once, such as a row group.
 
     Attributes:
-      name: its place in the file, such as " row group 7"; "" for the whole file.
+      name: the place of the part in the file, such as " row group 7"; "" for the whole file.
       num_rows: the number of rows.
-      read: returns some columns of it, given their names.
-      num_bytes: the bytes of all its columns without compression; 0 if that is unknown.
+      read: takes names of columns, and returns these columns.
+      num_bytes: the bytes of all columns without compression; 0 if the size is unknown.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Arrow(types.Source):
     Checksums of Parquet pages are verified if the writer wrote them. If the rows of a split fit
     into half of the memory, they stay there, and training mixes all of them in every epoch.
     Otherwise it reads blocks, such as row groups of Parquet, in a random order, and mixes a window
-    of rows at a time. Both ways, training can go on with another number of workers: the batches of
-    all workers together stay the same.
+    of rows at a time. In both cases, a run can continue with another number of workers: the batches
+    of all workers together stay the same.
 
     Attributes:
-      files: {split: path or paths}, each a file, a glob or a folder. The ending of a file tells its
+      files: {split: path or paths}, each a file, a glob or a folder. The ending of a file names its
         format: .parquet, .pq, .orc, .feather, .arrow or .ipc. Folders named year=2024 give their
         files a column `year` of texts.
       data_dir: where relative paths start; "" is the current directory.
@@ -85,18 +85,19 @@ class Arrow(types.Source):
       window: the number of rows that training keeps in memory and mixes at a time, over all
         workers; a split without more rows lies in memory. A window of many blocks mixes a sorted
         table; a window of a few does not. None takes 500,000 rows if the split does not fit into
-        half of the memory, and all rows if it does.
+        half of the memory, and all rows if it does. Set it if workers differ in their memory: they
+        must agree on it.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden. Its first row names
         the columns.
     """
 
     files: files.Files
     data_dir: str = ""
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to columns")] = dataclasses.field(
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # Not in the repr: runs compare it with a saved one, which may lack these settings.
+    # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
     sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
         default="", repr=False
@@ -109,16 +110,19 @@ class Arrow(types.Source):
         return source.name_columns(schema.names, self.rename)
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" for a column of whole numbers, in the first file, and else "string"."""
+        """Return "int64" if the column holds numbers in the first file, and else "string"."""
         schema, _ = self._open(self._find(next(iter(self.files)))[0])
         column = self.rename.get(name, name)
-        is_whole = column in schema.names and pa.types.is_integer(schema.field(column).type)
-        return "int64" if is_whole else "string"
+        kind = schema.field(column).type if column in schema.names else pa.string()
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        # Writers turn whole numbers with gaps into floats.
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return "int64" if is_number else "string"
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split, int64 [N], from the files' metadata.
+        """Return the numbers of the rows of a split, int64 [N], from the metadata of its files.
 
-        None if the split is read a window at a time.
+        None if training reads the split in windows.
         """
         return None if self._find_window(split) else np.arange(self._count_rows(split))
 
@@ -149,7 +153,7 @@ class Arrow(types.Source):
         return self._measure(split)[0]
 
     def _find_window(self, split: str) -> int | None:
-        """Return the rows in memory at a time; None for all."""
+        """Return the number of rows of a window; None if all rows fit into memory."""
         if self.window is not None:
             return self.window if self._count_rows(split) > self.window else None
         _, size = self._measure(split)
@@ -185,12 +189,12 @@ class Arrow(types.Source):
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
-        """Return {field: its values}, of a part of a file at a time.
+        """Return {field: its values} for each part of the files of a split.
 
-        The caller keeps them, so rows of the split that a pass has left in memory go.
+        The caller keeps the values. So the copy of the split from an earlier pass is dropped.
         """
         fields = spec.fields
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
@@ -198,11 +202,11 @@ class Arrow(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
-        theirs = find_columns(spec.fields, self.rename)
+        column_names = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, theirs, spec.fields, self.cells, start)
+                rows = to_table(place, piece, column_names, spec.fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -215,15 +219,15 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
-        """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
+        """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
         return threading.Lock(), {}
 
     def _load(
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
         """Return the rows of a split; read the files at the first call."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -247,12 +251,12 @@ class Arrow(types.Source):
 
     @functools.cached_property
     def _sizes(self) -> dict[str, tuple[int, int]]:
-        """The rows and bytes of splits that are known."""
+        """{split: its number of rows, and its bytes}; a split is measured once."""
         return {}
 
     def _measure(self, split: str) -> tuple[int, int]:
         """Return the number of rows of a split, and its bytes without compression."""
-        if split not in self._sizes:  # A compressed Feather file is read whole for it.
+        if split not in self._sizes:  # This reads a compressed Feather file as a whole.
             parts = [part for path in self._find(split) for part in self._open(path)[1]]
             rows, size = sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts)
             self._sizes[split] = rows, size
@@ -273,11 +277,11 @@ class Arrow(types.Source):
           UserError: a file is damaged, lacks a column, or has it in another type than the first
             file.
         """
-        theirs, first_file = find_columns(fields, self.rename), None
+        column_names, first_file = find_columns(fields, self.rename), None
         for path in self._find(split):
             schema, parts = self._open(path)
-            check_columns(path, theirs, schema)
-            column_types = {column: schema.field(column).type for column in theirs.values()}
+            check_columns(path, column_names, schema)
+            column_types = {column: schema.field(column).type for column in column_names.values()}
             first_file = first_file or (path, column_types)
             _check_types(path, column_types, *first_file)
             yield path, parts
@@ -296,14 +300,16 @@ class Arrow(types.Source):
         """Return the values of a part of a file.
 
         Raises:
-          UserError: a value does not suit its field; names the row.
+          UserError: a value does not suit its field; the error names the row.
         """
-        theirs, values = find_columns(fields, self.rename), dict[str, packed.Values]()
-        for name, column in theirs.items():
+        column_names, values = find_columns(fields, self.rename), dict[str, packed.Values]()
+        for name, column in column_names.items():
             column_values = columns.read_column(fields[name], table[column], self.cells)
             if column_values is not None:
                 values[name] = column_values
-        other_columns = {name: column for name, column in theirs.items() if name not in values}
+        other_columns = {
+            name: column for name, column in column_names.items() if name not in values
+        }
         if other_columns:
             names = (*other_columns, *map(spec_lib.counts_name, other_columns))
             slow = {name: fields[name] for name in names if name in fields}
@@ -313,7 +319,7 @@ class Arrow(types.Source):
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return {field: its column}; lists of lists bring their counts."""
+    """Return {field: its column}, without the counts of lists of lists."""
     count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
     return {name: rename.get(name, name) for name in fields if name not in count_names}
 
@@ -321,17 +327,17 @@ def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]
 def to_table(
     place: str,
     table: pa.Table,
-    theirs: Mapping[str, str],
+    column_names: Mapping[str, str],
     fields: Mapping[str, spec_lib.Field],
     cells: csv.Csv,
     first_row: int = 0,
 ) -> frames.Table:
-    """Return rows with the meaning of a DataFrame.
+    """Return rows of Arrow as a table whose values mean the same as in a DataFrame.
 
     Args:
-      place: the file, and the part of it, for errors.
+      place: the file and its part, for errors.
       table: the rows.
-      theirs: {field: its column}.
+      column_names: {field: its column}.
       fields: {name: field}.
       cells: settings for texts.
       first_row: the number of the first row.
@@ -344,7 +350,7 @@ def to_table(
         return f"{place} row {first_row + row}"
 
     values = {}
-    for name, column in theirs.items():
+    for name, column in column_names.items():
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
         values[name] = _call(where, read)  # For example, Arrow may not know a time zone.
@@ -369,8 +375,8 @@ def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.S
     """Return the schema of a file, and its parts in order.
 
     Args:
-      path: a file; its name may have the number of a shard, as in.parquet-00000-of-00010.
-      kind: the format, such as ".parquet"; by default, the ending of the name tells it.
+      path: a file; its name may have the number of a shard, such as "in.parquet-00000-of-00010".
+      kind: the format, such as ".parquet"; by default, the ending of the name.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
 
     Raises:
@@ -395,7 +401,7 @@ def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
         metadata, schema = file.metadata, file.schema_arrow
 
     def read(group: int, names: Sequence[str]) -> pa.Table:
-        # A split may have more files than a process may keep open.
+        # Opened for each read: a split may have more files than a process can keep open.
         with parquet.ParquetFile(
             path, metadata=metadata, memory_map=True, page_checksum_verification=True
         ) as file:
@@ -418,14 +424,14 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
-    # A single stripe is the file: the file tells its number of rows.
+    # The metadata hold the number of rows of the file, and so of a single stripe.
     if file.nstripes < 2:
         return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
 
     def read(stripe: int, names: Sequence[str]) -> pa.Table:
         return pa.Table.from_batches([file.read_stripe(stripe, columns=list(names))])
 
-    # ORC does not tell the number of rows of a stripe: one column is read to count them.
+    # The metadata lack the number of rows of each stripe, so one column is read to count them.
     first_column = file.schema.names[:1]
     stripes = [functools.partial(read, stripe) for stripe in range(file.nstripes)]
     parts = [Part(f" stripe {n}", len(load(first_column)), load) for n, load in enumerate(stripes)]
@@ -435,7 +441,7 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
 def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import feather
 
-    # Mapped: an uncompressed file takes memory only for the parts that are read.
+    # With a memory map, an uncompressed file takes memory only for the parts that are read.
     table = feather.read_table(path, memory_map=True)
     if table.num_columns == 0 or table.column(0).num_chunks < 2:
         return table.schema, [Part("", len(table), table.select, table.nbytes)]
@@ -452,18 +458,18 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
 
     Args:
       path: the file, for the error.
-      part: the part of it.
+      part: the part of the file.
       columns: the names of the columns.
 
     Raises:
-      UserError: it cannot be read; names the file and the part.
+      UserError: the part cannot be read; the error names the file and the part.
     """
     return _call(f"{path}{part.name}", functools.partial(part.read, columns))
 
 
-def check_columns(path: str, theirs: Mapping[str, str], schema: pa.Schema) -> None:
+def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:
     """Fail unless a file has a column for each field, {field: its column}."""
-    for field, column in theirs.items():
+    for field, column in column_names.items():
         checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
         count = schema.names.count(column)
         checks.require(count == 1, path, f"hold one column {column!r}", count)

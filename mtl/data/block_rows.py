@@ -1,7 +1,7 @@
 """Takes rows from blocks that lie in files, with a few blocks in memory at a time.
 
-rows = block_rows.BlockRows(spec.fields, blocks)       # as `memory_rows.Rows`, for passes in order
-source = block_rows.Windowed(spec.fields, blocks)      # batches of training, read ahead
+rows = block_rows.BlockRows(spec.fields, blocks)       # for evaluation, as `memory_rows.Rows`
+source = block_rows.Windowed(spec.fields, blocks)      # for training; reads the next rows ahead
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mtl.data import memory_rows, packed, windows
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-# A pass in order reads a block after the other; threads may be some blocks apart.
+# A pass in order reads one block after the other, but its threads may be some blocks apart.
 _BLOCKS = 4
-# The window in use, the next one, and its values while they are put together.
+# The current window, the next window, and the blocks from which the latter is put together.
 _WINDOWS = 3
 
 
@@ -39,8 +39,10 @@ class BlockRows:
         self._fields, self._blocks = fields, blocks
         self._layout = memory_rows.Layout(fields)
         self._ends = np.cumsum(np.asarray(blocks.sizes, np.int64))
-        self._kept: collections.OrderedDict[int, memory_rows.Rows] = collections.OrderedDict()
-        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._rows_by_block: collections.OrderedDict[int, memory_rows.Rows] = (
+            collections.OrderedDict()
+        )
+        self._lock = threading.Lock()  # Several threads of tf.data call `take`.
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the values of some rows, as `memory_rows.Rows.take` does."""
@@ -54,13 +56,13 @@ class BlockRows:
 
     def _load(self, block: int) -> memory_rows.Rows:
         with self._lock:
-            if block not in self._kept:
+            if block not in self._rows_by_block:
                 values = self._blocks.read(block, self._fields)
-                self._kept[block] = memory_rows.Rows(self._layout, values)
-                if len(self._kept) > _BLOCKS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(block)
-            return self._kept[block]
+                self._rows_by_block[block] = memory_rows.Rows(self._layout, values)
+                if len(self._rows_by_block) > _BLOCKS:
+                    self._rows_by_block.popitem(last=False)
+            self._rows_by_block.move_to_end(block)
+            return self._rows_by_block[block]
 
 
 class Windowed:
@@ -91,7 +93,7 @@ class Windowed:
           num_shards: the number of processes; each gets the same share of every batch.
           shard: the index of this process among them, from 0.
           start_step: the step of the first batch.
-          together: the number of steps whose rows, one step after the other, form an element.
+          together: the number of steps in an element, whose rows come one step after the other.
         """
         size = plan.batch_size // num_shards
         positions = np.arange(size) + shard * size
@@ -100,7 +102,7 @@ class Windowed:
         def take(step: np.ndarray) -> list[np.ndarray]:
             return reader.take(int(step) + np.arange(together))
 
-        # One call after the other, as the windows of steps follow one another.
+        # Calls in turn, not in parallel, because the windows of steps follow one another.
         @tf.autograph.experimental.do_not_convert
         def read(step: tf.Tensor) -> dict[str, tf.Tensor]:
             arrays = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
@@ -118,18 +120,18 @@ class Windowed:
         }
 
     def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
-        """Fail if the windows of a process surely exceed memory."""
+        """Fail if the windows of a process certainly exceed the memory."""
         rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
         size = rows * self._layout.row_bytes
         memory.require_memory(where, self._blocks.window, size, "Windows of rows take")
 
 
 class _WindowReader:
-    """Takes rows from windows: one is in use, and a thread reads the next one.
+    """Takes rows from the current window, while a thread reads the next window.
 
     Args:
       plan: the order.
-      layout: of the fields.
+      layout: the layout of the fields.
       fields: {name: field}.
       blocks: the blocks.
       positions: the places in a batch that this process reads, int64 [P].
@@ -148,8 +150,8 @@ class _WindowReader:
         self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
-        # Blocks whose last rows belong to a later window.
-        self._begun: dict[int, dict[str, packed.Values]] = {}
+        # {block: its values}, of blocks whose last rows belong to a later window.
+        self._open_blocks: dict[int, dict[str, packed.Values]] = {}
         self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
 
     @functools.cached_property
@@ -173,12 +175,12 @@ class _WindowReader:
         return memory_rows.take_by_group(self._layout, keys, take)
 
     def _wait(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
-        """Return the rows of a window, lane after lane, and the order of each, [lanes, rows]."""
+        """Return the rows of a window, lane by lane, and the order of each lane, [lanes, rows]."""
         key, following = (epoch, window), self._plan.find_next(epoch, window)
         current = self._reading.get(key) or self._thread.submit(self._read, *key)
         result = current.result()
-        # The next window is read while training takes the rows of this one. A single thread reads
-        # windows in order, since `_read` hands on blocks from one window to the next.
+        # The next window is read while training takes the rows of this window. A single thread
+        # reads all windows in order, because `_read` passes open blocks on to the next window.
         coming = self._reading.get(following) or self._thread.submit(self._read, *following)
         self._reading = {key: current, following: coming}
         return result
@@ -187,7 +189,7 @@ class _WindowReader:
         parts, open_blocks = [], dict[int, dict[str, packed.Values]]()
         for lane in self._lanes:
             for piece in self._plan.list_pieces(epoch, window, lane):
-                values = self._begun.get(piece.block) or open_blocks.get(piece.block)
+                values = self._open_blocks.get(piece.block) or open_blocks.get(piece.block)
                 values = values or dict(self._blocks.read(piece.block, self._fields))
                 if piece.stop < self._plan.sizes[piece.block]:
                     open_blocks[piece.block] = values
@@ -197,7 +199,7 @@ class _WindowReader:
                         for name, field in self._fields.items()
                     }
                 )
-        self._begun = open_blocks
+        self._open_blocks = open_blocks
         window_values = packed.join_fields(parts, self._fields)
         permutations = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
         return memory_rows.Rows(self._layout, window_values), np.stack(permutations)

@@ -5,12 +5,13 @@ class EvenRows(chosen_rows.ChosenRows):
     def find_choice(self, split):
         return chosen_rows.Choice(lambda rows, keys: rows % 2 == 0) if split == "train" else None
 
-All ways to read a source choose the same rows: records, blocks, rows by number, packed values.
+The source chooses the same rows for all ways to read it: records, blocks, rows by number, values.
 """
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,13 +25,13 @@ from mtl.data import packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# Images of so many rows fit into memory.
+# The number of rows that are read at once; they fit into memory even with images.
 _ROWS_AT_ONCE = 256
-# A scan decides about so many rows at once: one if it only asks whether a split has a row.
+# The number of rows of which a scan chooses at once. With keys, each choice runs a graph.
 _SCANNED, _SCANNED_WITH_KEYS = 64, 1024
-# Absent keys of each type.
+# {type: the mark of an absent key}.
 _ABSENT = {"string": "", "int64": spec_lib.MISSING["int64"]}
-# Keys and labels are read so many rows at once.
+# The number of rows whose keys or labels are read at once.
 _KEYS_AT_ONCE = 1024
 
 
@@ -38,9 +39,9 @@ class Choice(NamedTuple):
     """The rows of a split among the rows of another split.
 
     Attributes:
-      takes: returns True for rows of the split, bool [B], given the numbers of rows, int64 [B], and
-        {key: its texts, [B]}. Without keys, it takes arrays of NumPy and of TensorFlow.
-      keys: the fields whose texts decide; absent values are empty texts.
+      takes: a function of the numbers of rows, int64 [B], and of {key: its texts, [B]}. It returns
+        True for rows of the split, bool [B]. Without keys, it also works on arrays of NumPy.
+      keys: the fields whose texts decide; an absent value is an empty text.
     """
 
     takes: Callable[[Any, Mapping[str, Any]], Any]
@@ -48,7 +49,7 @@ class Choice(NamedTuple):
 
 
 class ChosenRows(types.Source):
-    """A source that chooses rows from one split of another source, and keeps the other splits.
+    """A source that chooses rows from one split of another source; other splits stay as they are.
 
     Attributes:
       source: the other source.
@@ -60,20 +61,42 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def find_choice(self, split: str) -> Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
 
     def describe_left_out(self) -> list[str]:
-        """Return a line if rows are in no split against the intention of the settings."""
+        """Return a line if rows lie in no split, although the settings do not say so."""
         return []
 
     @property
     def names(self) -> list[str]:
-        """The columns of the source; [] if it has no names for them."""
+        """The names of the columns; [] if the source has none."""
         return list(getattr(self.source, "names", ()))
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits read a field as a key, as the source does."""
+        """Return the type in which splits and joins read a field as a key."""
         return types.read_member(self.source, types.Source, "find_key_type")(name)
+
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{field that decides which rows a split has: its type}."""
+        return {}
+
+    def require_keys(self) -> None:
+        """Fail if no row has a field that decides: its name may be misspelt."""
+        for name, kind in self.key_types.items():
+            spec = spec_lib.Spec(features={name: kind}, labels={}, defaults={name: _ABSENT[kind]})
+            absent = _ABSENT["int64"] if kind == "int64" else b""
+            blocks = read_fields(self.source, self.split, spec)
+            has_key = any((block[name] != absent).any() for block in blocks)
+            where = f"{type(self).__name__}: field {name!r}"
+            checks.require(has_key, where, f"be in a row of split {self.split!r}", "no value")
+
+    def add_keys(self, spec: spec_lib.Spec) -> spec_lib.Spec:
+        """Return a specification with the fields that decide which rows a split has."""
+        kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
+        absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
+        features, defaults = {**spec.features, **kinds}, {**spec.defaults, **absent}
+        return dataclasses.replace(spec, features=features, defaults=defaults)
 
     def _specify_keys(self, choice: Choice) -> spec_lib.Spec:
         """Return the specification of the keys of a choice."""
@@ -102,46 +125,42 @@ class ChosenRows(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record.
 
-        If keys decide, every split reports unreadable records, because their split is unknown.
+        If keys decide, every split reports unreadable records, as their split is unknown.
         """
         choice = self.find_choice(split)
         rows = self.source.scan(split if choice is None else self.split, spec)
         if choice is None:
             yield from rows
             return
-        # Without keys the number of the row decides.
-        keys: Iterator[Any] = itertools.repeat(("", {}))
-        at_once = _SCANNED
-        fields: Mapping[str, spec_lib.Field] = {}
-        if choice.keys:
-            spec_of_keys = self._specify_keys(choice)
-            fields, at_once = spec_of_keys.fields, _SCANNED_WITH_KEYS
-            keys = self.source.scan(self.split, spec_of_keys)
-        pairs = zip(keys, rows, strict=False)
+        keys, fields = self._read_all_keys(choice, self.source.scan)
+        at_once = _SCANNED_WITH_KEYS if choice.keys else _SCANNED
+        # Without keys, the number of a row decides.
+        pairs = zip(keys or itertools.repeat(("", {})), rows, strict=False)
         start = 0
         while block := list(itertools.islice(pairs, at_once)):
             values = _join_keys([row_keys for (_, row_keys), _ in block], fields)
             mask = _decide(choice, np.arange(start, start + len(block)), values)
             start += len(block)
             for (_, row), is_chosen in zip(block, mask, strict=True):
-                # The record of an unreadable row has no key.
+                # An unreadable record has no key.
                 if is_chosen or choice.keys and isinstance(row[1], str):
                     yield row
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the chosen rows; None if the source does not list its rows."""
         choice = self.find_choice(split)
-        theirs = types.read_member(self.source, types.Source, "list_rows")
+        list_numbers = types.read_member(self.source, types.Source, "list_rows")
         if choice is None:
-            return theirs(split)
-        if split not in self._chosen_numbers:
-            numbers = theirs(self.split)
-            chosen_numbers = None if numbers is None else self._choose_numbers(choice, numbers)
-            self._chosen_numbers[split] = chosen_numbers
-        return self._chosen_numbers[split]
+            return list_numbers(split)
+        if split not in self._number_cache:
+            numbers = list_numbers(self.split)
+            self._number_cache[split] = (
+                None if numbers is None else self._choose_numbers(choice, numbers)
+            )
+        return self._number_cache[split]
 
     def _choose_numbers(self, choice: Choice, numbers: np.ndarray) -> np.ndarray:
-        """Return those of the numbers of rows, int64 [N], that are chosen."""
+        """Return the numbers of the chosen rows among these numbers, int64 [N]."""
 
         def read() -> tf.data.Dataset:
             blocks = tf.data.Dataset.from_tensor_slices(numbers).batch(_ROWS_AT_ONCE)
@@ -154,8 +173,8 @@ class ChosenRows(types.Source):
         return numbers[np.asarray(choice.takes(np.arange(len(numbers)), {}), bool)]
 
     @functools.cached_property
-    def _chosen_numbers(self) -> dict[str, np.ndarray | None]:
-        """The numbers of the chosen rows, by split."""
+    def _number_cache(self) -> dict[str, np.ndarray | None]:
+        """{split: the numbers of its rows}."""
         return {}
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -172,29 +191,40 @@ class ChosenRows(types.Source):
         if choice is None:
             return read_blocks(split, spec)
         blocks = read_blocks(self.split, spec)
-        # A second pass over the keys, as the Spec need not hold them.
-        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
-        keys = read_blocks(self.split, spec_of_keys) if choice.keys else ()
-        if blocks is None or keys is None:
+        keys, key_fields = self._read_all_keys(choice, read_blocks)
+        if blocks is None or (choice.keys and keys is None):
             return None
-        return _cut_values(choice, blocks, keys, spec.fields, spec_of_keys.fields)
+        return _cut_values(choice, blocks, keys or (), spec.fields, key_fields)
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks with the chosen rows; None if the source has no blocks.
 
-        This reads the keys of all blocks, if keys decide.
+        If keys decide, this reads the keys of all blocks.
         """
         choice = self.find_choice(split)
-        theirs = types.read_member(self.source, types.Source, "list_blocks")
+        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
         if choice is None:
-            return theirs(split, spec)
-        blocks = theirs(self.split, spec)
-        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
-        keys = theirs(self.split, spec_of_keys) if choice.keys else None
-        return None if blocks is None else _cut_blocks(choice, blocks, keys, spec_of_keys.fields)
+            return list_blocks(split, spec)
+        blocks = list_blocks(self.split, spec)
+        keys, key_fields = self._read_all_keys(choice, list_blocks)
+        return None if blocks is None else _cut_blocks(choice, blocks, keys, key_fields)
+
+    def _read_all_keys(
+        self, choice: Choice, read: Callable[[str, spec_lib.Spec], Any]
+    ) -> tuple[Any, Mapping[str, spec_lib.Field]]:
+        """Return the keys of all rows, and their fields; None and {} without keys.
+
+        Args:
+          choice: the choice.
+          read: reads fields of a split; the keys take a second pass, as a Spec may lack them.
+        """
+        if not choice.keys:
+            return None, {}
+        spec = self._specify_keys(choice)
+        return read(self.split, spec), spec.fields
 
     def count_rows(self, choice: Choice) -> tuple[int, int]:
-        """Return the number of rows of the split that is cut, and of those of a choice."""
+        """Return the number of all rows of the split that is cut, and of the chosen rows."""
 
         @tf.autograph.experimental.do_not_convert
         def count(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
@@ -206,7 +236,7 @@ class ChosenRows(types.Source):
             blocks = source_lib.read_batches(self.source, self.split, _KEYS_AT_ONCE)
             return blocks.scan(tf.constant(0, tf.int64), count)
 
-        # The next reader of the rows reports a bad one.
+        # The next reader of the rows reports a bad record.
         counts = [
             element for element in source_lib.iterate(read) if not isinstance(element, Exception)
         ]
@@ -230,25 +260,50 @@ class ChosenRows(types.Source):
 
 
 def describe_left_out(source: Any, split: str = "train") -> list[str]:
-    """Return lines about rows that are in no split, and keys of a split that no table has.
+    """Return lines about rows and splits that are not read, and keys that no table has.
 
     Args:
-      source: a source; sources within it are asked as well.
+      source: a source; sources within it are described as well.
       split: the split whose keys are looked up.
+
+    Raises:
+      UserError: no row has a key.
     """
     lines: list[str] = []
     while source is not None:
         if hasattr(source, "describe_absent_keys"):
             lines += source.describe_absent_keys(split)
         if isinstance(source, ChosenRows):
-            lines += source.describe_left_out()
-            # The source within names the rows by the split that is cut.
+            source.require_keys()
+            lines += [*source.describe_left_out(), *_describe_hidden_splits(source)]
+            # The source within knows the rows by the name of the split that is cut.
             split = split if source.find_choice(split) is None else source.split
-        sources = getattr(source, "sources", {})
-        for name in source.splits.get(split, sources) if sources else ():
-            lines += describe_left_out(sources[name], split)
+        # A mixture has another name for a split of a single source, such as ratings/train.
+        for part in source.list_parts(split) if hasattr(source, "list_parts") else ():
+            lines += describe_left_out(part.source, part.split)
         source = getattr(source, "source", None)
     return lines
+
+
+def _describe_hidden_splits(source: ChosenRows) -> list[str]:
+    """Return a line for each split of the source within that has the name of a cut split."""
+    return [
+        f"Split {name!r} of the source is not read: {type(source).__name__} cuts a split of this "
+        f"name from {source.split!r}."
+        for name in dict.fromkeys(list_splits(source.source))
+        if name != source.split and source.find_choice(name) is not None
+    ]
+
+
+def list_splits(source: Any) -> list[str]:
+    """Return the splits that the settings of a source, and of sources within it, name."""
+    names: list[str] = []
+    while source is not None:
+        for setting in ("files", "splits", "held_out", "starts", "shares"):
+            value = getattr(source, setting, None)
+            names += value if isinstance(value, Mapping) else []
+        source = getattr(source, "source", None)
+    return names
 
 
 def read_fields(
@@ -262,7 +317,7 @@ def read_fields(
       spec: the features to read.
 
     Raises:
-      UserError: a record is malformed; names it.
+      UserError: a record is malformed; the error names the record.
     """
 
     def read() -> tf.data.Dataset:
@@ -280,7 +335,7 @@ def read_fields(
 
 
 def choose_by_mask(mask: np.ndarray) -> Choice:
-    """Return the choice of the rows for which a mask, bool [N], is True."""
+    """Return the choice of the rows whose entry in a mask, bool [N], is True."""
 
     def takes(numbers: Any, _: Any) -> Any:
         return mask[numbers] if isinstance(numbers, np.ndarray) else tf.gather(mask, numbers)
@@ -302,7 +357,7 @@ def _to_texts(keys: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def _join_keys(
     rows: Sequence[Mapping[str, Any] | str], fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, np.ndarray]:
-    """Return {key: its values [B]} of scanned rows; keys of an unreadable row are absent."""
+    """Return {key: its values [B]} of scanned rows; an unreadable row has absent keys."""
     return {
         name: np.array(
             [field.default if isinstance(row, str) else row[name] for row in rows],
@@ -332,7 +387,7 @@ def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Datase
 
 
 def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return True for chosen rows, bool [B]; works while a graph is being built."""
+    """Return True for chosen rows, bool [B]; callers may be building a graph."""
     if not choice.keys:
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):
@@ -400,13 +455,13 @@ def _cut_blocks(
         is_chosen = _decide_values(choice, start, block_keys, count)
         start += count
         if is_chosen.any():
-            masks[number] = np.packbits(is_chosen)  # An eighth of the memory.
+            masks[number] = np.packbits(is_chosen)  # Bits take an eighth of the memory of bools.
             sizes.append(int(is_chosen.sum()))
     numbers = list(masks)
 
     def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
         values = blocks.read(numbers[block], fields)
-        # `count`, because the last byte may be filled up.
+        # `count`, because the last byte may have bits that belong to no row.
         bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
         places = np.flatnonzero(bits)
         return {name: packed.choose(values[name], places, field) for name, field in fields.items()}

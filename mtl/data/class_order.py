@@ -1,13 +1,13 @@
-"""The order of the rows of classes that come up more or less often than they occur.
+"""The order of rows in training, if classes come up more or less often than they occur.
 
 due = {"cat": 30, "dog": 30}                      # draws of each class in a pass
-made = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
-made.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
+rows = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
+rows.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
 
 A pass deals its places to the classes, in random order. Each class has an endless stream of its
-rows, epoch after epoch, each in a new order. Its places take the next rows of this stream. So a row
-comes up again only after all rows of its class, and the batch of a step depends on the settings and
-the step alone.
+rows: one epoch after the other, each in a new order. The places of the class take the next rows of
+its stream. So a row comes up again only after all other rows of its class, and the batch of a step
+depends on nothing but the settings and the step.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mtl.data import order
 
 # Draws are counted in parts of this size, so that their sums over passes are exact.
 _PARTS = 1 << 20
-# The draws of so many passes are counted at a time.
+# The number of passes whose draws are counted at once.
 _PASSES = 64
 
 
 class ClassOrder(types.RowOrder):
     """The order of an endless stream of passes.
 
-    Before a pass, a class has had all draws that were due, to within half a draw.
+    Up to any pass, a class has had all draws that were due, to within half a draw.
 
     Args:
       rows: the numbers of the rows of each class, int64 [N_j] each.
       names: a name for each class; its stream depends on it.
-      find_due: returns how many draws of each class are due in the passes from one up to another,
-        float64 [passes, C]; at least 0, and not all 0.
+      find_due: takes the first pass and the pass behind the last, and returns how many draws of
+        each class are due in each pass, float64 [passes, C]; at least 0, and not all 0.
       batch_size: the rows of a batch over all workers.
       seed: the seed of the order.
       is_shuffled: False keeps the order of the rows in a pass.
@@ -54,13 +54,13 @@ class ClassOrder(types.RowOrder):
         is_shuffled: bool = True,
     ):
         self._streams = [
-            # Classes of as many rows have different orders.
+            # The name makes the orders of classes differ, also of classes with as many rows.
             order.Epochs(class_rows, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
             for class_rows, name in zip(rows, names, strict=True)
         ]
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
-        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._lock = threading.Lock()  # Several threads of tf.data call `take`.
         # The parts due before each block of passes, and the number of draws before each pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
@@ -81,7 +81,7 @@ class ClassOrder(types.RowOrder):
         return rows
 
     def _add_block(self) -> None:
-        """Count the draws of a further block of passes."""
+        """Count the draws of the next block of passes."""
         sums, counts = self._sum_due(len(self._due) - 1)
         self._due.append(sums[-1])
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
@@ -110,8 +110,8 @@ class ClassOrder(types.RowOrder):
             return np.sort(rows)
         classes = np.repeat(np.arange(len(self._streams)), stop - first)
         # Deal the places of the pass to the classes at random.
-        dealt = classes[order.permute(len(rows), self._seed, number)]
+        place_classes = classes[order.permute(len(rows), self._seed, number)]
         pass_rows = np.zeros_like(rows)
-        # The places of a class, in order, take its rows in order.
-        pass_rows[np.argsort(dealt, kind="stable")] = rows
+        # The first place of a class takes its first row, and so on.
+        pass_rows[np.argsort(place_classes, kind="stable")] = rows
         return pass_rows

@@ -1,8 +1,8 @@
-"""Rows in memory whose texts were looked up once, when they were read: training takes ids.
+"""Rows in memory with the ids of their texts, which are looked up once, when the rows are read.
 
 data = coded_rows.code_texts(pipeline, {"job": {"categorical_job": look_up}})
 features, labels = iterator.get_next()                # of data.dataset(..., training=True)
-features = data.unpack(features)         # job: texts, which a step makes only if it reads them
+features = data.unpack(features)         # job: texts; a step makes them only if it needs them
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Encode: TypeAlias = Callable[["tf.Tensor"], "tf.Tensor"]
 """Turns values [N] of a field into ids, int64 [N]; its tables are part of the default graph."""
 
 Encoders: TypeAlias = Mapping[str, Mapping[str, Encode]]
-"""{field: {column: what looks its values up}}"""
+"""{field: {column: the function that looks up its ids}}"""
 
-# Distinct values are looked up so many at a time.
+# The number of distinct values that are looked up at once.
 _AT_ONCE = 1 << 20
 
 
 # The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].
-# A field of the user cannot have a name with NUL.
+# The names start with NUL, so that they differ from all fields of the user.
 _NUMBERS, _IDS = "\0numbers", "\0ids"
 
 
@@ -48,15 +48,15 @@ class Coding:
 
     Args:
       spec: the fields of the rows.
-      encoders: look values up.
+      encoders: the functions that look up ids.
 
     Attributes:
-      encoders: look values up.
+      encoders: the functions that look up ids.
       scalars: the fields of scalar texts.
       scalar_ids: (field, column) of the ids of scalar fields.
       other_ids: (field, column) of the ids of fields with several values in a row.
       fields: {name: field} of all fields in memory.
-      added: the names of the features that batches hold beside the fields of `spec`.
+      added: the names of features of a batch that are not fields of `spec`.
     """
 
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
@@ -80,14 +80,14 @@ class Coding:
         self.added = list(number_fields)
 
     def _divide_texts(self) -> tuple[list[str], list[str]]:
-        """Return the coded fields of scalar texts, and of several texts in a row."""
+        """Return the coded fields with one text in a row, and those with several."""
         fields = [self._spec.fields[name] for name in self.encoders]
         texts = [field for field in fields if field.dtype == "string"]
         scalars = [field.name for field in texts if not field.shape]
         return scalars, [field.name for field in texts if field.shape]
 
     def _divide_ids(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (field, column) of the ids of scalar fields, and of others."""
+        """Return (field, column) for the ids of scalar fields, and for all other ids."""
         scalars: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for name, columns in self.encoders.items():
@@ -123,17 +123,17 @@ def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
     """Return the columns of a matrix of numbers, int64; [] without the matrix."""
     if name not in features:
         return []
-    # One operation makes all columns. A slice for each would take longer than their lookups.
+    # One operation for all columns: a slice for each would take longer than the lookups.
     return tf.unstack(tf.cast(features[name], tf.int64), axis=1)
 
 
 class CodedRows(in_memory.InMemory):
-    """The rows of a source in memory, with texts as numbers of distinct texts, and with their ids.
+    """The rows of a source in memory, with numbers of distinct texts, and with ids of texts.
 
     Args:
       source: reads and decodes the rows.
-      spec: their fields.
-      encoders: look values up.
+      spec: the fields of the rows.
+      encoders: the functions that look up ids.
     """
 
     def __init__(self, source: types.Source, spec: spec_lib.Spec, encoders: Encoders):
@@ -189,16 +189,16 @@ class _Coded:
         if isinstance(flat, packed.Texts):
             numbers, distinct = flat.numbers, np.array(flat.distinct.to_pylist(), object)
         else:
-            # Whole numbers are looked up as well, once for each distinct one.
+            # Whole numbers are looked up as well, each distinct number once.
             distinct, numbers = np.unique(flat, return_inverse=True)
         self.distinct, numbers = distinct, numbers.astype(np.int32, copy=False)
         if not field.is_ragged:
             self.numbers: Any = numbers.reshape(-1, *cast(tuple[int, ...], field.shape))
             return
         splits = values.splits
-        if field.dtype == "string":  # As `Spec.drop_empty_texts` does.
+        if field.dtype == "string":  # Empty texts are dropped, as in `Spec.drop_empty_texts`.
             is_text = (distinct != b"")[numbers]
-            # The number of texts that are not empty before each old split.
+            # The number of texts that are not empty in front of each place.
             splits = packed.count_splits(is_text)[splits]
             numbers = numbers[is_text]
         self.numbers = packed.Lists(numbers, splits)
@@ -213,7 +213,7 @@ class _Coded:
 def look_up(pairs: Sequence[tuple[Encode, np.ndarray]]) -> list[np.ndarray]:
     """Return the ids of distinct values, int32 [D], of each encoder with its values [D].
 
-    All share a graph, as encoders may share tables, and a session takes milliseconds to make.
+    All encoders share one graph: they may share tables, and a session takes milliseconds to make.
     """
     encodings, tables = [], []
     with tf.Graph().as_default() as graph:
@@ -244,13 +244,13 @@ class CodedPipeline(pipeline.Pipeline):
     """A pipeline whose training batches hold numbers of texts, and ids: see `unpack`.
 
     Attributes:
-      encoders: look values up.
+      encoders: the functions that look up ids.
     """
 
     encoders: Encoders = dataclasses.field(default_factory=dict, repr=False)
 
     @functools.cached_property
-    def _held(self) -> CodedRows:
+    def _row_source(self) -> CodedRows:
         return CodedRows(self.source, self.spec, self.encoders)
 
     def _divide(self, values: dict[str, Any], with_labels: bool) -> tuple[Any, Any]:
@@ -263,7 +263,7 @@ class CodedPipeline(pipeline.Pipeline):
 
         Texts come from Python. The step makes them only if it reads them.
         """
-        numbers, ids = self._held.coding.take_apart(features)
+        numbers, ids = self._row_source.coding.take_apart(features)
         numbers = {**features, **numbers}
         values = {}
         for name in self.spec.features:
@@ -279,7 +279,7 @@ class CodedPipeline(pipeline.Pipeline):
         """Return the texts of a field with these numbers."""
 
         def read(flat: np.ndarray) -> np.ndarray:
-            return self._held.texts[name][flat]
+            return self._row_source.texts[name][flat]
 
         def make(flat: tf.Tensor) -> tf.Tensor:
             texts = tf.numpy_function(read, [flat], tf.string, stateful=False)
@@ -293,7 +293,7 @@ def code_texts(data: pipeline.Pipeline, encoders: Encoders) -> CodedPipeline:
 
     Args:
       data: a pipeline whose training takes rows by number, and has them in memory.
-      encoders: look values of features up when the rows are read.
+      encoders: the functions that look up ids when the rows are read.
     """
     settings = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
     return CodedPipeline(**{**settings, "cache": True, "encoders": encoders})

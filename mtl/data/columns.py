@@ -2,8 +2,8 @@
 
 values = columns.read_column(spec.fields["age"], table["AGE"], frames.PLAIN_CSV)
 
-The values mean the same as in `frames.Table`, which reads them one by one. A column of texts is
-read once for each distinct text.
+The values mean the same as in `frames.Table`, which reads them one by one. In a column of texts,
+each distinct text is read once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mtl import spec as spec_lib
 from mtl.data import number_arrays, packed, written_numbers
 from mtl.spec import literals
 
-# Whole numbers up to here are exact as floats, in which NaN marks nulls.
+# Floats hold whole numbers up to here exactly. A column with nulls becomes floats, with NaN.
 _EXACT = 2**53
 _NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
 
@@ -36,11 +36,11 @@ class Cells(Protocol):
         """Return the texts that mark an absent value of a field."""
 
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
-        """Return how numbers of a field are written; None for plain numbers."""
+        """Return the form in which numbers of a field are written; None for plain numbers."""
 
 
 class _UnsuitedError(Exception):
-    """A column does not suit its field, or only `frames.Table` can tell."""
+    """A column does not suit its field, or only `frames.Table` can read it."""
 
 
 def read_column(
@@ -53,11 +53,11 @@ def read_column(
       column: the column.
       cells: settings for texts.
       fills_texts: True reads an absent text of a required field as an empty text, as in a
-        DataFrame; False leaves the column to the other reader, which refuses it as in a CSV file.
+        DataFrame. False returns None for such a column, which is an error in a CSV file.
 
     Returns:
-      None if a value does not suit the field, or the column has a form that only `frames.Table`
-      reads: that reader then decides, and names the row.
+      None if a value does not suit the field, or if the column has a form that only the slow
+      reader, such as `frames.Table`, knows. The slow reader then decides, and names a bad row.
     """
     try:
         return _read_column(field, column, cells, fills_texts)
@@ -100,7 +100,7 @@ def _simplify(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_integers(column: pa.ChunkedArray) -> Any:
     if not column.null_count:
         return column.to_numpy()
-    values = column.to_numpy()  # As floats, with NaN for nulls.
+    values = column.to_numpy()  # Floats, with NaN for nulls.
     return values if np.nanmax(np.abs(values), initial=0) < _EXACT else column.to_pylist()
 
 
@@ -109,7 +109,7 @@ def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
     encoding = column.combine_chunks().dictionary_encode()
     try:
         texts = encoding.dictionary.to_pylist()
-    except UnicodeDecodeError:  # Bytes let `frames.Table` name the row.
+    except UnicodeDecodeError:  # `frames.Table` gets bytes, and names the row.
         texts = encoding.dictionary.cast(pa.large_binary()).to_pylist()
     distinct = np.array([*texts, None], object)
     return distinct[encoding.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
@@ -139,7 +139,8 @@ def _read_column(
         column = column.cast(pa.int8())
     _require(not field.is_ragged and field.size == 1 and field.dtype != "string")
     if pa.types.is_integer(kind) and field.dtype != "float32" and field.default is not None:
-        column = column.cast(pa.int64()).fill_null(int(field.default))  # Exact beyond 2^53.
+        # Not as floats, which round beyond 2^53.
+        column = column.cast(pa.int64()).fill_null(int(field.default))
     values = to_python("", column)
     _require(isinstance(values, np.ndarray) and values.dtype.kind in "biuf")
     return packed.pack(number_arrays.read_numbers(field, values), field.dtype)
@@ -152,7 +153,7 @@ def _require(is_suited: Any) -> None:
 
 def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # Several chunks stay if offsets would overflow.
+    if isinstance(array, pa.ChunkedArray):  # Arrow leaves several chunks if offsets overflow.
         return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     return array
 
@@ -165,7 +166,7 @@ def _read_texts(
     texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
     encoding = texts.dictionary_encode()
     distinct = pc.utf8_trim(encoding.dictionary, characters=literals.SPACES)
-    # A null gets the number behind all distinct texts; that place holds a null, too.
+    # A null gets the number behind all distinct texts, where a null is added below.
     numbers = encoding.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
     if texts.null_count:
         distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
@@ -202,7 +203,7 @@ def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:
 
 
 def _read_scalars(field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray) -> np.ndarray:
-    """Return the numbers in texts [D]; absent ones get the default of the field."""
+    """Return the numbers in texts [D]; absent numbers get the default."""
     values: np.ndarray = np.zeros([len(texts)], packed.DTYPES[field.dtype])
     values[~is_absent] = _parse(field.dtype, texts.filter(pa.array(~is_absent)))
     if is_absent.any():
@@ -224,15 +225,15 @@ def _parse(dtype: str, texts: pa.Array) -> np.ndarray:
 def _parse_floats(texts: pa.Array) -> np.ndarray:
     numbers = texts.cast(pa.float32())
     values = numbers.to_numpy(zero_copy_only=False)
-    odd = texts.filter(pa.array(~np.isfinite(values)))
-    # Arrow also reads nan(1), and 1e39 as infinity.
-    _require(pc.all(pc.match_substring_regex(odd, _NOT_FINITE), min_count=0).as_py())
+    not_finite = texts.filter(pa.array(~np.isfinite(values)))
+    # Arrow also reads nan(1) as NaN, and 1e39 as infinity.
+    _require(pc.all(pc.match_substring_regex(not_finite, _NOT_FINITE), min_count=0).as_py())
     return values
 
 
 def _parse_integers(dtype: str, texts: pa.Array) -> np.ndarray:
     is_plain = pc.invert(pc.match_substring(texts, "x", ignore_case=True))
-    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow also reads 0x10.
+    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow would take 0x10 for a number.
     numbers = texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
     low, high = literals.RANGES[dtype]
     _require(((numbers >= low) & (numbers <= high)).all())

@@ -1,10 +1,10 @@
-"""Datasets of files. TensorFlow reads files in other places from copies on this machine.
+"""Datasets of files. For files in other places, TensorFlow reads copies on this machine.
 
 read = copies.Reader(["s3://bucket/a.csv", "s3://bucket/b.csv"])       # copies both
 lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(lambda path: read.lines(path, ""))
 
-The saved state of an iterator holds the paths of the files, not those of their copies. So another
-process, with other copies, can continue it.
+The saved state of an iterator holds the paths of the files, and not the paths of the copies. So
+another process, with other copies, can continue from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from mtl.deferred import tf
 from mtl.files import remote
 
-# As in TensorFlow's own readers.
+# The bytes of a read, as in TensorFlow's readers of files.
 _BUFFER = 256 * 1024
 
 

@@ -2,8 +2,8 @@
 
 for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
-`Csv.decode` takes several times as long. It decides, and names the line, wherever this reader is
-not sure that both mean the same: then `read_split` raises an error.
+`Csv.decode` takes several times as long. If this reader is not sure that it reads a file like
+`Csv.decode`, `read_split` raises an error, and `Csv.decode` reads the file and names a bad line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import columns, files, packed
 
-# The bytes to parse at a time, so that memory does not depend on the size of the file.
+# The number of bytes that are parsed at once. Memory does not depend on the size of a file.
 _CHUNK = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?m)^[ \t]+\n")
@@ -45,7 +45,7 @@ class Settings(columns.Cells, Protocol):
         """The names of the columns."""
 
     def check_split(self, split: str) -> list[str]:
-        """Return the files of a split, after a look at each."""
+        """Return the files of a split, after a check of each file."""
 
 
 def read_split(
@@ -70,16 +70,15 @@ def read_split(
 
 
 def read_chunks(path: str, skip: int) -> Iterator[bytes]:
-    """Yield the bytes of a file, behind some lines, in pieces that end with a line feed."""
+    """Yield the bytes of a file in pieces of whole lines, without its first `skip` lines."""
     with files.open_binary(path) as file:
         for _ in range(skip):
             file.readline()
         line_start = b""
         while piece := file.read(_CHUNK):
-            whole, end, rest = (line_start + piece).rpartition(b"\n")
-            yield whole + end
-            line_start = rest
-        # The last line of a file may lack its line feed.
+            lines, line_feed, line_start = (line_start + piece).rpartition(b"\n")
+            yield lines + line_feed
+        # The last line of a file may have no line feed.
         yield line_start + b"\n"
 
 
@@ -104,7 +103,7 @@ def _read_chunk(
 
 
 def _drop_lines(source: Settings, text: bytes) -> bytes:
-    """Drop comments, and lines of spaces that Arrow would take for a row."""
+    """Drop comments, and blank lines that Arrow would take for rows."""
     if source.comment:
         start = re.escape(source.comment.encode())
         text = re.sub(rb"(?m)^" + start + rb".*\n", b"", text)
@@ -114,13 +113,13 @@ def _drop_lines(source: Settings, text: bytes) -> bytes:
 
 
 def are_quotes_whole(text: bytes, delimiter: str) -> bool:
-    """Return True if quotes stand around whole values, none of which holds a line break.
+    """Return True if all quotes stand around values, and no value holds a line break.
 
-    Arrow would also read other quotes, and take them for a part of a value.
+    Arrow takes other quotes for a part of a value, and `Csv.decode` refuses them.
 
     Args:
       text: lines.
-      delimiter: the character of ASCII between two values.
+      delimiter: the character between two values, in ASCII.
     """
     if b'"' not in text:
         return True

@@ -1,4 +1,4 @@
-"""Items drawn from the training split; they become rows behind the rows of each batch.
+"""Items that are drawn from the training split, as negatives: further rows of each batch.
 
 clicked/heads.Retrieval.negatives = @drawn_items.DrawnItems()
 drawn_items.DrawnItems.num = 512
@@ -31,12 +31,12 @@ class DrawnItems:
     The count of an item is the number of its rows in the training split. Power 1 draws items in
     proportion to their counts, and 0 draws all alike. 0.75 is the choice of T. Mikolov et al.,
     "Distributed Representations of Words and Phrases and their Compositionality", 2013,
-    arXiv:1310.4546. A batch may draw an item twice.
+    arXiv:1310.4546. The same item may be drawn twice for a batch.
 
-    An item becomes a row behind the other rows of the batch. The row has the item's features; it
-    copies all other features from a row of the batch, and its labels are missing. So it has no
-    weight in the losses of other heads. Batch norm and auxiliary losses without a label see it, and
-    the model encodes the columns of the query once more. Each slice and each replica gets an equal
+    Each item becomes a row behind the other rows of the batch. This row has the features of the
+    item. It copies all other features from a row of the batch, and its labels are missing, so it
+    has no weight in the losses of other heads. But batch norm and auxiliary losses without a label
+    use it, and the model encodes its copied features. Each slice and each replica gets an equal
     part of the items.
 
     Attributes:
@@ -55,7 +55,7 @@ class DrawnItems:
         return None
 
     def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
-        """Return the part with the items of the training split that `accumulators` counted."""
+        """Return the same settings with the items that `accumulators` counted in training rows."""
         entry = statistics.for_column(_name_statistics(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         counts = dict(zip(entry["items"], entry["counts"], strict=True))
@@ -77,7 +77,7 @@ class DrawnItems:
     ) -> tf.data.Dataset:
         """Return the batches with rows of drawn items behind the rows of each part.
 
-        The label field `drawn_field(task)` holds the items of these rows; other rows lack it.
+        The label field `drawn_field(task)` holds the items of these rows. It is missing in others.
         `num` must be a multiple of the number of parts of all processes together.
         """
         parts, num = reading.parts, self.num // reading.num_shards
@@ -96,15 +96,15 @@ class DrawnItems:
             uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
             uniform = uniform[first : first + num]
             indices = tf.searchsorted(ends, uniform * ends[-1], side="right")
-            # A draw that rounds up to the last end would lie behind the last item.
+            # A draw may round up to the last bound, which lies behind the last item.
             indices = tf.minimum(indices, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
 
-            def join(value: Any, more: Any) -> Any:
-                return tf.gather(tf.concat([value, more], 0), order)
+            def join(value: Any, item_rows: Any) -> Any:
+                return tf.gather(tf.concat([value, item_rows], 0), order)
 
-            # An item copies a row of its part: workers copy as one process with slices does.
+            # An item copies a row of its own part, so workers copy the rows that slices copy.
             offsets = np.arange(num // parts) % (rows // parts)
             copied_rows = (offsets + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
             joined_features = {
@@ -130,7 +130,7 @@ class DrawnItems:
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
     ) -> dict[str, Any]:
-        """Return {feature: its values for all items}, which are read when the input starts."""
+        """Return {feature: its values for all items}; the input reads them when it starts."""
         path = statistics.path(statistics.for_column(_name_statistics(task))["file"])
         parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
         tables, places = {}, iter(range(2 * len(self.features)))
@@ -148,7 +148,7 @@ class DrawnItems:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _CountedItems(DrawnItems):
-    """`DrawnItems` that knows the number of rows of each item in the training split."""
+    """`DrawnItems` with the number of rows of each item in the training split."""
 
     counts: Mapping[int | str, int]
 
@@ -169,7 +169,7 @@ class Items:
     """An accumulator of the items of a split: the number of rows and the features of each.
 
     Attributes:
-      item: the field that names the item of a row; a row without one is left out.
+      item: the field that names the item of a row; rows without an item are left out.
       features: the fields to keep for each item.
     """
 
@@ -182,7 +182,7 @@ class Items:
         self._kinds: dict[str, tuple[np.dtype, tuple, bool]] = {}
 
     def update(self, fields: types.Tensors) -> None:
-        """Count the items of a batch of eager tensors, and keep the features of new ones.
+        """Count the items of a batch of eager tensors, and keep the features of new items.
 
         Raises:
           UserError: the features of an item differ from row to row.
@@ -190,7 +190,7 @@ class Items:
         columns = [self._freeze_rows(name, fields[name]) for name in self.features]
         keys = fields[self.item].numpy().tolist()
         for key, *row in zip(keys, *columns, strict=True):
-            # Such a row names no item.
+            # The row names no item.
             if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
                 continue
             self._counts[key] += 1
@@ -205,7 +205,7 @@ class Items:
                     checks.fail(where, rule, f"two values for {self.item} {_to_text(key)!r}")
 
     def _freeze_rows(self, name: str, values: tf.Tensor | tf.RaggedTensor) -> list[Any]:
-        """Return a feature row by row, in a form that == compares; note its type and shape."""
+        """Return a feature row by row, in a form for ==, and remember its type and shape."""
         is_list = isinstance(values, tf.RaggedTensor)
         flat = (values.flat_values if is_list else values).numpy()
         self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
@@ -216,7 +216,7 @@ class Items:
 
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
         """Return the items and their counts, and write their features to a file."""
-        # Sorted, so that the file does not depend on the order of the rows.
+        # Sorted: the file does not depend on the order of the rows.
         items = sorted(self._rows)
         tensors: list[tf.Tensor] = []
         where = f"label {self.item!r} of the training split"
@@ -236,14 +236,14 @@ def _name_statistics(task: str) -> str:
 
 
 def _freeze(value: Any) -> Any:
-    """Return a feature of a row in a form that == compares; NaN equals NaN."""
+    """Return a feature of a row in a form for ==, in which NaN equals NaN."""
     if isinstance(value, bytes):
         return value
     return value.tolist() if value.dtype.kind == "O" else value.tobytes()
 
 
 def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> list[tf.Tensor]:
-    """Return the values of frozen rows as a tensor; for lists, also their row splits."""
+    """Return the values of rows of `_freeze` as a tensor; for lists, also their row splits."""
     is_text = dtype.kind == "O"
     if is_text:
         flat = list(itertools.chain(*rows)) if is_list else rows
@@ -257,7 +257,7 @@ def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> 
 
 
 def _to_text(item: int | bytes) -> int | str:
-    """Return the item in a form that JSON and TensorFlow both hold."""
+    """Return an item as a number or a text, which JSON and TensorFlow can hold."""
     if not isinstance(item, bytes):
         return item
     try:

@@ -2,8 +2,8 @@
 
 examples.serialize_examples({"age": np.array([39, 50]), "word": np.array([b"a", b"b"])})  # [B]
 
-Joined messages form one message with the fields of all. So the example of a row is the joined
-examples of its columns.
+The bytes of several messages, joined, are one message with all their fields. So the example of a
+row is the joined bytes of the examples of its columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return the pieces that are joined to the examples of a column: bytes, or arrays of them."""
+    """Return arrays of bytes, and bytes of all rows, which are joined to examples of a column."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
@@ -45,7 +45,7 @@ def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any
 
 
 def _serialize_floats(name: str, values: np.ndarray) -> list[Any]:
-    """Return the bytes that all rows share, and the float32 bytes of each row behind them."""
+    """Return the bytes at the start of each row, which are equal, and the floats of each row."""
     flat = np.ascontiguousarray(values, "<f4").reshape(len(values), math.prod(values.shape[1:]))
     width = flat.shape[1] * flat.itemsize
     zeros = _serialize_example(name, np.zeros(flat.shape[1], np.float32))
@@ -65,10 +65,10 @@ def _make_feature(value: Any) -> tf.train.Feature:
     else:
         if value is None:
             return tf.train.Feature()
-        # Not as an array of bytes: NumPy drops zeros at the end.
+        # A list, because arrays of NumPy drop zero bytes at the end of a text.
         values = value if isinstance(value, list) else [value]
         if not _is_wire(values):
-            # A tf.Example cannot hold objects, lists of lists and numbers of 20 digits.
+            # A tf.Example cannot hold objects, lists of lists or numbers of 20 digits.
             return tf.train.Feature(bytes_list={"value": [json.dumps(value).encode()]})
         types = set(map(type, values))
     if all(issubclass(kind, (int, np.integer, np.bool_)) for kind in types) and types:
@@ -83,5 +83,5 @@ def _is_wire(values: Sequence[Any]) -> bool:
     if all(isinstance(value, (str, bytes)) for value in values):
         return True
     numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)
-    whole = [value for value in values if isinstance(value, int)] if numbers else []
-    return numbers and all(_LOW <= value <= _HIGH for value in whole)
+    integers = [value for value in values if isinstance(value, int)] if numbers else []
+    return numbers and all(_LOW <= value <= _HIGH for value in integers)

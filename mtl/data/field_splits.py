@@ -7,7 +7,7 @@ field_splits.ByKey.held_out = {"test": 0.1}
 
 field_splits.ByTime.field = "day"
 field_splits.ByTime.starts = {"test": "2024-05-01"}
-field_splits.ByTime.form = "%d.%m.%Y"                    # if the field holds 31.05.2024
+field_splits.ByTime.form = "%d.%m.%Y"                    # if times are written as 31.05.2024
 
 The source needs named columns of texts or whole numbers.
 """
@@ -48,14 +48,19 @@ class ByField(chosen_rows.ChosenRows):
     @property
     @abc.abstractmethod
     def new_splits(self) -> list[str]:
-        """The splits that are held out."""
+        """The names of the held-out splits."""
+
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{the field: its type}."""
+        return {self.field: self.find_key_type(self.field)}
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split not in (self.split, *self.new_splits):
             return None
         return chosen_rows.Choice(
@@ -102,7 +107,7 @@ class ByKey(ByField):
         bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
         # The split that is cut gets the rest of the circle.
         bounds[self.split] = max(ends.values()), 1.0
-        # Both neighbours round the same bound, so no place is in two splits or in none.
+        # Neighbours round the same bound in the same way, so no place is in two splits.
         places = {s: [math.ceil(end * splits.PLACES) for end in b] for s, b in bounds.items()}
         return {split: splits.Arc(first, end - first) for split, (first, end) in places.items()}
 
@@ -112,20 +117,20 @@ class ByTime(ByField):
     """A source with held-out splits that are later than its training split.
 
     Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM. Time
-    zones and fractions of a second are ignored. Rows without a time are left out of all splits; a
-    new run reports their number.
+    zones and fractions of a second are ignored. Rows without a time are in no split; a new run
+    reports their number.
 
     Attributes:
       starts: {new split: its first time}, in ascending order; a split ends when the next starts.
-      form: how the field writes times as texts, in directives of Python's strptime, such as
-        "%d.%m.%Y %H:%M"; "" is 2024-05-31, 2024/5/31 9:05 and the like. `starts` always
-        have the latter form.
+      form: the form of the field's texts, in directives of Python's strptime, such as
+        "%d.%m.%Y %H:%M". "" is 2024-05-31, 2024/5/31 9:05 and the like, always the form of
+        `starts`.
     """
 
     starts: Annotated[
         Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
     ]
-    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    # repr=False, because runs compare a repr with a saved repr, which may lack this setting.
     form: Annotated[str, checks.Is(str, "be a form such as '%d.%m.%Y'")] = dataclasses.field(
         default="", repr=False
     )
@@ -141,7 +146,7 @@ class ByTime(ByField):
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
-        # A set: equal starts would leave a split without rows.
+        # As a set, because equal starts would leave a split without rows.
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
@@ -164,7 +169,7 @@ class ByTime(ByField):
         starts, row_times = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
         is_known = tf.math.is_finite(row_times)
-        # The split that is cut has no first time.
+        # The training split has no first time.
         if place:
             is_known &= row_times >= starts[place - 1]
         return is_known & (row_times < starts[place]) if place < len(self.starts) else is_known
@@ -177,15 +182,15 @@ class ByTime(ByField):
     def describe_left_out(self) -> list[str]:
         """Return a line if rows have no time."""
         missing, rows, example = self._count_left_out()
-        such = f", for example {example!r}" if example else ""
+        ending = f", for example {example!r}" if example else ""
         line = (
             f"{missing:,} of {rows:,} rows ({missing / max(rows, 1):.1%}) are in no split: their "
-            f"ByTime.field {self.field!r} holds no time{such}."
+            f"ByTime.field {self.field!r} holds no time{ending}."
         )
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the number of rows without a time and of all rows, and a text without a time."""
+        """Return the numbers of rows without a time and of all rows, and a text that is no time."""
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert
@@ -199,11 +204,11 @@ class ByTime(ByField):
         )
         for element in batches:
             if isinstance(element, Exception):
-                break  # The next reader of the rows reports the bad one.
+                break  # The next reader of the rows reports the bad record.
             texts, is_known = element
             rows, missing = rows + len(texts), missing + int((~is_known).sum())
-            odd = [text for text in texts[~is_known] if text.strip()]
-            example = example or (odd[0].decode(errors="replace") if odd else "")
+            others = [text for text in texts[~is_known] if text.strip()]
+            example = example or (others[0].decode(errors="replace") if others else "")
         return missing, rows, example
 
 
@@ -215,6 +220,6 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
     """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
     parts, is_time = time_texts.read_digits(texts, form)
-    # Digits in a row, such as 20240531123000, have the same order as the times.
+    # The digits of a time as one number, such as 20240531123000, have the order of the times.
     total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
     return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

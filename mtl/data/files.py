@@ -6,6 +6,7 @@ with files.open_binary(paths[0]) as lines: ...
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ from mtl.data import copies, partitions
 from mtl.deferred import tf
 from mtl.files import remote, storage
 
-# The first bytes of files that are not text in UTF-8.
+# {first bytes of a file: the format, if it is not text in UTF-8}.
 _NO_TEXT = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -32,14 +33,14 @@ _NO_TEXT = {
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
     b"\x1f\x8b": "gzip, without the ending .gz",
 }
-# The bytes, or the lines, in a block.
+# The number of bytes, or of lines, in a block.
 _CHUNK = 1 << 18
 _LINES = 1024
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
 
 
 def list_read_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a file that cannot be read."""
+    """Return the exceptions that mean that a file cannot be read."""
     return OSError, EOFError, zlib.error, tf.errors.OpError
 
 
@@ -76,8 +77,8 @@ def find(
       folders: True if a path may be a folder of Parquet or ORC files.
 
     Raises:
-      UserError: the split does not exist, a path or glob matches nothing, or its place cannot be
-        reached.
+      UserError: the split does not exist, a path or glob matches nothing, or the place of a file
+        cannot be reached.
     """
     checks.one_of(f"{where} split", split, files)
     is_flag = where.startswith("--")
@@ -106,12 +107,12 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
 
 
 def named_by(source: Any, split: str | None = None, connects: bool = False) -> list[str]:
-    """Return the files of a source and of the sources within it; [] if they name none.
+    """Return the files of a source and of the sources within it; [] if no source names files.
 
     Args:
       source: any source.
       split: the split whose files are returned; None for all splits.
-      connects: True to find the files of globs in other places; else they stay globs.
+      connects: True looks up globs in other places, such as s3://; False returns them as globs.
     """
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
@@ -126,7 +127,7 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
     inner_source = getattr(source, "source", None)
     if inner_source is None:
         return matches
-    # A split that is cut from another split has the same files.
+    # A split that a source cuts from another split lies in the files of that split.
     is_there = split is None or split in getattr(inner_source, "files", {})
     cut_from = getattr(source, "split", split)
     return matches + named_by(inner_source, split if is_there else cut_from, connects)
@@ -149,7 +150,7 @@ def _list_leaves(setting: Any) -> Iterator[str]:
 
 def _list_existing(path: str) -> list[str]:
     path = os.path.expanduser(path)
-    # A file name with a bracket would not match itself as a glob.
+    # A name with a bracket would not match itself as a glob.
     return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
 
 
@@ -178,7 +179,7 @@ def _suggest_neighbour(path: str) -> str:
 
 
 def compression(path: str) -> str:
-    """Return the name that `tf.data` has for the compression of a file, from the file's name."""
+    """Return the compression of a file, from its name, as `tf.data` names it."""
     return "GZIP" if path.endswith(".gz") else ""
 
 
@@ -206,7 +207,7 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return the same lines in blocks as `read_lines`, but read them one by one."""
+    """Return the lines of `read_lines`, in blocks that are read line by line."""
     inputs = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     reader = copies.Reader(paths)
     lines = inputs.flat_map(lambda *file: reader.lines(*file).skip(skip))
@@ -214,7 +215,7 @@ def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.
 
 
 def find_change(error: str) -> str | None:
-    """Return the file that changed its size, from an error of TensorFlow; None if none did."""
+    """Return the file that changed its size, from an error of TensorFlow; else None."""
     match = _OTHER_SIZE.search(error)
     return match and match.group(1)
 
@@ -223,10 +224,10 @@ def _read_chunks(
     reader: copies.Reader, path: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.data.Dataset:
     """Return the bytes of a file in chunks, with a line feed behind the last line."""
-    rest = (end - start) % _CHUNK
-    whole = reader.pieces(path, _CHUNK, start, rest)
-    last = reader.pieces(path, tf.maximum(rest, 1), end - rest)
-    return whole.concatenate(last).concatenate(tf.data.Dataset.from_tensors("\n"))
+    last_bytes = (end - start) % _CHUNK
+    full_chunks = reader.pieces(path, _CHUNK, start, last_bytes)
+    last_chunk = reader.pieces(path, tf.maximum(last_bytes, 1), end - last_bytes)
+    return full_chunks.concatenate(last_chunk).concatenate(tf.data.Dataset.from_tensors("\n"))
 
 
 def _cut_lines(
@@ -263,23 +264,31 @@ def open_binary(path: str) -> Iterator[Any]:
             yield file
 
 
-def check_text(path: str) -> None:
-    """Fail if the first bytes of a file show UTF-16, or a format other than text."""
+def check_text(path: str, may_have_mark: bool = True) -> None:
+    """Fail if the first bytes of a file show UTF-16, or a format other than text.
+
+    Args:
+      path: the file.
+      may_have_mark: False refuses a byte order mark, which would be a part of the first value.
+    """
     try:
         with open_binary(path) as file:
             start = file.read(1024)
     except list_read_errors():
-        return  # The reader of the lines reports it with the line number.
+        return  # The reader of the lines reports the error with the line number.
     kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), None)
     if kind is None and start.count(b"\0") > len(start) // 4:
         kind = "binary, or UTF-16 without a mark"
     if kind is not None:
         fix = f"Its first bytes are {start[:8]!r}: write it anew as CSV in UTF-8."
         raise checks.UserError(f"{path} must be text in UTF-8, but it is {kind}. {fix}")
+    is_plain = may_have_mark or not start.startswith(codecs.BOM_UTF8)
+    fix = "Save it as UTF-8 without BOM."
+    checks.require(is_plain, path, "begin without a byte order mark", start[:8], fix)
 
 
 def check_whole(path: str) -> None:
-    """Fail if a compressed file is cut off; `tf.data` would take the cut for the end of its lines.
+    """Fail if a compressed file is cut off; `tf.data` would take the cut for the last line.
 
     A process reads the file once, and again if its size or time changes.
     """
@@ -292,7 +301,7 @@ def check_whole(path: str) -> None:
 
 @functools.cache
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
-    del length, mtime  # They only make the cache read a changed file again.
+    del length, mtime  # Keys of the cache: a changed file is read again.
     try:
         with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as gzip_file:
             while gzip_file.read(1 << 20):

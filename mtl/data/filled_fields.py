@@ -1,8 +1,8 @@
-"""Fields that the rows of a source lack: the same value in each row, and the rest of the fields.
+"""Fields that a source lacks, with the same value in all rows; and specifications of fewer fields.
 
 fill = filled_fields.Filled(spec.fields["stars"], content=math.nan)
 fill.repeat(3)                                          # [nan, nan, nan]
-filled_fields.narrow_spec(spec, ["age", "clicked"])     # the Spec of these fields alone
+filled_fields.narrow_spec(spec, ["age", "clicked"])     # the Spec of only these fields
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Filled(NamedTuple):
 
     Attributes:
       field: the field.
-      content: the value; the mark of a missing label; None for an empty list.
+      content: the value, which may be the mark of a missing label; None for an empty list.
     """
 
     field: spec_lib.Field
@@ -37,7 +37,7 @@ class Filled(NamedTuple):
         return dataclasses.replace(self.field, default=self.content).value(None)
 
     def repeat(self, count: int) -> packed.Values:
-        """Return the values of so many rows."""
+        """Return the values of `count` rows."""
         field = self.field
         if field.is_ragged:
             length = 0 if self.content is None else 1
@@ -49,7 +49,7 @@ class Filled(NamedTuple):
 
 
 def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Values:
-    """Return an array of the same value."""
+    """Return an array that holds the same value everywhere."""
     if dtype == "string":
         texts = pa.array(["" if content is None else content], pa.large_string())
         numbers = np.zeros([math.prod(shape)], np.int32)
@@ -57,15 +57,27 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
     return np.full(shape, 0 if content is None else content, packed.DTYPES[dtype])
 
 
+def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
+    """Return a specification of one field, to read it alone.
+
+    Args:
+      field: a scalar; without a default, an absent value reads as a missing label.
+    """
+    default = field.missing if field.default is None else field.default
+    return spec_lib.Spec(
+        features={field.name: field.dtype}, labels={}, defaults={field.name: default}
+    )
+
+
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
-    """Return a specification of some fields; None if there are none."""
+    """Return a specification of some fields; None without fields."""
     features, labels, defaults = (
         {name: value for name, value in mapping.items() if name in names}
         for mapping in (spec.features, spec.labels, spec.defaults)
     )
     if not features and not labels:
         return None
-    if not features:  # A specification has features; labels are the same with their defaults.
+    if not features:  # A specification needs features: the labels become features with defaults.
         label_fields = {name: spec.label_fields[name] for name in labels}
         defaults = {
             name: field.default for name, field in label_fields.items() if not field.is_ragged

@@ -1,4 +1,4 @@
-"""Rows that Python holds: DataFrames, dicts of arrays, lists of rows.
+"""Rows in the memory of Python: DataFrames, dicts of arrays, lists of rows.
 
 from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
@@ -16,13 +16,13 @@ import functools
 import os
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv, examples, number_arrays, tfrecord
+from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
@@ -30,9 +30,9 @@ from mtl.spec import nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
-# NumPy kinds of numbers, texts and objects; dates, complex numbers and others are errors.
+# The kinds of NumPy for numbers, texts and objects; other kinds, such as dates, are errors.
 _KINDS = "biufOUS"
-_ABSENT = ("NAType", "NaTType")  # Types of pandas, by name to avoid its import.
+_ABSENT = ("NAType", "NaTType")  # Names of types of pandas: pandas need not be imported.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
@@ -40,7 +40,7 @@ _FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
 
 
 class Table:
-    """The fields of rows that Python holds.
+    """The fields of rows in the memory of Python.
 
     Args:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; columns that are not fields
@@ -106,6 +106,12 @@ class Table:
                 columns[name] = [np.array(row_counts, np.int64) for row_counts in counts]
         return columns
 
+    def holds_whole_numbers(self, name: str) -> bool:
+        """Return True if all values of a column are whole numbers, such as 7 and 7.0, or absent."""
+        values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
+        kinds = set(map(type, values))
+        return bool(kinds) and kinds <= {int, float} and all(value % 1 == 0 for value in values)
+
     def serialize(self) -> Iterator[np.ndarray]:
         """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
         for start in range(0, len(self), _ROWS_AT_ONCE):
@@ -113,15 +119,15 @@ class Table:
 
     def _count_row(self, row: int) -> str:
         label = None if self._index is None else self._index[row]
-        is_told = self._index is None or label == row
-        return f"{self._where} row {row}" + ("" if is_told else f", index {label!r}")
+        is_same = self._index is None or label == row
+        return f"{self._where} row {row}" + ("" if is_same else f", index {label!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Frames(types.Source):
     """A source of rows in memory.
 
-    `mtl.train` writes them beside its run with `store`, so that launchers can read them.
+    `mtl.train` writes them into the folder of the run, by `store`, so that commands can read them.
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
@@ -140,6 +146,12 @@ class Frames(types.Source):
         """Return the fields of the rows of a split."""
         checks.one_of("Frames.splits", split, self.splits)
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
+
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" if a column holds whole numbers in the first split, else "string"."""
+        split = next(iter(self.splits))
+        table = self.table(split, {name: spec_lib.Field(name=name, dtype="int64")})
+        return "int64" if table.holds_whole_numbers(name) else "string"
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {"split": number of the split, "row": its number}."""
@@ -179,42 +191,73 @@ class Frames(types.Source):
 def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Source:
     """Write rows in memory to files, and return the source that reads these files.
 
-    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. Checksums
-    name the files, `<split>-<checksum>.tfrecord`: equal rows share a file, and other rows never
-    replace it.
+    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. The name
+    of a file, `<split>-<checksum>.tfrecord`, holds a checksum of its rows. So equal rows share a
+    file, and other rows never replace it.
 
     Args:
       source: the source of the rows.
       spec: the fields to write, labels among them.
-      folder: where the files go; it is made if it is absent.
+      folder: the folder of the files; it is made if it does not exist.
 
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
     """
+    return _store(source, spec, folder, _Cuts(frozenset(), frozenset()))
+
+
+class _Cuts(NamedTuple):
+    """The sources around rows in memory that cut splits of them, such as by a key.
+
+    Attributes:
+      splits: the splits that are cut.
+      keys: the fields that decide; other splits may lack them.
+    """
+
+    splits: frozenset[str]
+    keys: frozenset[str]
+
+
+def _store(source: types.Source, spec: spec_lib.Spec, folder: str, cuts: _Cuts) -> types.Source:
     if isinstance(source, Frames):
-        tables = {split: _read_split(source, split, spec) for split in source.splits}
+        tables = {split: _read_split(source, split, spec, cuts) for split in source.splits}
         folder = storage.make_absolute(folder)
         tf.io.gfile.makedirs(folder)
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
     change_sources = getattr(source, "change_sources", None)
-    if change_sources is not None:  # A mixture: rows of its sources lack some of the fields.
-        return change_sources(spec, lambda part, fields: store(part, fields, folder))
+    if change_sources is not None:  # A mixture or a join: each source has some of the fields.
+        return change_sources(spec, lambda part, fields: _store(part, fields, folder, cuts))
+    if isinstance(source, chosen_rows.ChosenRows):
+        # Without the keys in the files, all rows would be drawn one by one.
+        wide_spec = source.add_keys(spec)
+        keys = cuts.keys.union(set(wide_spec.features).difference(spec.features))
+        cuts, spec = _Cuts(cuts.splits | {source.split}, keys), wide_spec
     inner = getattr(source, "source", None)
-    files = None if inner is None else store(inner, spec, folder)
+    files = None if inner is None else _store(inner, spec, folder, cuts)
     return source if files is inner else dataclasses.replace(source, source=files)  # type: ignore
 
 
-def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
-    table = source.table(split, spec.fields)
-    checks.scope_name("Frames.splits", split)  # It is part of a file's name.
+def _read_split(source: Frames, split: str, spec: spec_lib.Spec, cuts: _Cuts) -> Table:
+    lacking: frozenset[str] = frozenset()
+    if cuts.keys and split not in cuts.splits:
+        lacking = cuts.keys.difference(_name_columns(source.splits[split]))
+    table = source.table(split, {n: f for n, f in spec.fields.items() if n not in lacking})
+    checks.scope_name("Frames.splits", split)  # The name is a part of the file's name.
     checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
     return table
 
 
+def _name_columns(data: Any) -> list[Any]:
+    """Return the names of the columns of a table in memory."""
+    if isinstance(data, (list, tuple)):
+        return [key for row in data if isinstance(row, Mapping) for key in row]
+    return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
+
+
 def _store_split(table: Table, split: str, folder: str) -> str:
     """Write the rows of a split, and return the name of the file."""
-    # The final name holds the checksum, which is known only after the last row.
+    # The checksum in the final name is known only after the last row.
     draft_path = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
     with atomic.replacing(draft_path) as partial:
         with tf.io.TFRecordWriter(partial) as writer:
@@ -227,7 +270,7 @@ def _store_split(table: Table, split: str, folder: str) -> str:
 
 
 def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
-    """Return {name: values} of the data, and its index or None."""
+    """Return {name: values} of the data, and the index of a DataFrame or None."""
     if isinstance(data, Mapping):
         _require_columns(where, names, list(data))
         return {name: data[name] for name in names}, None
@@ -248,7 +291,7 @@ def _columns_of_rows(
 ) -> dict[str, list[Any]]:
     for row in rows:
         checks.is_a(where, row, Mapping, _FORMS)
-    # Without a row, the columns are unknown.
+    # A table without rows names no columns.
     keys = dict.fromkeys(key for row in rows for key in row) if rows else names
     _require_columns(where, names, list(keys))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -265,7 +308,7 @@ def _count_rows(data: Any) -> int:
 
 
 def _to_array(where: str, values: Any) -> np.ndarray:
-    """Return the values of a column as an array; of objects, unless all are numbers."""
+    """Return the values of a column as an array; it holds objects unless all are numbers."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
@@ -286,10 +329,11 @@ def _list_to_array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
     if kinds in ({int}, {float}, {bool}):  # NumPy would round integers among floats.
         array = np.array(values)
-        if kinds == {float} or array.dtype.kind != "f":  # It rounds integers beyond 64 bits.
+        # Integers beyond 64 bits would be floats.
+        if kinds == {float} or array.dtype.kind != "f":
             return array
     array = np.empty(len(values), object)
-    for row, value in enumerate(values):  # NumPy would join equally long lists.
+    for row, value in enumerate(values):  # `np.array` would make a matrix of lists.
         array[row] = value
     return array
 
@@ -300,7 +344,7 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     Raises:
       number_arrays.BadValueError: a value does not suit the field.
     """
-    # Arrays of numbers are converted as a whole; other values one by one.
+    # Arrays of numbers are converted as a whole, and other values one by one.
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
@@ -319,8 +363,7 @@ def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> lis
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
         if type(value) is not str:
-            # Values other than texts may not be hashable, or equal without being alike, such as 1
-            # and True.
+            # Other values may have no hash, or be equal with another meaning, such as 1 and True.
             items.append(_read_one(field, cells, row, value))
             continue
         if value not in texts:
@@ -340,14 +383,13 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
     except number_arrays.BadValueError:
         raise
     except (TypeError, ValueError) as error:
-        is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
-        raise number_arrays.BadValueError(
-            row, str(error) if is_told else number_arrays.describe_problem(field, value)
-        ) from error
+        names_value = isinstance(error, ValueError) and not isinstance(value, (int, float))
+        problem = str(error) if names_value else number_arrays.describe_problem(field, value)
+        raise number_arrays.BadValueError(row, problem) from error
 
 
 def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
-    """Return the values of a cell in plain Python, by item for a list of lists; None if absent.
+    """Return the values of a cell, by item for a list of lists; None if the value is absent.
 
     Raises:
       ValueError: the value has a wrong type or form.
@@ -371,7 +413,7 @@ def _is_absent(value: Any) -> bool:
 
 def _to_plain(field: spec_lib.Field, value: Any) -> Any:
     """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
-    if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn it into an integer.
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # Not by `tolist`: it may give integers.
         raise ValueError(number_arrays.describe_problem(field, value))
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()

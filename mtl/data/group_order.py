@@ -1,10 +1,10 @@
-"""The order of whole groups of rows: parts of batches that cut no group, and rows that fill them.
+"""The order of whole groups of rows: no part of a batch cuts a group, and copies of rows fill it.
 
 starts = np.array([0, 3, 5, 9])                        # three groups: rows 0 to 2, 3 to 4, 5 to 8
-made = group_order.GroupOrder(np.arange(9), starts, batch_size=8, parts=2, seed=1)
-made.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~row only fills a part
+rows = group_order.GroupOrder(np.arange(9), starts, batch_size=8, parts=2, seed=1)
+rows.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~row for a copy
 
-A pass has each group once. A part takes groups until the next one does not fit, or until the pass
+A pass has each group once. A part takes groups until the next group does not fit, or until the pass
 ends. So the batch of a step depends on the settings and the step alone.
 """
 
@@ -24,9 +24,9 @@ class GroupOrder(types.RowOrder):
 
     Args:
       rows: the numbers of the N rows of a split, int64 [N].
-      starts: where each group begins among them, and N at the end, int64 [G + 1].
+      starts: the place of the first row of each group, and N at the end, int64 [G + 1].
       batch_size: the rows of a batch over all workers.
-      parts: the number of equal parts of such a batch; the largest group must fit into a part.
+      parts: the number of equal parts of a batch; the largest group must fit into a part.
       seed: the seed of the order.
       is_shuffled: False keeps the order of the groups.
     """
@@ -44,14 +44,14 @@ class GroupOrder(types.RowOrder):
         self._rows, self._starts = rows, starts
         self._parts, self._part_rows = parts, batch_size // parts
         self._seed, self._is_shuffled = seed, is_shuffled
-        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._lock = threading.Lock()  # Several threads of tf.data call `take`.
         self._firsts = [0]  # The number of parts before each pass.
         self._cut_pass = functools.lru_cache(maxsize=2)(self._cut)
         self._order_pass = functools.lru_cache(maxsize=2)(self._order)
 
     @property
     def pads(self) -> bool:
-        """True: some rows only fill a part."""
+        """True: some rows are copies that fill a part."""
         return True
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -64,13 +64,13 @@ class GroupOrder(types.RowOrder):
         offsets = np.tile(offsets, len(steps))
         rows = np.zeros(len(numbers), np.int64)
         with self._lock:
-            # How many parts a pass has depends on its order, so passes are counted one by one.
+            # The number of parts of a pass depends on its order, so passes are counted one by one.
             while self._firsts[-1] <= numbers.max(initial=-1):
                 _, bounds = self._cut_pass(len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(bounds) - 1)
             passes = np.searchsorted(self._firsts, numbers, side="right") - 1
             for number in np.unique(passes).tolist():
-                # A call reads rows of few passes, mostly of a single one.
+                # A call reads rows of few passes, mostly of one pass.
                 mask = passes == number
                 parts = numbers[mask] - self._firsts[number]
                 rows[mask] = self._fill(number, parts, offsets[mask])
@@ -84,12 +84,12 @@ class GroupOrder(types.RowOrder):
         return np.where(places < ends, row_numbers, ~row_numbers)
 
     def _cut(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the groups of a pass in order, and where its parts begin among its rows."""
+        """Return the groups of a pass in order, and the first row of each of its parts."""
         count = len(self._starts) - 1
         permutation = order.permute(count, self._seed, number) if self._is_shuffled else None
         groups = np.arange(count) if permutation is None else permutation
         ends = packed.count_splits(np.diff(self._starts)[groups])
-        # For each group, the group that begins the next part if it begins one.
+        # For each group as the first group of a part: the first group of the next part.
         next_groups = np.searchsorted(ends, ends[:-1] + self._part_rows, side="right") - 1
         followers, firsts, group = next_groups.tolist(), [], 0
         while group < count:

@@ -22,14 +22,14 @@ from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
 
-# {third byte of a file: type of its elements}; all are big-endian.
+# {third byte of a file: type of its elements}; elements are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 _FIXED = "name a file for each field, such as {'image': 'images-idx3-ubyte'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """The contents of a header: the file holds [rows, *shape] elements of a type."""
+    """The header of a file, which holds [rows, *shape] elements of a type."""
 
     path: str
     dtype: str
@@ -38,7 +38,7 @@ class _Array:
 
     @property
     def header_bytes(self) -> int:
-        # The magic number, and a size of four bytes for each axis, the rows among them.
+        # Four bytes that name the format, and a size of four bytes for each axis.
         return 4 * (2 + len(self.shape))
 
     @property
@@ -85,11 +85,11 @@ class Idx(types.Source):
         )
 
     def _read_headers(self, split: str) -> dict[str, _Array]:
-        """Return {field: header of its file}; fail unless all hold the same number of rows."""
+        """Return {field: header of its file}; fail unless all have the same number of rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
-            (full_path,) = files.find("Idx.files", {split: path}, split, self.data_dir)[:1]
+            full_path = self._find(split, path)
             files.check_whole(full_path)
             arrays[field] = _read_header(full_path)
         rows = {array.path: array.rows for array in arrays.values()}
@@ -105,11 +105,15 @@ class Idx(types.Source):
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
         """{field: header of its file in the first split}; `decode` does not know the split."""
-        paths = next(iter(self.files.values()))
-        full_paths = files.find(
-            "Idx.files", {"first": list(paths.values())}, "first", self.data_dir
-        )
-        return dict(zip(paths, map(_read_header, full_paths), strict=False))
+        split, paths = next(iter(self.files.items()))
+        return {field: _read_header(self._find(split, path)) for field, path in paths.items()}
+
+    def _find(self, split: str, path: str) -> str:
+        """Return the file of a field in a split; fail if a glob matches several."""
+        matches = files.find("Idx.files", {split: path}, split, self.data_dir)
+        rule = "name one file for each field"
+        checks.require(len(matches) == 1, f"Idx.files[{split!r}]", rule, matches)
+        return matches[0]
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
@@ -154,14 +158,14 @@ def _parsed_header(path: str) -> _Array:
         )
         sizes = file.read(4 * start[3])
         checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
-        # Sizes are big-endian, as the elements are.
+        # The sizes are big-endian, like the elements.
         rows, *shape = struct.unpack(f">{start[3]}i", sizes)
     rule = "have sizes above 0"
     checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
     num_bytes = array.header_bytes + rows * array.record_bytes
     rule = f"hold {num_bytes} bytes, as its header tells of {rows} rows"
-    # gzip keeps the size modulo 2^32, so both sides are compared like that.
+    # gzip keeps the size modulo 2^32, so both sizes are compared modulo 2^32.
     checks.require(_measure_size(path) == num_bytes % 2**32, path, rule, _measure_size(path))
     return array
 

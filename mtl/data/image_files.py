@@ -4,7 +4,7 @@ from mtl.data import image_files
 pipeline.Pipeline.source = @image_files.ImageFiles()
 image_files.ImageFiles.source = @csv.Csv()
 image_files.ImageFiles.fields = ["photo"]                # "string" in the Spec
-image_files.ImageFiles.folder = "data/photos"            # where paths start
+image_files.ImageFiles.folder = "data/photos"            # paths start here
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import images, storage
 
-# `\C` matches any byte in TensorFlow's expressions: a name may not be UTF-8.
+# `\C` matches any byte in TensorFlow's expressions: the bytes of a name need not be UTF-8.
 _UPWARDS = r"(?s)(?:\C*/)?\.\.(?:/\C*)?"
 _ABSOLUTE = r"(?:/|\w+://)"
 _NUL = r"(?s)\C*\x00\C*"
@@ -29,7 +29,7 @@ _NUL = r"(?s)\C*\x00\C*"
 
 @checks.dataclass
 class ImageFiles(types.Source):
-    """A source of rows with paths of files; each path becomes the bytes of its file.
+    """A source that turns paths in rows into the bytes of the files.
 
     The input of an exported model is the encoded image; the model does not read files.
     `launch.predict --input` reads rows with paths as training does.
@@ -51,16 +51,16 @@ class ImageFiles(types.Source):
 
     @property
     def names_files(self) -> bool:
-        """True: images of all rows may exceed memory."""
+        """True: the images of all rows may exceed the memory."""
         return True
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the columns, if the source knows them; otherwise ()."""
+        """The names of the columns; () if the source has none."""
         return getattr(self.source, "names", ())
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits read a field as a key, as the source does."""
+        """Return the type in which splits and joins read a field as a key."""
         return types.read_member(self.source, types.Source, "find_key_type")(name)
 
     def records(self, split: str) -> tf.data.Dataset:
@@ -95,11 +95,14 @@ class ImageFiles(types.Source):
         self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
     ) -> dict[str, types.PythonValue] | str:
         """Return one row with bytes in place of paths, or an error text about a file."""
-        for name in self.fields:
-            checks.one_of("ImageFiles.fields", name, spec.features)
-        self._check_fields(spec, self.fields)
+        # A pass over labels or keys reads none of the images.
+        columns = source_lib.list_columns(self.source)
+        for name in self.fields if columns else ():
+            checks.one_of("ImageFiles.fields", name, dict.fromkeys([*spec.features, *columns]))
+        fields = [name for name in self.fields if name in spec.features]
+        self._check_fields(spec, fields)
         contents: dict[str, types.PythonValue] = {}
-        for name in self.fields:
+        for name in fields:
             problem = self.find_problem(name, values[name])
             if problem:
                 return problem
@@ -115,10 +118,10 @@ class ImageFiles(types.Source):
         return self._describe(name, path, reason) if reason else ""
 
     def read_file(self, name: str, path: Any) -> bytes | str:
-        """Return the bytes of the file that a field names, or in a str why it cannot be read."""
+        """Return the bytes of the file that a field names, or a str with the text of an error."""
         text = os.fsdecode(path)
         is_absolute = re.match(_ABSOLUTE, text) is not None
-        # ".." would leave the folder, and C++ ends a name at NUL.
+        # ".." leads out of the folder, and in C++ a name ends at NUL.
         is_odd = not text or "\0" in text or ".." in text.split("/")
         if is_odd or (is_absolute and not (self._root and text.startswith(self._root))):
             return self._describe(name, path, self._rule)
@@ -164,7 +167,7 @@ class ImageFiles(types.Source):
     def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:
         """Read the files at paths [B], and return their bytes [B]."""
         root = re.escape(self._root)
-        # The rules of `read_file`, for a whole batch.
+        # The same rules as in `read_file`, for a whole batch.
         is_absolute = tf.strings.regex_full_match(paths, rf"(?s){_ABSOLUTE}\C*")
         is_below = tf.strings.regex_full_match(paths, rf"(?s){root}\C*") & bool(self._root)
         is_odd = tf.equal(paths, "") | tf.strings.regex_full_match(paths, _NUL)

@@ -1,7 +1,7 @@
 """Keeps the decoded rows of any source in memory, from which training takes them by number.
 
-held = in_memory.InMemory(csv.Csv(files=...), spec)
-held.list_rows("train")                     # [N]; reads the split once, in this process
+rows = in_memory.InMemory(csv.Csv(files=...), spec)
+rows.list_rows("train")                     # [N]; a process reads the split once
 
 `Pipeline.cache` does this. The order of the rows then needs no state: see `mtl.data.order`.
 """
@@ -22,23 +22,23 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-# A block of rows that is decoded at once has at most so many rows, and about so many bytes.
+# The most rows that are decoded at once, and about the most bytes.
 _ROWS, _BYTES = 4096, 2**25
 
 
 class InMemory(types.Source):
-    """The rows of another source, decoded once.
+    """The rows of another source, which are decoded once.
 
     Args:
       source: reads and decodes the rows.
-      spec: their fields.
+      spec: the fields of the rows.
     """
 
     def __init__(self, source: types.Source, spec: spec_lib.Spec):
         self._source, self._spec = source, spec
         self._layout = memory_rows.Layout(spec.fields)
-        self._kept: dict[str, memory_rows.Rows] = {}
-        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._rows_by_split: dict[str, memory_rows.Rows] = {}
+        self._lock = threading.Lock()  # Several threads of tf.data call `_load`.
         self._splits: list[str] = []
 
     def list_rows(self, split: str) -> np.ndarray:
@@ -72,7 +72,7 @@ class InMemory(types.Source):
         }
 
     def _take(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Return all fields of the layout of rows with numbers [B], {name: [B, ...]}."""
+        """Return {name: [B, ...]} of all fields in memory, of rows with numbers [B]."""
 
         def load(number: int) -> memory_rows.Rows:
             return self._load(self._splits[number])
@@ -86,9 +86,9 @@ class InMemory(types.Source):
     def _load(self, split: str) -> memory_rows.Rows:
         """Return the rows of a split; decode them at the first call."""
         with self._lock:
-            if split not in self._kept:
-                self._kept[split] = self._read(split)
-            return self._kept[split]
+            if split not in self._rows_by_split:
+                self._rows_by_split[split] = self._read(split)
+            return self._rows_by_split[split]
 
     def _read(self, split: str) -> memory_rows.Rows:
         values = read_split(self._source, split, self._spec, ("Pipeline.cache", True))
@@ -104,7 +104,7 @@ def read_split(
       source: reads and decodes the rows.
       split: the split.
       spec: the fields.
-      setting: the name and the value of the setting that asks for rows in memory, for errors.
+      setting: the name and the value of the setting that keeps rows in memory, for errors.
 
     Raises:
       UserError: the rows do not fit into memory.
@@ -131,7 +131,7 @@ def _join(
             parts[name].append(block[name])
             size += block[name].nbytes
         memory.require_memory(*setting, size, f"Split {split!r} takes")
-    # A field at a time: while its parts are joined, they lie in memory twice.
+    # One field after the other, because the values of a field lie in memory twice meanwhile.
     return {name: packed.join(parts.pop(name), field) for name, field in spec.fields.items()}
 
 

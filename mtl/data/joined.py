@@ -29,28 +29,28 @@ from mtl.data import chosen_rows, filled_fields, memory_rows, packed, pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# A whole number as a column of floats writes it.
+# A whole number as a column of floats has it, such as 7.0.
 _WHOLE = re.compile(rb"([+-]?[0-9]+)\.0*")
 _KEY_TYPES = ("int64", "string")
-# In raw records of rows by number: the records of the source, and the numbers of their rows.
+# Keys of the raw records of rows by number: the records of the source, and the numbers.
 _RECORD, _NUMBERS = "record", "row of the join"
 
 
 class AbsentKeyError(ValueError):
-    """A row has a key that its table lacks, and a field of the table has no default."""
+    """The key of a row is not in its table, and a field of the table has no default."""
 
 
 class _Table(NamedTuple):
     """The fields of a table in memory.
 
     Attributes:
-      where: its name in errors.
+      where: the name of the table in errors.
       places: {text of a key: number of its row}.
       num_rows: the number of rows.
       fields: {name: field}.
-      values: {name: the values of its rows, and the default in a last row}.
-      rows: the same, for batches.
-      required: a field without a default; "" if all have one.
+      values: {name: the values of all rows, and the default in a further, last row}.
+      rows: the same values in a form from which batches are taken fast.
+      required: a field without a default; "" if all fields have a default.
     """
 
     where: str
@@ -71,20 +71,20 @@ class _Table(NamedTuple):
             return self._look_up(keys.distinct.to_pylist())[keys.numbers]
         if keys.dtype.kind != "i":
             return self._look_up(keys.tolist())
-        # Each distinct key is spelled and looked up once; many rows share a user or an item.
+        # Many rows share a user or an item, so each distinct key is looked up once.
         distinct, places = np.unique(keys, return_inverse=True)
         return self._look_up([_spell_key(key) for key in distinct.tolist()])[places]
 
     def _look_up(self, texts: Sequence[bytes]) -> np.ndarray:
         row_numbers = map(self.places.get, texts, itertools.repeat(-1))
         rows = np.fromiter(row_numbers, np.int64, len(texts))
-        # Only keys that are not found as they stand can be written otherwise, such as 7.0.
+        # Keys that the table lacks may be in it under another spelling, such as 7 for 7.0.
         for place in np.flatnonzero(rows < 0).tolist():
             rows[place] = self.places.get(_spell_key(texts[place]), -1)
         return rows
 
     def choose_rows(self, keys: Any) -> np.ndarray:
-        """Return the numbers of the rows with these keys; absent keys have the last row.
+        """Return the numbers of the rows with these keys; an absent key gets the last row.
 
         Raises:
           AbsentKeyError: a key is absent, and a field has no default.
@@ -107,7 +107,7 @@ class _Table(NamedTuple):
     def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
         """Return {name: [B, ...]} of the rows that `find` returns for keys or numbers, [B]."""
         rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
-        # A result of Python has no static shape.
+        # A result of a Python function has no static shape.
         rows.set_shape(keys.shape)
         load = functools.partial(_return_first, self.rows)
         return memory_rows.take(memory_rows.Layout(self.fields), load, tf.zeros_like(rows), rows)
@@ -123,17 +123,18 @@ class Joined(types.Source):
 
     A key is a column of the source and of the table, a text or a whole number; 7 and 7.0 are the
     same key. It does not need to be in the Spec. A row whose key is absent, or not in the table,
-    has the defaults of the joined fields: a new run reports the number of such rows. Without a
-    default, it is an error. A table without any key of the training split is an error, too.
+    has the defaults of the joined fields, and a new run reports the number of these rows. A field
+    without a default makes such a row an error. A table that has no key of the training split is
+    an error, too.
 
     Every process keeps the tables in memory. An exported model gets joined fields in its requests,
     as all other features; `launch.predict --input` needs them as columns.
 
     Attributes:
       source: the source of the rows.
-      tables: {key: source of the table}; each key stands in one row of it.
-      fields: {key: the fields that the table gives}. A source that names its columns must lack
-        them.
+      tables: {key: source of the table}; the table has at most one row for each key.
+      fields: {key: the fields that come from the table}. The source must not have columns of these
+        names.
       table_split: the split of the tables that is read.
     """
 
@@ -165,12 +166,12 @@ class Joined(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The columns of the source, and joined fields; [] if the source has no names."""
+        """The columns of the source, and the joined fields; [] if the source names no columns."""
         names = list(getattr(self.source, "names", ()))
         return [*names, *itertools.chain(*self.fields.values())] if names else []
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits read a field as a key, as its source does."""
+        """Return the type in which splits and joins read a field as a key."""
         for key, names in self.fields.items():
             if name in names:
                 return types.read_member(self.tables[key], types.Source, "find_key_type")(name)
@@ -196,7 +197,7 @@ class Joined(types.Source):
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, Any]:
         """Return the raw records of rows with these numbers, int64 [B], and the numbers.
 
-        Training takes each row in every epoch: its rows in the tables are looked up once.
+        Training takes each row in every epoch, but looks up its rows in the tables once.
         """
         return {_RECORD: self.source.take_rows(split, rows), _NUMBERS: {split: rows}}
 
@@ -221,41 +222,47 @@ class Joined(types.Source):
             keys = values.get(key)
             if is_numbered:
                 ((split, keys),) = batch[_NUMBERS].items()
-                find = functools.partial(self._find_rows, split, key, table)
+                narrow = filled_fields.narrow_spec(spec, [key])
+                key_spec = _specify_key(self.source, narrow, key)
+                find = functools.partial(self._find_rows, split, key_spec, table)
             values |= table.take(find, keys)
         return {name: values[name] for name in fields}
 
-    def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
-        """Return the rows of a table that belong to rows of a split by number, int64 [B]."""
-        lock, cache = self._kept_rows
-        # Threads of tf.data call this at the same time; one reads the keys of the split.
+    def _find_rows(
+        self, split: str, key_spec: spec_lib.Spec, table: _Table, numbers: np.ndarray
+    ) -> np.ndarray:
+        """Return the rows of a table for rows of a split with these numbers, int64 [B]."""
+        lock, cache = self._place_cache
+        # The Spec may give the key a default, which may be a key of the table.
+        cache_key = split, repr(key_spec.fields)
+        # Several threads of tf.data call this. The first thread reads the keys of the split.
         with lock:
-            if (split, key) not in cache:
+            if cache_key not in cache:
                 all_numbers = cast(np.ndarray, self.list_rows(split))
-                # Half the memory of int64, for all rows of the split.
-                rows = self._read_rows(split, key, table, all_numbers).astype(np.int32)
-                cache[split, key] = all_numbers, rows
-            all_numbers, rows = cache[split, key]
-        # Ascending numbers from 0 on without a gap are their own places.
+                # int32 takes half the memory of int64, and the cache has all rows of the split.
+                rows = self._read_rows(split, key_spec, table, all_numbers).astype(np.int32)
+                cache[cache_key] = all_numbers, rows
+            all_numbers, rows = cache[cache_key]
+        # If the numbers run from 0 without a gap, a number is a place.
         is_whole = len(all_numbers) == all_numbers[-1] + 1
         places = numbers if is_whole else np.searchsorted(all_numbers, numbers)
         return table.fill_rows(rows[places].astype(np.int64))
 
     def _read_rows(
-        self, split: str, key: str, table: _Table, all_numbers: np.ndarray
+        self, split: str, key_spec: spec_lib.Spec, table: _Table, all_numbers: np.ndarray
     ) -> np.ndarray:
         """Return the rows of a table for all rows of a split, int64 [N]."""
-        key_spec = _specify_key(self.source, None, key)
+        (key,) = key_spec.fields
         blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
         if blocks is not None:
-            # The packed reader cannot read these rows; `decode` reads them below.
+            # If `read_values` cannot read these rows, `decode` reads them below.
             with contextlib.suppress(types.DecodeOnlyError):
                 return np.concatenate([table.find_rows(block[key]) for block in blocks])
         return table.find_rows(source_lib.read_field(self.source, split, all_numbers, key_spec))
 
     @functools.cached_property
-    def _kept_rows(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
-        """{(split, key): the numbers of all rows, and their rows in the table}, and a lock."""
+    def _place_cache(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
+        """A lock, and {(split, key): the numbers of all rows, and their rows in the table}."""
         return threading.Lock(), {}
 
     def read_values(
@@ -279,11 +286,11 @@ class Joined(types.Source):
             try:
                 values = _join_block(block, tables, fields)
             except AbsentKeyError as error:
-                raise types.DecodeOnlyError from error  # To decode again names the row.
+                raise types.DecodeOnlyError from error  # `decode` names the row.
             yield values
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
-        """Return the blocks of a split with the fields of the tables; None without blocks."""
+        """Return the blocks of a split, with the fields of the tables; None without blocks."""
         source_spec, _ = self._divide(spec.fields, spec)
         with self._suggest_fields():
             blocks = types.read_member(self.source, types.Source, "list_blocks")(split, source_spec)
@@ -351,8 +358,8 @@ class Joined(types.Source):
     ) -> tuple[Any, dict[str, dict[str, spec_lib.Field]]]:
         """Return the fields to read from the source, and {key: fields of its table}.
 
-        The fields are a specification, with the keys of these tables unless `with_keys` is False;
-        then it is None if all fields lie in tables.
+        The fields are a specification with the keys of these tables. If `with_keys` is False, it
+        has no keys, and is None if all fields lie in tables.
         """
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():
@@ -381,13 +388,13 @@ class Joined(types.Source):
         return {key: self._load(key, fields, spec) for key, fields in parts.items()}
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, _Table]]:
-        """The tables in memory, by key and fields, and a lock for threads of tf.data."""
+    def _table_cache(self) -> tuple[threading.Lock, dict[Any, _Table]]:
+        """A lock for threads of tf.data, and {(key, fields): the table in memory}."""
         return threading.Lock(), {}
 
     def _load(self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Table:
         """Return some fields of a table; read it at the first call."""
-        lock, cache = self._kept
+        lock, cache = self._table_cache
         cache_key = key, repr(fields)
         with lock:
             if cache_key not in cache:
@@ -398,7 +405,7 @@ class Joined(types.Source):
         self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> _Table:
         where = self._name_table(key)
-        columns = _list_columns(self.source)
+        columns = source_lib.list_columns(self.source)
         for name in fields:
             rule = "name fields that the source lacks"
             fix = "Leave it out there to read it from the source, or rename one column."
@@ -409,7 +416,7 @@ class Joined(types.Source):
             values = pipeline.read_split(self.tables[key], self.table_split, table_spec, setting)
         places, count = _place_keys(where, key, values[key])
         fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
-        # One more row, the last, has the defaults: -1 stands for keys that the table lacks.
+        # A further, last row has the defaults, for keys that the table lacks.
         padded_values = {
             name: packed.join([values[name], fills[name].repeat(1)], field)
             for name, field in fields.items()
@@ -423,7 +430,7 @@ class Joined(types.Source):
 
     @contextlib.contextmanager
     def _suggest_fields(self, where: str = "") -> Iterator[None]:
-        """Add the setting that says where a field lies to an error about a column."""
+        """Name the setting of the tables' fields in an error about a column."""
         try:
             yield
         except checks.UserError as error:
@@ -436,16 +443,6 @@ class Joined(types.Source):
 def _return_first(first: Any, *others: Any) -> Any:
     del others
     return first
-
-
-def _list_columns(source: Any) -> Sequence[str]:
-    """Return the names of a source's columns, or of the source within it; [] without names."""
-    while source is not None:
-        names = getattr(source, "names", ()) or getattr(source, "column_names", ())
-        if names:
-            return names
-        source = getattr(source, "source", None)
-    return []
 
 
 def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:
@@ -476,28 +473,28 @@ def _make_default(field: spec_lib.Field, is_label: bool) -> filled_fields.Filled
 
 
 def _spell_key(key: Any) -> bytes:
-    """Return the text of a key; equal keys have equal texts."""
+    """Return the text of a key; keys that are the same, such as 7 and 7.0, have equal texts."""
     if isinstance(key, int):
         return b"" if key == spec_lib.MISSING["int64"] else b"%d" % key
     text = (key.encode() if isinstance(key, str) else key).strip()
-    whole = _WHOLE.fullmatch(text) if b"." in text else None
-    return whole[1] if whole else text
+    match = _WHOLE.fullmatch(text) if b"." in text else None
+    return match[1] if match else text
 
 
 def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]:
-    """Return {text of a key: its row}, without rows that lack a key, and the number of rows.
+    """Return {text of a key: its row}, and the number of rows, also of rows without a key.
 
     Raises:
       UserError: two rows have the same key.
     """
     if isinstance(keys, packed.Texts):
         distinct = keys.distinct.to_pylist()
-        # Only texts with other signs, such as 7.0 or a space, may be spelled in another way.
+        # Only a text with other signs than letters and digits can have another spelling.
         distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
-    # A repeated key makes the map smaller; only then is it worth a search for the pair.
+    # A repeated key makes the map smaller. Only then are its rows searched.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
         first_rows: dict[bytes, int] = {}
@@ -518,7 +515,7 @@ def _join_block(
     tables: Mapping[str, _Table],
     fields: Mapping[str, spec_lib.Field],
 ) -> dict[str, packed.Values]:
-    """Return the fields of a block of rows, some of them from tables."""
+    """Return the fields of a block of rows, with the fields of the tables."""
     values = dict(block)
     for key, table in tables.items():
         rows = table.choose_rows(block[key])
@@ -542,7 +539,7 @@ def _join_row(
 
 
 def _read_value(values: packed.Values, row: int, field: spec_lib.Field) -> Any:
-    """Return the value of a field in a row, or in the last one for -1, in plain Python."""
+    """Return the value of a field in a row, or in the last row for -1, in plain Python."""
     count = packed.count_rows(values, field)
     row_values = packed.choose(values, np.array([row % count]), field)
     flat = row_values.values if isinstance(row_values, packed.Lists) else row_values

@@ -2,8 +2,8 @@
 
 for block in json_columns.read_files(paths, spec.fields):          # {field: packed values}
 
-`JsonLines.decode` takes several times as long. It decides, and names the line, wherever this reader
-is not sure that both mean the same: then `read_files` raises an error.
+`JsonLines.decode` takes several times as long. If this reader is not sure that it reads a file like
+`JsonLines.decode`, `read_files` raises an error, and `JsonLines.decode` reads the file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mtl import types
 from mtl.data import csv_columns, files, packed
 from mtl.spec import literals
 
-# Arrow also reads `Inf`, and Python drops the sign of -0. Texts like these go to Python, too.
+# Values that Arrow and Python read differently: Inf, NaN and -0. Texts such as ": NaN" match, too.
 _ODD = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)|[:\[,]\s*-0[\s,}\]]")
-# Python gives up at so many levels; a line with fewer brackets cannot have them.
+# Python reads only so many levels of lists. A line with fewer brackets has fewer levels.
 _MOST_BRACKETS = 500
 _BLOCK = 1 << 22
-# Floats are rounded twice, as Python does: first to 64 bits.
+# Floats are read as float64, and then rounded to float32, as in Python.
 _KINDS = {
     "float32": pa.float64(),
     "int64": pa.int64(),
@@ -37,7 +37,7 @@ _KINDS = {
 
 
 class _UnsuitedError(Exception):
-    """A value does not suit its field, or only Python can tell."""
+    """A value does not suit its field, or only Python can read it."""
 
 
 def read_files(
@@ -58,7 +58,7 @@ def read_files(
         for path in paths:
             for chunk in csv_columns.read_chunks(path, skip=0):
                 yield _read_chunk(chunk, fields)
-    # Arrow raises a ValueError for a text that is not JSON, and one for bytes beyond UTF-8.
+    # A ValueError comes from text that is not JSON, and from bytes that are not UTF-8.
     except (_UnsuitedError, ValueError, pa.ArrowException, *files.list_read_errors()) as error:
         raise types.DecodeOnlyError from error
 
@@ -68,8 +68,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
 
     text = re.sub(rb"\n\n+", b"\n", chunk.replace(b"\r\n", b"\n")).strip(b"\n")
     _require(b"\0" not in text and not _ODD.search(text))
-    # Fails on bytes that are not UTF-8.
-    text.decode()
+    text.decode()  # Fails if the bytes are not UTF-8.
     lines = _count_lines(text)
     schema = pa.schema([(name, _find_kind(field)) for name, field in fields.items()])
     if not lines:
@@ -82,7 +81,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
         arrow_json.ReadOptions(block_size=_BLOCK),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
-    # Otherwise a line has several objects, or an object has several lines.
+    # A line may hold several objects, and an object may take several lines.
     _require(len(table) == lines)
     return {
         name: _convert(field, pa.concat_arrays(table[name].chunks))
@@ -101,10 +100,10 @@ def _find_kind(field: spec_lib.Field) -> pa.DataType:
 
 
 def _count_lines(text: bytes) -> int:
-    """Return the number of lines; each must begin and end with a brace, and hold few brackets.
+    """Return the number of lines; fail unless each is in braces, and has few brackets.
 
-    Arrow also reads several objects in a line, and an object in several lines. With a brace at both
-    ends of each line, no object goes on in the next one.
+    Arrow also reads several objects in a line, and an object in several lines. If each line begins
+    and ends with a brace, no object continues in the next line.
     """
     if not text:
         return 0
@@ -145,6 +144,6 @@ def _convert_items(field: spec_lib.Field, items: pa.Array) -> Any:
         _require(((values >= low) & (values <= high)).all())
     with np.errstate(over="ignore"):
         values = values.astype(packed.DTYPES[field.dtype])
-    # A missing number may be the default, and no line holds one.
+    # NaN may be the default, but infinity comes from a number that is too large.
     _require(field.dtype != "float32" or not np.isinf(values).any())
     return values

@@ -24,25 +24,25 @@ from mtl.data import examples, files, json_columns, packed, source
 from mtl.deferred import tf
 from mtl.spec import nested
 
-# Arrays of these JSON types fit the range of the field's type without a check of each value.
+# {type of a field: types of JSON values that it can hold without a check of each value}.
 _EXACT: Mapping[str, set[type]] = {
     "float32": {int, float},
     "int64": {int},
     "string": {str},
     "bool": {bool},
 }
-# Python and Arrow recurse into values.
+# The most levels of lists, because Python and Arrow recurse into values.
 MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
 _BLANK = r"[ \t\r]*"
-# So many lines of a file are searched for the names of the fields.
+# The number of lines in which the names of the fields are searched.
 _SEARCHED = 1000
 
 Values = Sequence[Any] | np.ndarray
 
 
 class Each(Protocol):
-    """Returns the results of a function for each row; a ValueError names the row."""
+    """Maps a function over rows; its ValueError names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
         """Return the results for B rows."""
@@ -54,11 +54,13 @@ class JsonLines(types.Source):
 
     An object has a value or a list for each field. A field that an object lacks, or null, is
     absent: the default replaces it, a list becomes empty, and a label becomes a missing label.
-    A field that none of the first 1,000 objects has is an error; other keys are ignored. A number
-    may be in quotes. A text such as "a|b" in place of a list is an error.
+    A field that none of the first 1,000 objects has is an error; keys that are no fields are
+    ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. A
+    process reads a compressed file through once, at its first use, to check that it is whole.
 
-    Python parses the lines at every epoch. `Pipeline.cache = True` reads them once, and by Arrow if
-    both mean the same; Python reads all lines if one is odd, such as with a number in quotes.
+    Python parses the lines at every epoch. With `Pipeline.cache = True`, the lines are parsed once,
+    and by Arrow. If Arrow would read a line differently, such as a number in quotes, Python parses
+    all lines.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -70,11 +72,11 @@ class JsonLines(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        return files.read_line_by_line(self._find(split), 0, _BLANK).unbatch()
+        return files.read_line_by_line(self._check_split(split), 0, _BLANK).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split in blocks."""
-        return files.read_lines(self._find(split), 0, _BLANK)
+        return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -95,7 +97,7 @@ class JsonLines(types.Source):
         return spec.parse(serialized_rows, with_labels)
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
-        """Return the values of all rows, some rows at a time, as Arrow reads them."""
+        """Return the values of all rows, some rows at a time; Arrow reads them."""
         self._check_fields([name for name in spec.fields if name not in spec.counted])
         return json_columns.read_files(self._find(split), spec.fields)
 
@@ -106,23 +108,41 @@ class JsonLines(types.Source):
                 problem_or_values = line if isinstance(line, str) else _scan(line, spec)
                 yield f"{path} line {number}", problem_or_values
 
-    @functools.cached_property
+    @property
     def names(self) -> list[str]:
         """The keys of the first objects of the first file; [] if a line is malformed."""
-        keys: dict[str, None] = {}
+        return list(self._kinds)
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, set[type]]:
+        """{key of the first objects: the types of its values, without null}."""
+        kinds: dict[str, set[type]] = {}
         path = self._find(next(iter(self.files)))[0]
         try:
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
-                keys |= dict.fromkeys(() if isinstance(line, str) else parse_object(line))
-        except ValueError:  # Reading the rows names the line.
-            return []
-        return list(keys)
+                row = {} if isinstance(line, str) else parse_object(line)
+                for key, value in row.items():
+                    kinds.setdefault(key, set()).update(() if value is None else {type(value)})
+        except ValueError:  # The reader of the rows names the line.
+            return {}
+        return kinds
+
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" if the first objects hold whole numbers under a key, else "string"."""
+        return "int64" if self._kinds.get(name) == {int} else "string"
 
     def _check_fields(self, names: Iterable[str]) -> None:
-        """Fail if no object has a field: its name may be misspelt."""
+        """Fail if no object has a field, whose name may be misspelt."""
         path = self._find(next(iter(self.files)))[0]
         for name in names if self.names else ():
             checks.one_of(f"{path}: the key of field {name!r}", name, self.names)
+
+    def _check_split(self, split: str) -> list[str]:
+        """Return the files of a split; fail if a compressed file is cut off."""
+        paths = self._find(split)
+        for path in paths:
+            files.check_whole(path)
+        return paths
 
     def _find(self, split: str) -> list[str]:
         return files.find("JsonLines.files", self.files, split, self.data_dir)
@@ -155,7 +175,7 @@ def _scan(line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
 
 
 def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Yield (number from 1, line) of the lines that are not blank; a str is the final error."""
+    """Yield (number from 1, line) of the lines that are not blank; a final error is a str."""
     number = 0
     try:
         with files.open_binary(path) as lines:
@@ -204,11 +224,11 @@ def read_columns(
     columns: dict[str, Values] = {}
     for name, field in fields.items():
         if name in counted:
-            continue  # The values of a list of lists bring their counts.
+            continue  # The counts are added with the list of lists.
         values: Values | None = _to_exact_array(field, [row.get(name) for row in rows])
         if values is None:
             values = _to_arrays(field, each(functools.partial(read_value, field), rows))
-        # Rare, so the lines are parsed a second time only then.
+        # Infinity may stand for a number that is too large: the lines are parsed again.
         if field.dtype == "float32" and _has_infinity(values):
             each(functools.partial(_check_text, field), lines)
         columns[name] = values
@@ -221,13 +241,13 @@ def read_columns(
 
 
 def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
-    """Return values as an array if all have exactly the field's type and size; else None."""
+    """Return values as an array if all have exactly the type and size of the field, else None."""
     flat = _join_lists(field, values) if field.shape else values
     if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
         return None
     try:
         if field.dtype == "string":
-            # JSON can write half of a surrogate pair, which UTF-8 cannot hold.
+            # JSON can hold half of a surrogate pair, and UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
             array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
@@ -277,7 +297,7 @@ def _check_text(field: spec_lib.Field, line: bytes) -> None:
 
 
 def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
-    """Return the number of values of each item of a list of lists; lines may omit the counts.
+    """Return the number of values of each item of a list of lists, also if the line omits it.
 
     Raises:
       ValueError: the line has other counts.

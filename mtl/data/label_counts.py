@@ -9,13 +9,15 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from mtl import spec, types
 from mtl.spec import literals
 
 
 @dataclasses.dataclass(kw_only=True)
 class LabelCounts:
-    """An accumulator that counts the labels of a field; -1 counts, and missing labels do not.
+    """An accumulator that counts the labels of a field, also -1, but no missing labels.
 
     Attributes:
       label: the field with the labels.
@@ -25,18 +27,25 @@ class LabelCounts:
 
     def __post_init__(self):
         self._counts = collections.Counter()
+        self._rows = 0
 
     def update(self, fields: types.Tensors) -> None:
         """Count the labels of a batch of eager tensors."""
-        self._counts.update(fields[self.label].numpy().tolist())
+        labels = fields[self.label].numpy()
+        self._rows += len(labels)
+        if labels.dtype.kind == "f":
+            # NaN differs from NaN, so each missing label would count as a class of its own.
+            labels = labels[~np.isnan(labels)]
+        self._counts.update(labels.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the values and their counts."""
+        """Return the values, their counts, and the number of all rows."""
         del directory, column
         where = f"label {self.label!r}"
         counts = {literals.decode_text(where, v): count for v, count in self._counts.items()}
         values = sorted(set(counts) - set(spec.MISSING.values()))
-        return {"values": values, "counts": [counts[value] for value in values]}
+        value_counts = [counts[value] for value in values]
+        return {"values": values, "counts": value_counts, "rows": self._rows}
 
 
 def accumulators(label: str) -> dict[str, LabelCounts]:
@@ -60,6 +69,19 @@ def read_counts(
     entry = statistics.for_column(_name_statistics(label))
     counts = zip(entry["values"], entry["counts"], strict=True)
     return {value: rows for value, rows in counts if value not in missing}
+
+
+def count_rows(statistics: types.Statistics, label: str) -> int:
+    """Return the number of rows of the training split, with and without a label.
+
+    Statistics of release 0.2 lack the number: then it is the number of labelled rows.
+
+    Args:
+      statistics: the statistics of the split.
+      label: the label field.
+    """
+    entry = statistics.for_column(_name_statistics(label))
+    return entry.get("rows", sum(entry["counts"]))
 
 
 def _name_statistics(label: str) -> str:

@@ -100,7 +100,7 @@ class LongTail(chosen_rows.ChosenRows):
     Other splits of the source stay as they are. The log shows the counts.
 
     The first use reads the labels of the split. Then memory holds a byte for each row of the split,
-    and another one for each split in `held_out`.
+    and a further byte of each row for each split in `held_out`.
 
     Attributes:
       source: the source whose split is cut.
@@ -131,20 +131,25 @@ class LongTail(chosen_rows.ChosenRows):
             checks.positive(where, rows)
             checks.require(split != self.split, where, "be a new split", split)
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{the label: its type}."""
+        return {self.label: self.label_type}
+
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
-        return chosen_rows.choose_by_mask(self._kept[split]) if split in self._kept else None
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None
 
     @functools.cached_property
-    def _kept(self) -> dict[str, np.ndarray]:
-        """{split: bool [N], True for its rows among the N rows of the split that is cut}."""
+    def _masks(self) -> dict[str, np.ndarray]:
+        """{split: a mask, bool [N], of the N rows of the split that is cut}."""
         labels = splits.read_labels(self.source, self.split, self.label, self.label_type)
         classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
-        rule = "tell at least 2 classes apart"
+        rule = "hold at least 2 classes"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
         draw = np.random.default_rng(self.seed)
-        # In random order by class: the first rows go to the held-out splits, and the next ones
-        # stay.
+        # {class: its rows in random order}. The first rows go to the held-out splits, and the next
+        # rows stay.
         rows = {name: draw.permutation(np.flatnonzero(labels == name)) for name in classes}
         masks, start = {}, 0
         for split, size in self.held_out.items():
@@ -170,7 +175,7 @@ class LongTail(chosen_rows.ChosenRows):
         fitting = (
             len(class_rows) / share for class_rows, share in zip(rows.values(), shares, strict=True)
         )
-        # The largest first class for which every class has enough rows.
+        # The size of the first class at which the scarcest class gives all of its rows.
         largest = self.largest or math.floor(min(fitting))
         # Rounding may put a product below the whole number that it should be.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]

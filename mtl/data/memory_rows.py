@@ -4,9 +4,9 @@ layout = memory_rows.Layout(spec.fields)
 rows = memory_rows.Rows(layout, {"age": [N], "words": N lists})
 values = memory_rows.take(layout, lambda split: rows, splits, numbers)   # {field: [B, ...]}
 
-A row of a matrix costs one access to memory, and a row of 40 arrays costs 40. So all fields of a
-type lie in one matrix. A matrix of texts holds their numbers among all distinct texts: TensorFlow
-gets each text of a call once, as its copy of a text from Python is slow, and spreads it itself.
+A row of a matrix takes one access to memory, and a row of 40 arrays takes 40. So all fields of a
+type lie in one matrix. A matrix of texts holds the numbers of distinct texts. The copy of a
+text from Python to TensorFlow is slow, so each text is copied once, and TensorFlow repeats it.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class Layout:
             for name, place in places.items():
                 values = matrix[:, place.start : place.stop]
                 values = tf.reshape(values, [-1 if size is None else size, *place.shape])
-                # The numbers of texts become texts only here, in C++.
+                # TensorFlow turns numbers into texts.
                 fields[name] = tf.gather(texts, values) if dtype == "string" else values
         for name, dtype in self.lists.items():
             values, splits = next(parts), next(parts)
             values.set_shape([None])
-            # A result of Python has no static shape, which layers need.
+            # A result of a Python function has no static shape, which layers need.
             splits.set_shape([None if size is None else size + 1])
             values = tf.gather(texts, values) if dtype == "string" else values
             fields[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
@@ -105,7 +105,7 @@ class Layout:
 
 
 class Taker(Protocol):
-    """Rows from which a graph takes some."""
+    """Rows from which a graph can take any rows."""
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the values of rows with these numbers, int64 [B], as `Rows.take` does."""
@@ -115,7 +115,7 @@ class Rows:
     """The values of N rows.
 
     Args:
-      layout: of the fields.
+      layout: the layout of the fields.
       values: {field: its values in all rows}, each a form that `packed.pack` takes or returns. The
         values have the type of the field.
     """
@@ -128,7 +128,7 @@ class Rows:
         for dtype, places in layout.places.items():
             columns = numbers if dtype == "string" else values
             parts = [_flatten(columns[name], dtype, place) for name, place in places.items()]
-            # A row then lies in one piece of memory.
+            # Contiguous, so that a row lies in one piece of memory.
             self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         self._lists = []
         for name, dtype in layout.lists.items():
@@ -163,7 +163,7 @@ class Rows:
 def take_by_group(
     layout: Layout, groups: np.ndarray, take: Callable[[int, np.ndarray], list[np.ndarray]]
 ) -> list[np.ndarray]:
-    """Return rows that lie in several groups, such as blocks, as `Rows.take` returns them.
+    """Return rows from several groups, such as blocks, in the form of `Rows.take`.
 
     Args:
       layout: the fields.
@@ -177,7 +177,7 @@ def take_by_group(
         parts.append(take(group, places[-1]))
     if len(parts) == 1:
         return parts[0]
-    # Parts are joined by group; the sorting brings each row back to its place.
+    # The joined parts are in the order of the groups; each row goes back to its place.
     return _merge(layout, parts, np.argsort(np.concatenate(places)))
 
 
@@ -188,7 +188,7 @@ def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarr
     columns = []
     for index, is_text in enumerate(layout.are_texts):
         arrays = [part[index] for part in parts]
-        if is_text:  # The numbers of a part count its own texts.
+        if is_text:  # Each part numbers its texts from 0.
             arrays = [array + np.int32(n) for array, n in zip(arrays, firsts, strict=False)]
         columns.append(arrays)
     matrices = [np.concatenate(arrays)[rows] for arrays in columns[: len(layout.places)]]
@@ -202,16 +202,16 @@ def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarr
 
 
 def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the numbers below `count` that occur, and the places of all numbers among these."""
+    """Return the numbers that occur, all below `count`, and the place of each among them."""
     size = sum(array.size for array in numbers)
     if count <= 4 * size:
-        # Marks for all texts take less time than sorting the numbers of a large batch.
+        # To mark all texts takes less time than to sort the numbers of a large batch.
         occurs = np.zeros(count, np.bool_)
         for array in numbers:
             occurs[array] = True
         places = (np.cumsum(occurs) - 1).astype(np.int32)
         return np.flatnonzero(occurs), [places[array] for array in numbers]
-    # A small batch must not take the time of a large vocabulary.
+    # For a small batch, to sort takes less time than to mark all texts of a large vocabulary.
     flat = np.concatenate([array.ravel() for array in numbers])
     used_numbers, inverse = np.unique(flat, return_inverse=True)
     ends = np.cumsum([array.size for array in numbers])[:-1]
@@ -224,7 +224,7 @@ def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, li
 def _number_texts(
     layout: Layout, values: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return {field: the numbers of its texts, of all rows in turn}, and the texts as bytes."""
+    """Return {field: the numbers of its texts in all rows}, and the distinct texts as bytes."""
     flat = {name: values[name] for name in layout.places.get("string", {})}
     lists = (name for name, dtype in layout.lists.items() if dtype == "string")
     flat |= {name: values[name].values for name in lists}
@@ -245,7 +245,7 @@ def take(
     """
 
     def read(splits: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        # An empty batch names no split.
+        # An empty batch has no split.
         return load(int(splits[0]) if len(splits) else 0).take(numbers)
 
     arrays = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)

@@ -1,8 +1,8 @@
-"""The order of the rows of a mixture: a stream of each source, and the shares that deal the places.
+"""The order of the rows of a mixture: a stream for each source, and its shares of the batches.
 
-dealt = mixed_order.make_shares([3, schedules.Polynomial(...)], size=64)
-made = mixed_order.MixedOrder(streams, {"clicks": 1000, "ratings": 50}, dealt, 64, False)
-made.take(np.array([7]), np.arange(64))                 # the numbers of the rows of step 7
+shares = mixed_order.make_shares([3, schedules.Polynomial(...)], size=64)
+rows = mixed_order.MixedOrder(streams, {"clicks": 1000, "ratings": 50}, shares, 64, False)
+rows.take(np.array([7]), np.arange(64))                 # the numbers of the rows of step 7
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from mtl import checks, types
 from mtl.data import order, shares
 from mtl.deferred import tf, tf1
 
-# A source whose rows come up so many times as often as the rows of another is worth a line.
+# A warning comes if rows of a source come up this many times as often as rows of another source.
 _LARGE_FACTOR = 10
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
-    """Return the shares of sources with these rates, in steps of so many places.
+    """Return the shares of sources with these rates.
 
     Args:
       rates: a number, or a schedule over the steps, for each of S sources.
-      size: the number of places of a step that are dealt at its rates.
+      size: the number of places of a step; all places of a step have the same rates.
     """
     if not any(map(callable, rates)):
         return shares.Fixed([float(cast(float, rate)) for rate in rates])
@@ -41,7 +41,7 @@ def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: i
         values = [rate(step) if callable(rate) else rate for rate in rates]
         return tf.stack([tf.cast(value, tf.float64) for value in values])
 
-    # Schedules are functions of the graph. A session evaluates those of many steps at once.
+    # Schedules are functions of the graph. A session evaluates them for many steps at once.
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
         steps = tf.range(first, stop, dtype=tf.int64)
         values = session.run(tf.vectorized_map(evaluate, steps))
@@ -80,7 +80,7 @@ class MixedOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
-        # The shares deal whole batches, and otherwise single rows.
+        # A place is a whole batch if sources alternate, and otherwise a row.
         if self._is_alternating:
             sources, numbers = self._shares.deal(first, stop)
             sources = np.repeat(sources, len(positions))
@@ -97,7 +97,7 @@ class MixedOrder(types.RowOrder):
         return rows
 
     def count_epochs(self, step: int) -> dict[str, float]:
-        """Return how often training has gone through each source before a step."""
+        """Return {source: the number of its epochs before a step}."""
         size = 1 if self._is_alternating else self._batch_size
         times = self._batch_size if self._is_alternating else 1
         row_counts = self._shares.count(step * size) * times
@@ -107,7 +107,7 @@ class MixedOrder(types.RowOrder):
         }
 
     def describe(self, steps: int) -> list[str]:
-        """Return the share and the epochs of each source; tell which ones repeat much more."""
+        """Return lines about the shares and epochs of the sources, and about large differences."""
         epochs, rows = self.count_epochs(steps), sum(self._counts.values())
         lines = [
             f"Source {name!r} of the mixture: {count:,} of {rows:,} rows ({count / rows:.1%}) give "

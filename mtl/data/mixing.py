@@ -1,4 +1,4 @@
-"""Tells how well training mixes rows that it reads a window at a time.
+"""Measures how well training mixes rows that it reads in windows.
 
 mixing.describe_mixing(blocks, spec, batch_size=512)             # lines for the log
 """
@@ -13,14 +13,14 @@ import numpy as np
 from mtl import spec as spec_lib
 from mtl import types
 
-# So many blocks are looked at.
+# The most blocks that are read.
 _MOST_BLOCKS = 32
-# A batch that varies by so much more than by chance is worth a line.
+# A warning comes if the mean of a batch varies this many times as much as by chance.
 _LARGE_FACTOR = 1.2
 
 
 def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) -> list[str]:
-    """Return a line about the windows, and one for each label that depends on the place of a row.
+    """Return a line about the windows, and a line for each label that follows the order of rows.
 
     Args:
       blocks: the blocks of the training split.
@@ -55,35 +55,39 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
 
 
 def _list_numbers(spec: spec_lib.Spec) -> Iterator[tuple[str, spec_lib.Field]]:
-    """Yield the labels that are one number in each row."""
+    """Yield the labels with one number in each row."""
     for name, field in spec.label_fields.items():
         if not field.shape and field.dtype != "string":
             yield name, field
 
 
 def _cut(values: np.ndarray, window: int) -> list[np.ndarray]:
-    """Return the rows of a block that come into a window together: a window may be smaller."""
+    """Cut a block into parts that each fit into a window."""
     return np.array_split(values, max(1, -(-len(values) // window)))
 
 
 def _list_labels(values: np.ndarray, field: spec_lib.Field) -> np.ndarray:
-    """Return the labels that are not missing as numbers."""
+    """Return the labels as numbers, without missing labels."""
     if field.dtype == "float32":
         return values[np.isfinite(values)].astype(np.float64)
     return values[values != field.missing].astype(np.float64)
 
 
 def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> float:
-    """Return how much more the mean of a batch varies than with rows in random order; 1 is best.
+    """Return by which factor the mean of a batch varies more than with rows in random order.
 
-    Rows of a block are alike if blocks differ by more than chance. A batch from few blocks then has
-    alike rows, and the variance of its mean is 1 + (B - 1) * r / n times as large: L. Kish, "Survey
-    Sampling", 1965, section 5.4, for B rows of n blocks with an intraclass correlation r.
+    If blocks differ by more than chance, the rows of a block are similar, and so are the rows of a
+    batch from few blocks. The variance of the batch's mean is then 1 + (B - 1) * r / n times as
+    large: L. Kish, "Survey Sampling", 1965, section 5.4, for B rows of n blocks with an intraclass
+    correlation r.
 
     Args:
       labels: the labels of the rows of some blocks.
       at_once: n, the number of blocks that are mixed at a time.
       batch_size: B.
+
+    Returns:
+      A factor of at least 1.
     """
     labels = [block for block in labels if len(block) > 1]
     if len(labels) < 2:
@@ -95,7 +99,7 @@ def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> 
     )
     between_squares = float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
     freedom = len(labels) - 1
-    # Chi-squared with so many degrees of freedom, if blocks differ by chance.
+    # If blocks differ by chance, the ratio is chi-squared with `freedom` degrees of freedom.
     if between_squares <= within_variance * (freedom + 6 * math.sqrt(2 * freedom)):
         return 1.0
     variance = (between_squares / freedom - within_variance) / sizes.mean()

@@ -6,10 +6,10 @@ mixture.Mixture.sources = {"clicks": @clicks/csv.Csv(), "ratings": @ratings/csv.
 mixture.Mixture.labels = {"clicks": ["clicked"], "ratings": ["stars"]}
 mixture.Mixture.rates = {"clicks": 3, "ratings": 1}
 
-Rows of a source lack the labels of the others: these are missing, and weigh nothing. All rows lie
-in memory. Each source has its own endless stream of permuted epochs, and `mtl.data.shares` deals
-the places of the batches to the sources. So the batch of a step depends on the settings and the
-step alone.
+Rows of a source lack the labels of the other sources. These labels are missing, and have no weight.
+All rows lie in memory. Each source has an endless stream of permuted epochs, and `mtl.data.shares`
+deals the places of the batches to the sources. So the batch of a step depends on nothing but the
+settings and the step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 
 MIXED, ALTERNATING = "mixed", "alternating"
-# A pass that only reads takes so many rows at once.
+# The number of rows that evaluation and statistics take at once.
 _BLOCK = 4096
-# The setting to change if a source lacks a field or a split, by a word of its error.
+# {word of an error: the setting to change}, if a source lacks a field or a split.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
     "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
@@ -51,11 +51,11 @@ _FIXES = {
 _Rate = float | types.Schedule
 
 
-class _Part(NamedTuple):
-    """A source of a split of the mixture.
+class Part(NamedTuple):
+    """A source that gives rows to a split of the mixture.
 
     Attributes:
-      name: its name in the mixture.
+      name: the name of the source in the mixture.
       source: reads the rows.
       split: the name that the source has for the split.
     """
@@ -65,8 +65,8 @@ class _Part(NamedTuple):
     split: str
 
 
-class _Held(NamedTuple):
-    """The rows of a split in memory: {source: its number of rows}, and all rows in turn."""
+class _SplitRows(NamedTuple):
+    """The rows of a split in memory: {source: its number of rows}, and the rows of all sources."""
 
     counts: dict[str, int]
     rows: memory_rows.Rows
@@ -96,7 +96,7 @@ class Mixture(types.Source):
 
     Attributes:
       sources: {name: source}.
-      rates: {name: rate} of all sources: they receive batches in this proportion. A rate is a
+      rates: {name: rate} of all sources: the proportion of their rows in the batches. A rate is a
         number, or a schedule over the steps. `moved_rates.ByLosses` moves them by the losses. None
         takes the numbers of rows, by `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). 1 draws all rows
@@ -175,7 +175,7 @@ class Mixture(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The columns that all sources have."""
+        """The names of the columns that all sources have."""
         lists = [getattr(source, "names", ()) for source in self.sources.values()]
         return [name for name in lists[0] if all(name in names for names in lists)]
 
@@ -206,9 +206,9 @@ class Mixture(types.Source):
         streams, first = [], 0
         for name, count in counts.items():
             rows = np.arange(first, first + count)
-            # Another name has another order, also beside a source of as many rows.
-            own_seed = seed + zlib.crc32(name.encode())
-            streams.append(order.Epochs(rows, own_seed, batch_size, is_shuffled))
+            # The name makes the orders of two sources with as many rows differ.
+            stream_seed = seed + zlib.crc32(name.encode())
+            streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
         is_alternating = self.batches == ALTERNATING
         if isinstance(self.rates, moved_rates.ByLosses):
@@ -272,12 +272,12 @@ class Mixture(types.Source):
         return rows.map(functools.partial(self.take_rows, split))
 
     def _number_rows(self, split: str) -> tf.data.Dataset:
-        self._list_parts(split)  # An unknown split fails here.
+        self.list_parts(split)  # Fails for an unknown split.
 
-        # The functions of a source are plain graph code, which AutoGraph would read anew.
+        # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
-            # Called once the graph is built: by then `decode` has loaded the rows.
+            # Called when the graph runs: `decode` has loaded the rows when the graph was built.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
             return tf.data.Dataset.range(tf.ensure_shape(count, []))
 
@@ -299,7 +299,7 @@ class Mixture(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the sources of a split one after the other, row by row."""
-        for part in self._list_parts(split):
+        for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, spec.fields, spec)
             with _name_source(part):
                 for location, values in self._scan_part(part, part_spec):
@@ -318,24 +318,27 @@ class Mixture(types.Source):
         sources = {n: change(source, specs[n] or spec) for n, source in self.sources.items()}
         return dataclasses.replace(self, sources=sources)
 
-    def _list_parts(self, split: str) -> list[_Part]:
+    def list_parts(self, split: str) -> list[Part]:
         """Return the sources of a split."""
-        name, _, theirs = split.partition("/")
-        # "ratings/test" names one source; other names may hold a slash as well.
-        if theirs and name in self.sources:
-            return [_Part(name, self.sources[name], theirs)]
+        name, _, source_split = split.partition("/")
+        # "ratings/test" is a split of one source. Other names may also have a slash.
+        if source_split and name in self.sources:
+            return [Part(name, self.sources[name], source_split)]
         names = self.splits.get(split, self.sources)
-        return [_Part(name, self.sources[name], split) for name in names]
+        return [Part(name, self.sources[name], split) for name in names]
 
     def _divide(
         self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> tuple[spec_lib.Spec | None, dict[str, filled_fields.Filled]]:
-        """Return the fields of a source, None without any, and {field that it lacks: its value}.
+        """Return a specification of the fields that a source has, and {other field: its value}.
 
         Args:
           name: the source.
           fields: the fields to read.
-          spec: the specification that they are part of.
+          spec: the specification of all fields.
+
+        Returns:
+          None in place of the specification if the source has none of the fields.
 
         Raises:
           UserError: a feature that it lacks has no default.
@@ -369,25 +372,29 @@ class Mixture(types.Source):
         return filled_fields.Filled(field, field.default)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, _Held]]:
-        """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, _SplitRows]]:
+        """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
         return threading.Lock(), {}
 
-    def _load(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+    def _load(
+        self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> _SplitRows:
         """Return the rows of a split; read the sources at the first call."""
-        lock, cache = self._kept
-        # Fields may differ in type and default under the same name.
+        lock, cache = self._row_cache
+        # Fields of the same name may differ in type and default.
         key = split, repr(fields)
         with lock:
             if key not in cache:
                 cache[key] = self._read(split, fields, spec)
             return cache[key]
 
-    def _read(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+    def _read(
+        self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> _SplitRows:
         counts: dict[str, int] = {}
         parts: dict[str, list[Any]] = {name: [] for name in fields}
         size = 0
-        for part in self._list_parts(split):
+        for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, fields, spec)
             if part_spec is None:
                 values, count = dict[str, packed.Values](), _count_records(part)
@@ -401,14 +408,14 @@ class Mixture(types.Source):
                 parts[name].append(values[name])
                 size += values[name].nbytes
             names = list(counts)
-            # After each source, so that a mixture that does not fit fails early.
+            # After each source, so that a mixture fails as soon as it exceeds the memory.
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
-        # `pop` frees the parts of a field once they are joined.
+        # `pop` frees the parts of a field after they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
-        return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
+        return _SplitRows(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 
     def _scan_part(
-        self, part: _Part, part_spec: spec_lib.Spec | None
+        self, part: Part, part_spec: spec_lib.Spec | None
     ) -> Iterator[tuple[str, dict[str, Any] | str]]:
         if part_spec is not None:
             return part.source.scan(part.split, part_spec)
@@ -417,17 +424,17 @@ class Mixture(types.Source):
 
     def _count(self, split: str) -> int:
         """Return the number of rows of a split."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             cached_splits = [split_rows for (name, _), split_rows in cache.items() if name == split]
         if cached_splits:
             return sum(cached_splits[0].counts.values())
-        return sum(map(_count_records, self._list_parts(split)))
+        return sum(map(_count_records, self.list_parts(split)))
 
 
 @contextlib.contextmanager
-def _name_source(part: _Part) -> Iterator[None]:
-    """Name the source of a mixture in errors about it."""
+def _name_source(part: Part) -> Iterator[None]:
+    """Name the source of a mixture in its errors."""
     try:
         yield
     except checks.UserError as error:
@@ -438,13 +445,13 @@ def _name_source(part: _Part) -> Iterator[None]:
 
 
 def _weigh_counts(counts: Mapping[str, int], temperature: float) -> list[float]:
-    """Return the rate of each source by its number of rows, relative to the largest."""
-    # A small temperature must not overflow.
+    """Return the rate of each source by its number of rows."""
+    # Relative to the largest source, because a small temperature would overflow.
     largest = max(counts.values())
     return [(count / largest) ** (1 / temperature) for count in counts.values()]
 
 
-def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
+def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
     """Return the values of the rows of a source.
 
     Raises:
@@ -471,7 +478,7 @@ def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> i
     return len(first_values)
 
 
-def _count_records(part: _Part) -> int:
+def _count_records(part: Part) -> int:
     """Return the number of raw records of a source."""
     with _name_source(part):
         rows = types.read_member(part.source, types.Source, "list_rows")(part.split)

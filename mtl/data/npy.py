@@ -2,7 +2,7 @@
 
 npy.Npy.folders = {"train": "train", "test": "val"}          # train/image/0.npy, train/label/0.npy
 npy.Npy.data_dir = "data/nyuv2"
-npy.Npy.rename = {"kind": "label"}                           # our field: their folder
+npy.Npy.rename = {"kind": "label"}                           # {field: its folder}
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _ENDING = ".npy"
-# Before the header of a file of version 1.0: a mark, the version, the header's length.
+# The bytes in front of the header, in version 1.0: a mark, the version, the header's length.
 _START_BYTES = 10
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
@@ -36,11 +36,12 @@ _TYPES = (
     *("float16", "float32", "float64", "bool", "uint8", "uint16"),
     *("int8", "int16", "int32", "int64"),
 )
+_INT64_END = 2.0**63
 _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
 class _Kind(NamedTuple):
-    """The contents of a file: the type in NumPy's notation, the shape, the order of axes."""
+    """The kind of an array: its type in NumPy's notation, its shape, and its order of axes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -59,12 +60,12 @@ class _Kind(NamedTuple):
 class Npy(types.Source):
     """A source that reads `<folder of the split>/<field>/<row>.npy`, with one array in each file.
 
-    Files are read when batches are decoded: memory holds a few batches. Numbers as file names give
-    the order of the rows; other names follow by alphabet. All files of a field have the same type,
-    the same shape and the same order of axes, C or Fortran. The Spec may omit axes of size 1: a
-    file [H, W, 1] fits the shape (H, W). A float32 field reads floats, also float64, and integers
-    of up to 16 bits. int64, uint8 and bool fields read integers in their range. An int64 field also
-    reads floats that are whole numbers, such as the class ids of NYUv2.
+    Files are read when batches are decoded, so memory holds a few batches. The rows come in the
+    order of the numbers in the names of their files; other names follow by alphabet. All files of a
+    field have the same type, the same shape and the same order of axes, C or Fortran. The Spec may
+    omit axes of size 1: a file [H, W, 1] fits the shape (H, W). A float32 field reads floats, also
+    float64, and integers of up to 16 bits. int64, uint8 and bool fields read integers in their
+    range. An int64 field also reads floats that are whole numbers, such as the class ids of NYUv2.
 
     Attributes:
       folders: {split: folder}.
@@ -74,7 +75,7 @@ class Npy(types.Source):
 
     folders: Annotated[Mapping[str, str], checks.Map(_FOLDERS), checks.Filled("name a split")]
     data_dir: str = ""
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to folders")] = dataclasses.field(
         default_factory=dict
     )
 
@@ -92,7 +93,7 @@ class Npy(types.Source):
         storage.require_path(where, folder)
         is_there = tf.io.gfile.isdir(folder)
         checks.require(is_there, where, "name a folder that exists", folder)
-        # Object stores list folders with a slash behind the name.
+        # Object stores list folders with a slash at the end.
         fields = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
         names = {
             name
@@ -119,10 +120,10 @@ class Npy(types.Source):
 
     def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
         kind = self._kind_of(field)
-        theirs = tf.constant(self._name_folder(field.name))
-        paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
+        folder_name = tf.constant(self._name_folder(field.name))
+        paths = tf.strings.join([batch["folder"], folder_name, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
-        # The numbers are the last bytes of a file; the header before them varies in length.
+        # The numbers are the last bytes of a file, behind a header of any length.
         first = tf.strings.length(contents) - kind.num_bytes
         is_known = tf.strings.regex_full_match(
             tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)),
@@ -134,17 +135,20 @@ class Npy(types.Source):
             data = tf.strings.substr(contents, tf.maximum(first, 0), sizes)
         values = tf.io.decode_raw(data, np.dtype(kind.dtype))
         if kind.is_fortran:
-            # In Fortran's order the first axis varies fastest, so the axes come back to front.
+            # In Fortran's order, the first axis varies fastest: the axes are reversed.
             axes = range(len(kind.shape), 0, -1)
             values = tf.transpose(tf.reshape(values, [-1, *kind.shape[::-1]]), [0, *axes])
         rows = paths.shape[0]
         values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
         if values.dtype.is_floating and field.dtype == "int64":
-            whole = tf1.assert_equal(
-                values, tf.floor(values), message=f"field {field.name!r} must hold whole numbers"
-            )
-            with tf.control_dependencies([whole]):
-                return tf.cast(values, tf.int64)
+            # As float64, because the bounds of int64 lie beyond half floats.
+            numbers = tf.cast(values, tf.float64)
+            is_whole = tf.equal(numbers, tf.floor(numbers))
+            # Infinity equals its floor, and the cast of a number beyond int64 is undefined.
+            is_whole &= (numbers >= -_INT64_END) & (numbers < _INT64_END)
+            message = f"field {field.name!r} must hold whole numbers of int64"
+            with tf.control_dependencies([tf1.assert_equal(is_whole, True, message=message)]):
+                return tf.cast(numbers, tf.int64)
         return field.cast(values)
 
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
@@ -155,19 +159,19 @@ class Npy(types.Source):
         fits = number.name in _TYPES and _suits(number, field.dtype)
         checks.require(fits, where, f"hold {field.dtype}", number.name, fix)
         sizes = tuple(size for size in kind.shape if size != 1)
-        # Axes of size 1 move no value.
+        # Axes of size 1 do not change the order of the values.
         is_same = not field.is_ragged and sizes == tuple(size for size in field.shape if size != 1)
         fix = f"Make it {kind.shape} in the Spec."
         checks.require(is_same, where, f"have shape {field.shape}", kind.shape, fix)
         return kind
 
-    def _read_kind(self, theirs: str) -> _Kind:
-        """Return the kind of the first file of a folder in the first split; all must have it."""
+    def _read_kind(self, folder_name: str) -> _Kind:
+        """Return the kind of the first file in a folder of the first split; all files have it."""
         folder, names = self._first
-        path = os.path.join(folder, theirs, names[0])
+        path = os.path.join(folder, folder_name, names[0])
         if not tf.io.gfile.exists(path):
             folder_names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
-            checks.one_of(f"Npy folder in {folder}", theirs, folder_names)
+            checks.one_of(f"Npy folder in {folder}", folder_name, folder_names)
         kind = _read(path)
         if isinstance(kind, str):
             raise checks.UserError(f"{path} {kind}")
@@ -218,9 +222,9 @@ def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
 
 
 def _by_number(name: str) -> tuple[float, str]:
-    """Return a key that sorts files by number; files without a number follow by name."""
+    """Return a key that sorts files by number; files without a number come last, by name."""
     stem = name.removesuffix(_ENDING)
-    # Numbers by value, so that 10 comes after 9.
+    # As a number, so that 10 comes after 9.
     return (int(stem) if stem.isdecimal() else math.inf, name)
 
 

@@ -17,7 +17,7 @@ _DEFAULTS = "Set Spec.defaults, or Spec.type_defaults for all of a type"
 
 
 class BadValueError(ValueError):
-    """An error about a value that does not suit its field, with the row among the rows read."""
+    """An error about a value that does not suit its field, with the number of its row."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(problem)
@@ -68,8 +68,8 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.isinf(numbers) <= np.isinf(values), numbers
     low, high = literals.RANGES[dtype]
     if values.dtype.kind == "f":
-        # float(high) of int64 rounds up, beyond the range.
-        values = values.astype(np.float64)  # Half floats end below the ranges of integers.
+        # float(high) of int64 would round up, beyond the range.
+        values = values.astype(np.float64)  # Half floats cannot hold the bounds of integers.
         fits = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
         return fits, np.where(fits, values, 0).astype(np.int64)
     fits = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
@@ -77,16 +77,16 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_default(field: spec_lib.Field, row: int) -> Any:
-    """Return the value that replaces an absent one; an error names `row`."""
+    """Return the value that replaces an absent value; an error names `row`."""
     if field.default is not None:
         return field.default
     if field.dtype == "string" and not field.shape:
-        return ""  # As in a CSV file.
+        return ""  # An empty cell of CSV means the same.
     raise BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
 
 
 def describe_problem(field: spec_lib.Field, value: Any) -> str:
-    """Return why a value does not suit a field; the field's name comes before it."""
+    """Return the reason why a value does not suit a field, to follow the name of the field."""
     fix = ""
     if field.dtype == "string":
         fix = ". Read the column as text: 7 may have been 07 or 7.0"

@@ -25,7 +25,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def permute(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return a random order of rows; each epoch has a different order.
 
-    The rows are sorted by a hash of their numbers (`SplittableRandom`: G. Steele et al., "Fast
+    The rows are sorted by hashes of their numbers (`SplittableRandom`: G. Steele et al., "Fast
     Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy may change the numbers that its
     generators draw; these orders stay the same.
 
@@ -41,7 +41,7 @@ def permute(count: int, seed: int, epoch: int) -> np.ndarray:
     keys = np.array([seed % 2**64, epoch % 2**64], np.uint64)
     first, second = mix_bits(keys + np.array([1, 2], np.uint64) * _GOLDEN)
     mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
-    # The low bits of a hash hold the number of its row, so a plain sort is enough.
+    # The low bits of a hash hold the number of its row, so the sorted hashes give the rows.
     hashes = (mix_bits(mix_bits(rows ^ first) + second) & ~mask) | rows
     hashes.sort()
     return (hashes & mask).astype(np.int64)
@@ -75,11 +75,11 @@ class Epochs(types.RowOrder):
         return self.find_rows((steps[:, np.newaxis] * self._batch_size + positions).ravel())
 
     def find_rows(self, places: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at places of the stream, in rising order, int64 [N]."""
+        """Return the numbers of the rows at places of the stream, int64 [N]; places must rise."""
         epochs, offsets = np.divmod(places, len(self._rows))
         if not self._is_shuffled or not len(places):
             return self._rows[offsets]
-        # A batch may end an epoch and begin the next one: each part is looked up in its own order.
+        # A batch may end an epoch and begin the next: each part is looked up in its epoch's order.
         starts = np.flatnonzero(np.diff(epochs, prepend=-1))
         parts = np.split(offsets, starts[1:])
         indices = [
@@ -103,10 +103,10 @@ def take_batches(
     Args:
       row_order: the rows of each batch.
       batch_size: the rows of a batch over all workers.
-      start_step: the step of the first batch; earlier batches are left out without being made.
+      start_step: the step of the first batch; earlier batches cost nothing.
       num_shards: the number of workers; each gets the same share of every batch.
       shard: the index of this worker among them, from 0.
-      together: the number of steps whose rows, one step after the other, form an element.
+      together: the number of steps in an element, whose rows come one step after the other.
     """
     size = batch_size // num_shards
 
@@ -118,5 +118,5 @@ def take_batches(
         rows = tf.numpy_function(take, [step], tf.int64, stateful=False)
         return tf.ensure_shape(rows, [together * size])
 
-    # A saved iterator holds the step itself, so it also fits a run that started elsewhere.
+    # A saved iterator holds the step, and not a count: it also fits a run from another first step.
     return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)

@@ -4,7 +4,7 @@ packed.pack(np.array(["a", "b", "a"], object))     # Texts(numbers=[0, 1, 0], di
 packed.pack([[1, 2], [], [3]])                            # Lists([1, 2, 3], [0, 2, 2, 3])
 
 Numbers are an array [N, ...]. Texts are numbers of distinct texts, which take a fraction of the
-memory. Lists are all their values, and where each list begins.
+memory. Lists are an array of the values of all lists, and an array of where each list begins.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def pack_field(values: Any, field: spec_lib.Field) -> Values:
 def encode_texts(texts: Any) -> Texts:
     """Return texts of Arrow, without nulls, as numbers of distinct texts."""
     encoding = texts.dictionary_encode()
-    # Large arrays have offsets of 64 bits, so the texts may take more than 2 GiB.
+    # Large arrays have offsets of 64 bits, so that texts may take more than 2 GiB.
     distinct = encoding.dictionary.cast(pa.large_binary())
     return Texts(encoding.indices.to_numpy(zero_copy_only=False), distinct)
 
@@ -148,13 +148,13 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
 
 
 def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
-    """Return the numbers of several texts among all their distinct texts, and these."""
+    """Return the numbers of all parts among the distinct texts of all parts, and these texts."""
     all_texts = pa.concat_arrays(
         [pa.array([], pa.large_binary()), *(part.distinct for part in parts)]
     )
     encoding = all_texts.dictionary_encode()
     places = encoding.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-    # `places` holds the texts of one part after those of another.
+    # `places` holds the numbers of the first part's texts, then of the second part's, and so on.
     numbers, start = [], 0
     for part in parts:
         stop = start + len(part.distinct)
@@ -171,7 +171,7 @@ def take(values: Values, rows: np.ndarray) -> Values:
       rows: the numbers of the rows, int64 [B].
 
     Returns:
-      The values, with all distinct texts: `choose` drops those that do not occur.
+      The values, with all distinct texts: `choose` drops texts that do not occur.
     """
     if isinstance(values, Texts):
         return Texts(values.numbers[rows], values.distinct)
@@ -191,7 +191,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
       field: the field.
     """
     if isinstance(values, Lists):
-        # Splits count from the first row of `values`; those of the cut rows begin at 0 again.
+        # The splits of the returned rows begin at 0 again.
         splits = values.splits[start : stop + 1]
         inner = slice(splits[0], splits[-1])
         flat = values.values
@@ -205,7 +205,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
 
 
 def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
-    """Return the values of a field in some rows, without texts that no such row has.
+    """Return the values of a field in some rows, with only the distinct texts of these rows.
 
     Args:
       values: the values of all rows.
@@ -223,7 +223,7 @@ def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
 
 
 def _drop_texts(values: Texts) -> Texts:
-    """Return the same texts, without distinct texts that no row has."""
+    """Return the same texts, without distinct texts that do not occur."""
     places, numbers = np.unique(values.numbers, return_inverse=True)
     return Texts(numbers.astype(np.int32), values.distinct.take(pa.array(places)))
 
@@ -253,7 +253,7 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
       rows: the numbers of the lists, int64 [B].
 
     Returns:
-      The places of their values, and where each of the B lists begins among these, int64 [B + 1].
+      The places of the values of these lists, and where each list begins among them, int64 [B + 1].
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)
@@ -263,7 +263,7 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _to_binary(texts: np.ndarray) -> pa.LargeBinaryArray:
-    """Return an array of texts, of any shape, as one row of bytes."""
+    """Return texts of any shape as a flat array of bytes."""
     flat = texts.ravel().astype(object)
     encoded_texts = [text.encode() if isinstance(text, str) else text for text in flat]
     return pa.array(encoded_texts, pa.large_binary())

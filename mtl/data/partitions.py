@@ -1,4 +1,4 @@
-"""Folders of Parquet or ORC files as Spark and Hive write them, whose names hold columns.
+"""Folders of Parquet or ORC files as Spark and Hive write them: the names of folders hold columns.
 
 partitions.list_files("Arrow.files", "data/sales")       # the files below, without _SUCCESS
 partitions.read_keys("data/year=2024/country=de/part-0.parquet")
@@ -19,11 +19,11 @@ from mtl import checks
 from mtl.files import remote
 
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
-# The value of a partition without one.
+# The value in the name of a folder if the column is null there.
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
-# Few distinct values, each a text, which a field reads as a text in CSV.
+# A column has few distinct values. Each is a text, and a field reads it as in CSV.
 _TYPE = pa.dictionary(pa.int32(), pa.string())
-# Folders of tables in which some files are no longer valid: only their log knows which.
+# {folder of a log: the format of the table}. Only the log says which files are still valid.
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 
@@ -57,8 +57,8 @@ def list_files(where: str, folder: str) -> list[str]:
 
 
 def expand(where: str, paths: Sequence[str]) -> list[str]:
-    """Return the files, and in place of a folder the files below it."""
-    # Of several paths in another place, which a glob matched, all are files.
+    """Return the paths, with the files below a folder in place of the folder."""
+    # A glob for another place matches files, so only a single path may be a folder.
     single = paths[:1] if len(paths) == 1 else []
     folders = [path for path in single if remote.is_remote(path) and remote.is_folder(path)]
     folders += [path for path in paths if os.path.isdir(path)]
@@ -79,7 +79,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def read_keys(path: str) -> dict[str, str | None]:
-    """Return {column: its value in the file} from the names of folders; None if it is missing."""
+    """Return {column: its value} from the folders of a path; None for a missing value."""
     pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
     values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}
     return {
@@ -91,12 +91,12 @@ def read_keys(path: str) -> dict[str, str | None]:
 def add_columns(path: str, schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[Any]]:
     """Add the columns in the names of folders to a file's schema and parts.
 
-    A column that the file holds itself stays.
+    If the file has a column of the same name, the column of the file stays.
 
     Args:
       path: the file.
       schema: its schema.
-      parts: its parts, of `arrow.Part`.
+      parts: the parts of the file, each an `arrow.Part`.
     """
     keys = {name: value for name, value in read_keys(path).items() if name not in schema.names}
     if not keys:

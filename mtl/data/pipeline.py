@@ -37,28 +37,28 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.spec import literals
 
-# Errors in reading data name this op.
+# The op that errors in reading data name.
 _READING = "IteratorGetNext"
-# The characters of TensorFlow's reason in an error.
+# The most characters of a reason from TensorFlow in an error.
 _LONGEST_REASON = 200
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
-# The size of batches in passes that only read: large ones cost less for each row.
+# The size of a batch in passes without training: large batches cost less for each row.
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
-# A call from TensorFlow into Python takes a tenth of a millisecond, so one call takes the rows of
-# several batches, up to these limits.
+# The most bytes and rows of a call from TensorFlow into Python. A call costs a tenth of a
+# millisecond, so it takes the rows of several batches.
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14
-# Words in errors about NaN and infinity.
+# Words of errors about NaN and infinity.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
 
 def _list_data_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a bad record; Estimator raises RuntimeError for NaN in a feature."""
+    """Return the exceptions of a bad record; NaN in a feature gives a RuntimeError of Estimator."""
     return *source_lib.list_refusals(), tf.errors.DataLossError, RuntimeError
 
 
 def list_file_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a file that a record names."""
+    """Return the exceptions of a file that a record names and that cannot be read."""
     errors = tf.errors
     return errors.NotFoundError, errors.PermissionDeniedError, errors.FailedPreconditionError
 
@@ -67,11 +67,11 @@ class _Part(NamedTuple):
     """The part of each batch that a process takes.
 
     Attributes:
-      batch_size: the rows of the part.
+      batch_size: the number of rows of the part.
       num_shards: the number of processes.
       shard: the process, from 0.
       parts: the number of equal slices into which the process cuts its part.
-      together: the number of batches that are taken at once.
+      together: the number of batches whose rows are taken at once.
     """
 
     batch_size: int
@@ -154,8 +154,8 @@ class Pipeline:
           split: a split of the source, such as `train_split`.
           training: True shuffles and repeats without end; False makes one pass in order.
           seed: the seed of the order in training; the order changes with each epoch.
-          num_shards: the number of parts, one for each worker. Files are divided among them; single
-            records are, if the source cannot divide its files, or has fewer files than parts.
+          num_shards: the number of parts, one for each worker. Each part gets some of the files. If
+            the source cannot divide its files, or has too few, each part gets some of the records.
           shard: the part to read, from 0.
           batch_size: examples in a batch, such as in a replica; None takes the global size.
           with_labels: False if the records lack labels; then the dict of labels is empty.
@@ -175,10 +175,10 @@ class Pipeline:
             together = self._count_together(batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
-            # Several batches are decoded as one and then cut, as a call of Python takes long.
+            # Several batches are decoded as one and then cut, because calls of Python are slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # A saved state holds numbers of steps, and not the rows of the next batches.
+            # A saved state then holds the number of a step, and not the rows of the next batches.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()
@@ -202,8 +202,8 @@ class Pipeline:
         """Return raw batches of a source as (features, labels).
 
         Args:
-          batches: raw records, or pairs of raw records and True for rows that do not only fill the
-            batch, bool [B].
+          batches: raw records, or pairs of raw records and a mask, bool [B], which is False for
+            copies that fill the batch.
           with_labels: False if the records lack labels.
           size: the number of rows of each batch, if it is known.
           decode: decodes the records; None for `decode` of the source.
@@ -212,12 +212,12 @@ class Pipeline:
         # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def split(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            # `Dataset.map` would pass the parts of a tuple one by one; a record is a single value.
+            # `Dataset.map` passes the parts of a tuple as several arguments.
             values = self._decode(batch[0], with_labels, decode)
             if size is not None:
                 source_lib.set_batch_size(values, size)
             features, labels = self._divide(values, with_labels)
-            if len(batch) > 1:  # Some rows only fill the batch.
+            if len(batch) > 1:  # Some rows are copies that fill the batch.
                 labels = source_lib.mask_labels(self.spec, labels, batch[1])
                 source_lib.set_batch_size(labels, cast(int, size))
             return features, labels
@@ -266,7 +266,7 @@ class Pipeline:
         return self._list_blocks(split) is not None or self._list_rows(split) is not None
 
     def _list_blocks(self, split: str) -> types.Blocks | None:
-        """Return the blocks of a split that training reads a window at a time, or None."""
+        """Return the blocks of a split that training reads in windows, or None."""
         if self.sampler is not None:
             return None
         if split not in self._blocks:
@@ -276,7 +276,7 @@ class Pipeline:
 
     @functools.cached_property
     def _blocks(self) -> dict[str, types.Blocks | None]:
-        """The blocks of splits that are known."""
+        """{split: its blocks, or None}."""
         return {}
 
     def describe_order(self, steps: int) -> list[str]:
@@ -303,12 +303,12 @@ class Pipeline:
 
     @property
     def _keeps_rows(self) -> bool:
-        """True if training keeps decoded rows in memory that the source does not."""
+        """True if training keeps decoded rows in memory, although the source does not."""
         return self.cache and self._orders_numbers and not source_lib.names_files(self.source)
 
     @property
     def _orders_numbers(self) -> bool:
-        """True if training takes rows by number wherever it can, also with the sampler."""
+        """True if training can take rows by number, with the sampler or without one."""
         return self.sampler is None or self._order_field is not None
 
     @property
@@ -321,25 +321,27 @@ class Pipeline:
         if not self._orders_numbers:
             return None
         with self.name_bad_record(split):
-            return types.read_member(self._held, types.Source, "list_rows")(split)
+            return types.read_member(self._row_source, types.Source, "list_rows")(split)
 
     def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of the field by which the sampler orders rows, [N]."""
         if split not in self._order_values:
             narrow = filled_fields.narrow_spec(self.spec, [cast(str, self._order_field)])
             with self.name_bad_record(split):
-                values = source_lib.read_field(self._held, split, rows, cast(spec_lib.Spec, narrow))
+                values = source_lib.read_field(
+                    self._row_source, split, rows, cast(spec_lib.Spec, narrow)
+                )
             self._order_values[split] = values
         return self._order_values[split]
 
     @functools.cached_property
     def _order_values(self) -> dict[str, np.ndarray]:
-        """The values by which a sampler orders the rows of splits."""
+        """{split: the values by which the sampler orders its rows}."""
         return {}
 
     @contextlib.contextmanager
     def name_bad_record(self, split: str) -> Iterator[None]:
-        """Name the bad record of a split if one ends the reading of all of them."""
+        """Raise an error that names the bad record of a split if one ends the reading."""
         try:
             yield
         except source_lib.list_refusals() as error:
@@ -349,8 +351,8 @@ class Pipeline:
             raise checks.UserError(problem) from error
 
     @functools.cached_property
-    def _held(self) -> types.Source:
-        """The source, or its decoded rows in memory if `cache` asks for them."""
+    def _row_source(self) -> types.Source:
+        """The source of rows by number: `source`, or its decoded rows in memory with `cache`."""
         is_ordered = types.read_member(self.source, types.Source, "orders_rows")
         if is_ordered or not self._keeps_rows or self._list_blocks(self.train_split) is not None:
             return self.source
@@ -360,7 +362,7 @@ class Pipeline:
     def _take_batches(
         self, split: str, seed: int, start_step: int, part: _Part
     ) -> tuple[tf.data.Dataset, Callable[..., dict[str, Any]]]:
-        """Return endless batches of rows by number, some in an element, and their decoder."""
+        """Return endless batches of rows by number, several in an element, and their decoder."""
         settings = {
             "start_step": start_step,
             "num_shards": part.num_shards,
@@ -379,16 +381,16 @@ class Pipeline:
             return windowed.take_batches(plan, **settings), windowed.decode
         row_order = self._find_order(split, total_size, seed, part.parts * part.num_shards)
         batches = order.take_batches(row_order, batch_size=total_size, **settings)
-        take = functools.partial(self._held.take_rows, split)
+        take = functools.partial(self._row_source.take_rows, split)
         if not types.read_member(row_order, types.RowOrder, "pads"):
-            return batches.map(take), self._held.decode
+            return batches.map(take), self._row_source.decode
 
         @tf.autograph.experimental.do_not_convert
-        # ~row stands for a copy of a row that only fills the batch: see `RowOrder.pads`.
+        # ~row stands for a copy of a row that fills the batch: see `RowOrder.pads`.
         def take_padded(rows: tf.Tensor) -> tuple[Any, tf.Tensor]:
             return take(tf.where(rows < 0, -1 - rows, rows)), rows >= 0
 
-        return batches.map(take_padded), self._held.decode
+        return batches.map(take_padded), self._row_source.decode
 
     def _find_order(self, split: str, batch_size: int, seed: int, parts: int = 1) -> types.RowOrder:
         """Return the order of the rows that training takes by number.
@@ -409,7 +411,7 @@ class Pipeline:
         checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
         if self.sampler is None:
             return order.Epochs(rows, seed, batch_size, is_shuffled)
-        return cast(Any, self.sampler).order_rows(
+        return cast(Any, self.sampler).order_by_field(
             rows,
             self._read_order_field(split, rows),
             batch_size=batch_size,
@@ -419,16 +421,16 @@ class Pipeline:
         )
 
     def _count_together(self, batch_size: int) -> int:
-        """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""
+        """Return the number of batches whose rows one call of Python takes."""
         row = sum(map(_least_bytes, self.spec.fields.values()))
         count = max(1, min(_ROWS_OF_CALL, _BYTES_OF_CALL // row) // batch_size)
         known_steps = types.read_member(self.source, types.Source, "known_steps")
         return count if known_steps is None else min(count, known_steps)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
-        """Fail if a batch or the shuffle buffer surely exceeds memory.
+        """Fail if a batch or the shuffle buffer certainly exceeds the memory.
 
-        A batch of training is full. For other batches, only TensorFlow's slots for records count.
+        Batches of training are full. Of other batches, only TensorFlow's slots for records count.
 
         Args:
           batch_size: the rows of a batch in this process.
@@ -445,13 +447,13 @@ class Pipeline:
         memory.require_memory("Pipeline.batch_size", self.batch_size, size, subject)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
-        """Return one pass over a split in order; without labels, of {feature: [B, ...]} only."""
-        # In order: nothing is drawn from the seed.
+        """Return one pass over a split in order; without labels, of {feature: [B, ...]}."""
+        # A pass in order uses no seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
     def in_large_batches(self, split: str) -> Pipeline:
-        """Return the same data in batches of a few megabytes, for a pass that only reads.
+        """Return the same data in batches of a few megabytes, for a pass without training.
 
         Each batch costs a millisecond or more. The first row, with the files that it names, gives
         the size of a row. `batch_size` never decreases.
@@ -467,7 +469,7 @@ class Pipeline:
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_labels(self) -> Pipeline:
-        """Return the same labels with as few features as possible, for a pass over labels.
+        """Return a pipeline of the same labels with the fewest features, for a pass over labels.
 
         It keeps the features in `Spec.keys`, which heads also read, or else the first feature.
         """
@@ -478,7 +480,7 @@ class Pipeline:
         return dataclasses.replace(self, spec=spec, sampler=None)
 
     def keep_fields(self, names: Sequence[str]) -> Pipeline:
-        """Return all features, but only those labels and other columns that `names` lists.
+        """Return a pipeline of all features, and of the labels and other columns in `names`.
 
         Other columns are read as text; only sources with named columns have them.
 
@@ -489,7 +491,7 @@ class Pipeline:
         for name in names:
             checks.one_of("--keep", name, dict.fromkeys([*spec.fields, *columns]))
         text_columns = dict.fromkeys((name for name in names if name not in spec.fields), "string")
-        kept_spec = dataclasses.replace(
+        new_spec = dataclasses.replace(
             spec,
             features={**spec.features, **text_columns},
             labels={name: kind for name, kind in spec.labels.items() if name in names},
@@ -500,7 +502,7 @@ class Pipeline:
                 if name in spec.features or name in names
             },
         )
-        return dataclasses.replace(self, spec=kept_spec, sampler=None)
+        return dataclasses.replace(self, spec=new_spec, sampler=None)
 
     def _shuffle_records(
         self,
@@ -510,15 +512,16 @@ class Pipeline:
         statistics: Any,
         start_step: int,
     ) -> tf.data.Dataset:
-        """Return an endless stream of shuffled passes, resampled if there is a sampler."""
+        """Return an endless stream of shuffled passes; a sampler repeats and drops rows."""
         if sampler is None:
             return records.shuffle(
                 self.shuffle_buffer, seed, reshuffle_each_iteration=True
             ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
-        # The pass that a run reaches after this many steps.
-        first = start_step * self.batch_size // sum(counts.values())
+        # The pass in which the first step lies.
+        rows = label_counts.count_rows(statistics, sampler.label)
+        first = start_step * self.batch_size // rows
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
             samples = sampler(records, self.source, field, counts, seed, epoch)
@@ -541,7 +544,7 @@ class Pipeline:
         if num_shards > 1:
             deal = types.read_member(self.source, types.Source, "shard")
             name = type(sampler).__name__
-            # Single records cannot be dealt to workers: that would cut groups.
+            # Workers get whole files, because single records of a group must stay together.
             rule = f"hold a file for each of {num_shards} workers, as {name} deals whole files"
             checks.require(deal(split, num_shards, 0) is not None, f"split {split!r}", rule, 1)
         rows = batch_size // parts
@@ -590,13 +593,13 @@ class Pipeline:
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
-        """The shards known to hold a record, because some sources take long to find one."""
+        """The shards that hold a record; a shard is checked once, as that may take long."""
         return set()
 
     def _require_record(
         self, source: types.Source, split: str, num_shards: int, shard: int
     ) -> None:
-        """Fail if the shard is empty; training would repeat it and end at step 0, silently."""
+        """Fail if the shard is empty: training would end at step 0 without an error."""
         count = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
         need = "a record" if num_shards == 1 else f"a record for each of {num_shards} shards"
         checks.require(count > shard, f"split {split!r}", f"hold {need}", count)
@@ -627,7 +630,7 @@ class Pipeline:
         is_reading = _READING in source_lib.error_text(error)
         if not isinstance(error, _list_data_errors() + (list_file_errors() if is_reading else ())):
             return None
-        bad_record, odd_value = self._find_bad(split, heads)
+        bad_record, not_finite = self._find_bad(split, heads)
         if bad_record:
             return bad_record
         checking = _list_checking(columns)
@@ -635,24 +638,24 @@ class Pipeline:
             refused_record = self._refused_alone(split, checking)
             if refused_record or is_reading:
                 return refused_record
-        # NaN and infinity are mistakes only if nothing else explains the error.
-        return odd_value if _NUMERIC.search(str(error)) else None
+        # NaN or infinity is a mistake only if nothing else explains the error.
+        return not_finite if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
         """Return the first bad record, and the first earlier record with NaN or infinity."""
-        odd, records = None, iter(self.source.scan(split, self.spec))
+        not_finite, records = None, iter(self.source.scan(split, self.spec))
         for location, values in records:
             problem = values if isinstance(values, str) else self._label_problem(values, heads)
             if isinstance(problem, spec_lib.Gaps):
-                return f"{location}: {problem} {_further_gaps(problem, records)}", odd
+                return f"{location}: {problem} {_further_gaps(problem, records)}", not_finite
             if problem:
-                return f"{location}: {problem}", odd
+                return f"{location}: {problem}", not_finite
             if not isinstance(values, str):
-                odd = odd or self._not_finite(location, values)
-        return None, odd
+                not_finite = not_finite or self._not_finite(location, values)
+        return None, not_finite
 
     def _refused_alone(self, split: str, columns: Sequence[types.Column]) -> str | None:
-        """Return the first record that a column or TensorFlow refuses, though `scan` does not."""
+        """Return an error about the first record that TensorFlow or a column refuses."""
 
         @tf.autograph.experimental.do_not_convert
         def decode(*record: Any) -> dict[str, tf.Tensor]:
@@ -668,7 +671,7 @@ class Pipeline:
             if isinstance(element, Exception):
                 reason = source_lib.explain_unreadable(element)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
-            # The batch has one record, so all values of a list belong to it.
+            # The batch has one record, so all values of a list belong to this record.
             row = {
                 name: value[0] if isinstance(value, np.ndarray) else value.flat_values
                 for name, value in element.items()
@@ -694,7 +697,7 @@ class Pipeline:
 def read_split(
     source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
 ) -> dict[str, packed.Values]:
-    """Return the values of all rows of a split, as `in_memory.read_split`; name a bad record.
+    """Return the values of all rows of a split, as `in_memory.read_split`; errors name the record.
 
     Args:
       source: the source.
@@ -710,10 +713,10 @@ def read_split(
 
 
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
-    """Return the same records; they are all read when an iterator starts, and kept in memory.
+    """Return the same records; an iterator reads all of them when it starts, and keeps them.
 
-    A checkpoint then holds only the place among them. With `Dataset.cache` it would hold all
-    records, as it does for lists of different lengths.
+    A checkpoint of the iterator then holds only its place. With `Dataset.cache`, which serves lists
+    of different lengths, a checkpoint holds all records.
     """
     together = read(tf.int64.max)
     if source_lib.is_ragged(together):
@@ -743,7 +746,7 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
 def _least_bytes(field: spec_lib.Field) -> int:
     """Return the least number of bytes that a value takes in a batch."""
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
-    # A list may be empty; then only its row split takes memory.
+    # A list may be empty: then only its row split takes memory.
     return 8 if field.is_ragged else field.size * width
 
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import class_order, label_counts
+from mtl.data import class_order, filled_fields, label_counts
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
 # The number of records whose labels are decoded together.
 _RECORDS = 128
-# Values that no label has.
+# Values that mark a missing label.
 _ABSENT = {spec_lib.MISSING["int64"], b""}
 
 
@@ -39,7 +39,7 @@ class Power:
 
     | the source | a record that is due r times in a pass |
     | -- | -- |
-    | has its rows in memory | comes up once in each 1 / r passes: its class is an endless stream |
+    | has its rows in memory | comes up once in 1 / r passes: its class is an endless stream |
     | is read in order | comes up floor(r) times, and once more with probability r - floor(r) |
 
     With rows in memory, no row comes up again before all rows of its class, classes have their
@@ -53,7 +53,7 @@ class Power:
 
     label: Annotated[str, checks.Is(str, "name a label field")]
     exponent: Annotated[float, checks.In("[0, 1]")] = 0.0
-    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    # repr=False, because runs compare a repr with a saved repr, which may lack this setting.
     missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
         dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
     )
@@ -69,7 +69,7 @@ class Power:
 
     @property
     def balances(self) -> str | None:
-        """The label whose classes come up more evenly than in the split; None if none does."""
+        """The label whose classes come up more evenly than in the split; None if exponent is 1."""
         return self.label if self.exponent < 1 else None
 
     def accumulators(self) -> dict[str, Any]:
@@ -78,10 +78,10 @@ class Power:
 
     @property
     def order_field(self) -> str | None:
-        """The label; None for a subclass that draws from a stream in its own way."""
+        """The label; None for a subclass that overrides how rows of a stream are drawn."""
         return self.label if type(self).__call__ is Power.__call__ else None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,
@@ -118,7 +118,7 @@ class Power:
         )
 
     def _evaluate_shares(self, counts: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return the shares of the classes in the passes from one up to another, [passes, C]."""
+        """Return the shares of the classes in the passes from `first` up to `stop`, [passes, C]."""
 
         @tf.autograph.experimental.do_not_convert
         def evaluate(epoch: tf.Tensor) -> tf.Tensor:
@@ -133,7 +133,15 @@ class Power:
         return shares
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
+        """Return the share of each class in the draws of a pass.
+
+        Args:
+          counts: the number of rows of each class, float64 [C].
+          epoch: the number of the pass, an int64 scalar.
+
+        Returns:
+          p, float64 [C]; the sum is 1.
+        """
         del epoch
         return _normalise_powers(counts, self.exponent)
 
@@ -146,11 +154,11 @@ class Power:
         seed: int,
         epoch: tf.Tensor,
     ) -> tf.data.Dataset:
-        """Return one pass over the records, in which each comes up as often as it is due.
+        """Return one pass over the records, in which each record comes up as often as it is due.
 
         Args:
           records: raw records, in the order of the source.
-          source: decodes them.
+          source: decodes the records.
           field: the field of the label.
           counts: {label: its rows in the training split}.
           seed: the seed of the draws, which also depend on the pass and the place in it.
@@ -159,17 +167,16 @@ class Power:
         rows = np.array(list(counts.values()), np.float64)
         # p_j n / n_j: how often each row of class j comes up in a pass of n rows, [C].
         times = self.shares(rows, epoch) * rows.sum() / rows
-        spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
-        spec = dataclasses.replace(spec, defaults={field.name: field.missing})
+        spec = filled_fields.specify_field(field)
 
         @tf.autograph.experimental.do_not_convert
         def repeated(index: tf.Tensor, *batch: Any) -> tf.data.Dataset:
             labels = source.decode(batch[0], spec, False)[field.name]
-            dues = _of_label(labels, list(counts), times)
+            dues = _find_dues(labels, list(counts), times)
             draws = tf.random.stateless_uniform(
                 tf.shape(dues), [seed + epoch * 1_000_003, index], dtype=tf.float64
             )
-            # Round at random: a row that is due 1.3 times comes twice with a probability of 0.3.
+            # Rounded at random: a row that is due 1.3 times comes twice with a probability of 0.3.
             copies = tf.repeat(tf.range(tf.size(dues)), tf.cast(dues + draws, tf.int32))
             repeats = tf.nest.map_structure(lambda part: tf.gather(part, copies), batch[0])
             return tf.data.Dataset.from_tensor_slices(repeats)
@@ -193,7 +200,7 @@ class Progressive(Power):
     epochs: checks.Count
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
+        """Return the share of each class in the draws of a pass, as `Power.shares`."""
         progress = tf.minimum(tf.cast(epoch, tf.float64) / self.epochs, 1)
         return (1 - progress) * _normalise_powers(counts, 1) + progress * _normalise_powers(
             counts, self.exponent
@@ -213,20 +220,20 @@ def _split_classes(
     encoding = pa.array(labels).dictionary_encode()
     names = encoding.dictionary.to_pylist()
     numbers = encoding.indices.to_numpy(zero_copy_only=False)
-    # Rows by class, in the order of the source within each.
+    # Rows by class; rows of a class in the order of the source.
     by_class = np.argsort(numbers, kind="stable")
     parts = np.split(rows[by_class], np.cumsum(np.bincount(numbers, minlength=len(names)))[:-1])
     rows_by_label = dict(zip(names, parts, strict=True))
-    lacking = [name for name in names if name in absent or name != name]
+    absent_names = [name for name in names if name in absent or name != name]
     other_rows = np.concatenate(
-        [np.zeros(0, np.int64), *(rows_by_label.pop(name) for name in lacking)]
+        [np.zeros(0, np.int64), *(rows_by_label.pop(name) for name in absent_names)]
     )
     return {name: rows_by_label[name] for name in sorted(rows_by_label)}, np.sort(other_rows)
 
 
-def _of_label(labels: tf.Tensor, known_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
+def _find_dues(labels: tf.Tensor, class_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
     """Return how often each label [B] is due, [B]; 1 for an unknown label."""
     # [B, C]
-    hits = tf.equal(labels[:, tf.newaxis], tf.constant(known_labels, labels.dtype))
+    hits = tf.equal(labels[:, tf.newaxis], tf.constant(class_labels, labels.dtype))
     dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), dues, tf.ones_like(dues))

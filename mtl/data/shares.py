@@ -1,14 +1,14 @@
-"""Deals the places of training to several sources by their shares: a function of the place alone.
+"""Deals the places of batches to several sources by their shares.
 
-made = shares.Fixed([0.75, 0.25])
-made.deal(0, 4)                # sources [0, 0, 1, 0]; the number of the row in each: [0, 1, 0, 2]
+dealer = shares.Fixed([0.75, 0.25])
+dealer.deal(0, 4)              # sources [0, 0, 1, 0], and the rows of each source [0, 1, 0, 2]
 
 Row k of a source with share p is due at place (k + 1/2) / p. The rows come in the order in which
 they are due. This is Webster's method of apportionment, row by row: M. Balinski, H. P. Young, "Fair
 Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride Scheduling", 1995.
 
-After n places of S sources, a source is off its n p rows by at most (S p + 1) / 2. No remainder is
-lost from batch to batch, and any place is found without the earlier ones.
+After n places, a source with share p has had n p rows, to within (S p + 1) / 2 for S sources. No
+remainder is lost from batch to batch. The source of a place is computed without the earlier places.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-# Shares of a schedule are multiples of this number, so that their sums over steps are exact.
+# Shares of a schedule are rounded to multiples of this number: so sums over steps are exact.
 _UNIT = 2.0**-24
-# Schedules are evaluated so many steps at a time.
+# The number of steps for which schedules are evaluated at once.
 _STEPS = 8192
 
 
 class Shares(abc.ABC):
-    """The sources of consecutive places.
+    """Shares of sources in an endless row of places.
 
     Args:
       num_sources: S.
@@ -35,42 +35,45 @@ class Shares(abc.ABC):
         self._num_sources = num_sources
 
     def count(self, place: int) -> np.ndarray:
-        """Return how many rows each source has before a place, int64 [S]."""
+        """Return the number of rows of each source before a place, int64 [S]."""
         lower_bounds = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
         lower_bounds = np.maximum(lower_bounds, 0)
         sources, _ = self._draw(lower_bounds, place)
         return lower_bounds + np.bincount(sources, minlength=self._num_sources)
 
     def deal(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each place from `first` up to `stop`, and its row there, int64 [N].
+        """Return the source, and the number of its row, of each place from `first` up to `stop`.
 
         The rows of a source are numbered from 0 at place 0, without end.
+
+        Returns:
+          Two arrays, int64 [stop - first].
         """
         return self._draw(self.count(first), stop)
 
     def _draw(self, counts: np.ndarray, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sources and numbers of the rows before a place, after some of each source."""
+        """Return the sources and numbers of rows before a place, without the first rows of each."""
         upper_bounds = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
         lengths = np.maximum(upper_bounds - counts, 0)
         sources = np.repeat(np.arange(self._num_sources), lengths)
         starts = np.cumsum(lengths) - lengths
         numbers = np.arange(len(sources)) + np.repeat(counts - starts, lengths)
         places = self._find_due(sources, numbers)
-        # If several rows are due at once, the first source's row comes first.
+        # If rows of several sources are due at once, the row of the first source comes first.
         ranks = np.argsort(places, kind="stable")[: stop - int(counts.sum())]
         return sources[ranks], numbers[ranks]
 
     @abc.abstractmethod
     def _sum_shares(self, place: int) -> np.ndarray:
-        """Return the sum of the shares over the places before one, float64 [S]."""
+        """Return the sum of the shares of all places before a place, float64 [S]."""
 
     @abc.abstractmethod
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the places at which rows are due, float64 [N]; inf for never, or much later."""
+        """Return the places at which rows are due, float64 [N]; inf for much later or never."""
 
 
 class Fixed(Shares):
-    """Shares that stay.
+    """Shares that are the same at all places.
 
     Args:
       rates: a number for each source, at least 0; their sum is above 0.
@@ -92,8 +95,8 @@ class Scheduled(Shares):
     """Shares that change from step to step.
 
     Args:
-      evaluate: returns the rates of the steps from one up to another, float64 [steps, S]; each is
-        at least 0, and each step has one above 0.
+      evaluate: takes a first step and the step behind the last, and returns the rates of these
+        steps, float64 [steps, S]: at least 0, with one above 0 in each step.
       num_sources: S.
       size: the number of places of a step.
       at_once: the number of steps that are evaluated at a time.
@@ -109,7 +112,7 @@ class Scheduled(Shares):
         super().__init__(num_sources)
         self._evaluate, self._size, self._at_once = evaluate, size, at_once
         self._shares = np.zeros([0, num_sources])
-        self._sums = np.zeros([1, num_sources])  # One row more: the sums before each step.
+        self._sums = np.zeros([1, num_sources])  # The sums before each step, and behind the last.
 
     def _reach(self, step: int) -> None:
         """Evaluate the schedules up to a step."""
@@ -125,17 +128,18 @@ class Scheduled(Shares):
             self._sums = np.concatenate([np.zeros([1, self._num_sources]), self._shares.cumsum(0)])
 
     def _sum_shares(self, place: int) -> np.ndarray:
-        step, rest = divmod(place, self._size)
-        # Rows that come before a place are due at most S / 2 places behind it.
+        step, offset = divmod(place, self._size)
+        # Rows before a place may be due up to S / 2 places behind it.
         self._reach(step + self._num_sources + 2)
-        return self._size * self._sums[step] + rest * self._shares[step]
+        return self._size * self._sums[step] + offset * self._shares[step]
 
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         row_places = np.full(len(sources), np.inf)
         for source in range(self._num_sources):
             mask, sums = sources == source, self._sums[:, source]
             targets = (numbers[mask] + 0.5) / self._size
-            steps = np.searchsorted(sums, targets) - 1  # The sum reaches it within this step.
+            # The step in which the sum reaches the target.
+            steps = np.searchsorted(sums, targets) - 1
             is_reached = steps < len(self._shares)
             steps, targets = steps[is_reached], targets[is_reached]
             places = np.full(len(is_reached), np.inf)

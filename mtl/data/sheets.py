@@ -1,4 +1,4 @@
-"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, which mean the same as cells of CSV.
+"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, with the meaning of cells of a CSV file.
 
 table = sheets.read_sheet("book.xlsx", "/tmp/copy", "Prices")   # a pa.Table of strings
 
@@ -11,6 +11,8 @@ import datetime
 import functools
 import importlib.util
 import logging
+import re
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +23,16 @@ from mtl import checks, versions
 _log = logging.getLogger(__name__)
 
 ENDINGS = (".xlsx", ".xls", ".ods")
+# A cell of an .xlsx file with a formula and without a value; the value of a text may be empty.
+_FORMULA = re.compile(
+    rb'<c r="([A-Z]+[0-9]+)"(?![^>]*t="str")[^>]*><f[^>]*(?:/>|>[^<]*</f>)(?:<v */>|<v></v>)?</c>'
+)
 # Whole numbers up to here are exact in a spreadsheet.
 _EXACT = 1e15
 
 
 def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
-    """Return the name of a sheet and its rows below the header, as texts; empty cells are null.
+    """Return the name of a sheet, and its rows as a table of texts; empty cells are null.
 
     Args:
       path: the file, for errors.
@@ -48,9 +54,10 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
         reason = " ".join(str(error).split())
         raise checks.UserError(f"{path} cannot be read as a spreadsheet: {reason}.") from error
     where = f"{path} sheet {name!r}"
+    _warn_of_formulas(path, copy)
     for first, last in merged_ranges:
         cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
-        fix = "Unmerge them, and fill each cell: the file has a value for the first one alone."
+        fix = "Unmerge them, and fill each cell: only the first cell of the range has a value."
         checks.fail(where, "have no merged cells", cells, fix)
     return name, _to_table(where, rows, worksheet.start or (0, 0))
 
@@ -82,16 +89,31 @@ def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
 
 @functools.cache
 def _tell(path: str, sheet: str, others: str) -> None:
-    """Say once that other sheets are left out."""
+    """Warn once that other sheets are not read."""
     message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
     _log.warning(message, path, sheet, others)
+
+
+@functools.cache
+def _warn_of_formulas(path: str, copy: str) -> None:
+    """Warn once of formulas without a stored value, as packages write them: they are missing."""
+    if not zipfile.is_zipfile(copy):  # An .xls file.
+        return
+    with zipfile.ZipFile(copy) as archive:
+        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        cells = [_FORMULA.search(archive.read(name)) for name in names]
+    cell = next(filter(None, cells), None)
+    if cell:
+        message = "%s: the formula in cell %s has no stored value, so it counts as missing. %s"
+        fix = "Save the file in a spreadsheet program, which computes it."
+        _log.warning(message, path, cell.group(1).decode(), fix)
 
 
 def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int]) -> pa.Table:
     texts = [list(map(_to_text, row)) for row in rows]
     checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
     names, body = texts[0], texts[1:]
-    # Rows count from 1 in a spreadsheet, and the first one is the header.
+    # The rows of a spreadsheet count from 1, and the header is the first row.
     for number, row in enumerate(body, start[0] + 2):
         fix = "Delete the row, or the rows below it, if they are not of the table."
         checks.require(
@@ -109,7 +131,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
 
 
 def _to_text(value: Any) -> str | None:
-    """Return the text that CSV would hold for a cell; None if the cell is empty."""
+    """Return the text of a cell as in a CSV file; None if the cell is empty."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):

@@ -2,7 +2,7 @@
 
 shuffled_files.write_shuffled(["sales-*.parquet"], "shuffled")     # shuffled/00000-of-00012.parquet
 
-A table that is sorted by a label, and does not fit into memory, needs this: see docs/data.md.
+Use it for a table that is sorted by a label and does not fit into memory: see docs/data.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow as pa
 from mtl import checks
 from mtl.data import arrow, order
 
-# About the size of a written file: the rows of a file are mixed in memory.
+# The size of a written file in bytes, roughly. The rows of a file are mixed in memory.
 _FILE_BYTES = 2**28
-# The rows of a row group, which readers load as a whole.
+# The number of rows of a row group, which readers load as a whole.
 _GROUP_ROWS = 2**16
 
 
@@ -29,14 +29,14 @@ def write_shuffled(
 ) -> list[str]:
     """Write all rows of some tables in random order, and return the paths of the new files.
 
-    Each row goes to a random file, and each file is then mixed in memory. This takes memory for one
-    file and one row group, and twice the disk space of the tables for a while.
+    Each row goes to a random file, and then the rows of each file are mixed in memory. This takes
+    memory for one file and one row group, and for a while twice the disk space of the tables.
 
     Args:
       paths: tables of one schema, as files or globs; see `arrow.Arrow.files` for the formats.
       folder: a folder that does not exist yet; it appears when all files are complete.
       seed: the seed of the order.
-      file_bytes: the size of a file in memory, in bytes; files differ a little.
+      file_bytes: the size of a file in memory, in bytes, roughly.
 
     Raises:
       UserError: the folder exists, or a table cannot be read or differs from the first.
@@ -61,8 +61,8 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     schema = arrow.open_file(tables[0])[0]
     size = sum(part.num_bytes or os.path.getsize(path) for path, part in parts)
     count = max(1, -(-size // file_bytes))
-    dealt = [os.path.join(folder, f"dealt-{number}") for number in range(count)]
-    writers = [parquet.ParquetWriter(path, schema) for path in dealt]
+    draft_paths = [os.path.join(folder, f"draft-{number}") for number in range(count)]
+    writers = [parquet.ParquetWriter(path, schema) for path in draft_paths]
     draw = np.random.default_rng(seed)
     for table in _read_all(parts, schema):
         file_numbers = draw.integers(0, count, len(table))
@@ -73,7 +73,7 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     for writer in writers:
         writer.close()
     names = [f"{number:05d}-of-{count:05d}.parquet" for number in range(count)]
-    for number, (path, name) in enumerate(zip(dealt, names, strict=True)):
+    for number, (path, name) in enumerate(zip(draft_paths, names, strict=True)):
         table = parquet.read_table(path)
         shuffled_rows = table.take(order.permute(len(table), seed, number))
         parquet.write_table(shuffled_rows, os.path.join(folder, name), row_group_size=_GROUP_ROWS)

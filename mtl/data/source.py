@@ -17,9 +17,10 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 
-# The number of batches made ahead. Checkpoints hold them; AUTOTUNE would make up to 2,048.
+# The number of batches that are made ahead. Checkpoints hold these batches, and
+# AUTOTUNE would make up to 2,048.
 AHEAD = 2
-# The values of a field are read for so many rows at once.
+# The number of rows whose values of a field are read at once.
 _ROWS_AT_ONCE = 4096
 
 
@@ -38,7 +39,7 @@ def check(where: str, value: Any) -> None:
 
 
 def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]:
-    """Return the names by which fields know columns.
+    """Return the names of columns as fields use them.
 
     Args:
       columns: the columns of a file, in order.
@@ -48,8 +49,18 @@ def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]
     return [fields.get(column, column) for column in columns]
 
 
+def list_columns(source: Any) -> Sequence[str]:
+    """Return the names of the columns of a source, or of a source within it; [] without names."""
+    while source is not None:
+        names = getattr(source, "names", ()) or getattr(source, "column_names", ())
+        if names:
+            return names
+        source = getattr(source, "source", None)
+    return []
+
+
 def check_order(source: Any, sampler: Any) -> None:
-    """Fail if a sampler, or a source around it, would ignore the order that a source decides."""
+    """Fail if a sampler, or a source around a mixture, would ignore the order of the mixture."""
     if types.read_member(source, types.Source, "orders_rows"):
         name = type(source).__name__
         rule = f"be left out, as {name} decides how often rows come up"
@@ -97,7 +108,7 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
 
 
 def names_files(source: Any) -> bool:
-    """Return True if decoding a record of a source, or of a source inside it, reads other files."""
+    """Return True if a source, or a source within it, reads files that its records name."""
     if types.read_member(source, types.Source, "names_files"):
         return True
     inner = getattr(source, "source", None)
@@ -111,7 +122,7 @@ def is_ragged(batches: tf.data.Dataset) -> bool:
 
 
 def repeat_value(value: Any) -> tf.data.Dataset:
-    """Repeat a value without end, to zip it with records; `map` would cost 40 us a record."""
+    """Repeat a value without end, to zip it with records; `map` would cost 40 us per record."""
     return tf.data.Dataset.from_tensors(value).repeat()
 
 
@@ -129,12 +140,12 @@ def options() -> tf.data.Options:
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yield the elements as NumPy values, then the error if one ended them; works in any graph."""
+    """Yield the elements of a dataset as NumPy values, and then the error that ended it, if any."""
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
         next_element = iterator.get_next()
-    # `with` only closes: a generator must not leave its graph on the caller's stack.
+    # Not `with` the session itself: its graph would stay on the caller's stack between elements.
     with contextlib.closing(tf1.Session(graph=graph)) as session:
         session.run(iterator.initializer)
         read_next = session.make_callable(next_element)
@@ -193,18 +204,18 @@ def error_text(error: Exception) -> str:
 
 
 def explain_unreadable(error: Exception) -> str:
-    """Return the reason from an error in one line, without the place in a graph or program."""
+    """Return the reason of an error in one line, without the place in a graph or program."""
     in_tensorflow = isinstance(error, (*list_refusals(), tf.errors.OpError))
     text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:
         return type(error).__name__
-    # TensorFlow names the place before the reason; other libraries add hints behind it.
+    # TensorFlow names the place first and the reason last. Other libraries name the reason first.
     return lines[-1 if in_tensorflow else 0].strip()
 
 
 def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Dataset:
-    """Cut each batch into smaller ones, in order.
+    """Cut each batch into smaller batches, in order.
 
     Args:
       batches: (features, labels), [count * size, ...] each.

@@ -33,15 +33,15 @@ from mtl.deferred import tf
 
 # The number of places, which limits the precision of shares.
 PLACES = 1 << 31
-# Hashes are numbers of 32 bits, in int64.
+# Hashes are numbers of 32 bits, in int64 tensors.
 _WORD = 1 << 32
 # "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 # The golden ratio as a fraction of 2^32.
 _GOLDEN = 0x9E3779B9
-# A whole number as a column of floats writes it.
+# A whole number as a column of floats has it, such as 7.0.
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
-# Between the texts of several keys.
+# The text between several keys.
 _SEPARATOR = "\x1f"
 
 Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
@@ -69,10 +69,10 @@ class Splits(chosen_rows.ChosenRows):
     | shares | about its share of the rows, drawn by a hash of their numbers and the seed |
     | keys | about its share of the keys, with all rows of each key |
     | stratify | its share of each class, to within a row |
-    | folds, fold | `fold_split` has the fold; the other splits have their shares of other rows |
+    | folds, fold | its share of the rows outside of the fold; `fold_split` has the fold |
 
-    Several keys count together: rows are in the same split if they agree in all keys. 7 and 7.0
-    are the same key. A row without any key is drawn alone. Rows without a label form a class. A new
+    With several keys, rows are in the same split if they agree in all keys. 7 and 7.0 are the same
+    key. A row without any key is drawn alone. Rows without a label form a class. A new
     run reports the number of rows in no split.
 
     `stratify` reads the labels of the split once; memory holds eight bytes for each row.
@@ -118,7 +118,7 @@ class Splits(chosen_rows.ChosenRows):
             checks.require(self.fold_split not in self.shares, where, rule, dict(self.shares))
         for split in self.arcs:
             rule = f"name no other split of the source than {self.split!r}, which is cut"
-            is_new = split == self.split or split not in _list_splits(self.source)
+            is_new = split == self.split or split not in chosen_rows.list_splits(self.source)
             checks.require(is_new, where, rule, split)
 
     @functools.cached_property
@@ -130,8 +130,14 @@ class Splits(chosen_rows.ChosenRows):
         others = lay_arcs(self.shares or {self.split: 1.0}, end, PLACES - (end - start))
         return {**others, self.fold_split: Arc(start, end - start)}
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """{key or label of `stratify`: its type}."""
+        kinds = {key: self.find_key_type(key) for key in self.keys}
+        return {**kinds, **({self.stratify: self.label_type} if self.stratify else {})}
+
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
             if self.stratify:
@@ -139,12 +145,12 @@ class Splits(chosen_rows.ChosenRows):
                 is_filled = bool(self.arcs[split].holds(self._places).any())
                 checks.require(is_filled, f"Splits: split {split!r} of {rows} rows", rule, 0)
             return choice
-        # The whole split would hold the rows of the others.
+        # The split that is cut also holds the rows of the other splits.
         checks.require(split != self.split, "Splits.shares", f"have {split!r}", dict(self.shares))
         return None
 
     def _choose_arcs(self, arcs: Sequence[Arc]) -> chosen_rows.Choice:
-        """Return the choice of all rows on some arcs."""
+        """Return the choice of all rows whose places lie on some arcs."""
 
         def takes(numbers: Any, texts: Mapping[str, Any]) -> Any:
             if self.keys:
@@ -159,12 +165,12 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        """The places of all rows by their classes, int64 [N]."""
+        """The places of all rows with `stratify`, int64 [N]."""
         labels = read_labels(self.source, self.split, self.stratify, self.label_type)
         return rank_rows(labels, self.seed)
 
     def describe_left_out(self) -> list[str]:
-        """Return a line if the shares leave rows out of all splits."""
+        """Return a line if rows lie in no split, because the shares sum to less than 1."""
         if sum(arc.length for arc in self.arcs.values()) >= PLACES:
             return []
         rows, num_assigned = self.count_rows(self._choose_arcs(list(self.arcs.values())))
@@ -207,8 +213,16 @@ def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, 
 
 
 def hash_rows(numbers: Any, seed: int) -> Any:
-    """Return the place of the rows with these numbers: an int, or int64 [B]."""
-    # The seed enters twice; if it entered once, the rows of two seeds would differ only by an xor.
+    """Return the places of rows on the circle, by their numbers and the seed.
+
+    Args:
+      numbers: an int, or int64 [B] of NumPy or TensorFlow.
+      seed: the seed.
+
+    Returns:
+      Numbers below `PLACES`, in the form of `numbers`.
+    """
+    # The seed enters twice: if it entered once, the rows of two seeds would differ only by an xor.
     first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
     second = _mix(first ^ _GOLDEN)
     low, high = numbers % _WORD, numbers // _WORD % _WORD
@@ -216,10 +230,10 @@ def hash_rows(numbers: Any, seed: int) -> Any:
 
 
 def _mix(word: Any) -> Any:
-    """Mix 32 bits, so that each bit of the result depends on all of them."""
+    """Mix 32 bits, so that each bit of the result depends on all bits."""
     for shift, factor in _ROUNDS:
         word = word ^ word // (1 << shift)
-        # In halves, because products of 64 bits would overflow in TensorFlow.
+        # In two halves, because a product of 64 bits would overflow int64.
         word = (
             word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
         ) % _WORD
@@ -239,7 +253,7 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
     row_texts = tf.strings.join(["row ", tf.strings.as_string(numbers)])
     has_none = functools.reduce(tf.logical_and, is_absent)
     texts = tf.where(has_none, row_texts, tf.strings.join(key_texts, _SEPARATOR))
-    # FarmHash's Fingerprint64, which is the same on every machine.
+    # This hash, Fingerprint64 of FarmHash, is the same on every machine.
     return tf.strings.to_hash_bucket_fast(tf.strings.join([f"{seed}:", texts]), PLACES)
 
 
@@ -262,16 +276,16 @@ def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
     order = np.lexsort([hashes, classes])
     sizes = np.bincount(classes)
     ranks = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Multiples of the golden ratio are spread evenly.
+    # Multiples of the golden ratio, modulo 1, are spread evenly.
     starts = (hash_rows(np.arange(1), seed)[0] + np.arange(len(sizes)) * _GOLDEN) % _WORD
-    # (rank + start / 2^32) / size of the circle, in whole numbers.
+    # (rank + start / 2^32) / size as a part of the circle, in whole numbers.
     ranked_places = (ranks * _WORD + np.repeat(starts, sizes)) // (2 * np.repeat(sizes, sizes))
     places[order] = ranked_places
     return places
 
 
 def read_labels(source: types.Source, split: str, label: str, label_type: str) -> np.ndarray:
-    """Return the labels of a split, [N]; absent ones are `spec.MISSING` of their type.
+    """Return the labels of a split, [N]; an absent label is `spec.MISSING` of its type.
 
     Args:
       source: the source.
@@ -280,21 +294,10 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
       label_type: "int64" or "string".
 
     Raises:
-      UserError: a record is malformed; names it.
+      UserError: a record is malformed; the error names the record.
     """
     missing = spec_lib.MISSING[label_type]
     spec = spec_lib.Spec(features={label: label_type}, labels={}, defaults={label: missing})
     parts = [values[label] for values in chosen_rows.read_fields(source, split, spec)]
     kind = object if label_type == "string" else np.int64
     return np.concatenate([np.zeros([0], kind), *parts])
-
-
-def _list_splits(source: Any) -> list[str]:
-    """Return the splits that the settings of a source name, also of a source inside it."""
-    names: list[str] = []
-    while source is not None:
-        for setting in ("files", "splits", "held_out", "starts", "shares"):
-            value = getattr(source, setting, None)
-            names += value if isinstance(value, Mapping) else []
-        source = getattr(source, "source", None)
-    return names

@@ -1,4 +1,4 @@
-"""A part of a split of any source, to learn from few examples.
+"""A share of the rows of a split, to learn from few examples.
 
 from mtl.data import subset
 pipeline.Pipeline.source = @subset.Subset()
@@ -16,7 +16,7 @@ from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 
 HASH, LATTICE = "hash", "lattice"
-# Multipliers of a linear congruential generator in C libraries, and of MurmurHash2.
+# Multipliers: of a linear congruential generator in C libraries, and of MurmurHash2.
 _LATTICE = (1_103_515_245, 1_540_483_477)
 
 
@@ -34,8 +34,8 @@ class Subset(chosen_rows.ChosenRows):
       split: the split that is cut.
       held_out: {new split: its share of the rows}; all shares, with `share`, sum to at most 1.
       seed: the seed of the draw.
-      draw: "hash" draws rows independently. "lattice" serves saved runs without this setting: it
-        draws rows at a distance of 2,236 together, and may hold out a whole period of the data.
+      draw: "hash" draws rows independently. "lattice" is for saved runs without this setting: rows
+        at a distance of 2,236 tend to lie in the same split, as do whole periods of the data.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -59,11 +59,11 @@ class Subset(chosen_rows.ChosenRows):
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: its places}; held-out splits start from the end."""
+        """{split: its places}; held-out splits lie at the end of the circle."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
-        # Neighbours share a rounded bound, so no row is in two splits.
+        # Neighbours share a bound, so no row is in two splits.
         bounds = [max(round(end * splits.PLACES), 0) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
         return {
@@ -72,19 +72,19 @@ class Subset(chosen_rows.ChosenRows):
         }
 
     def _takes(self, split: str, numbers: Any) -> Any:
-        """Return True if a split holds the row of this number, an int or numbers [B]."""
+        """Return True if a split holds the rows with these numbers, an int or int64 [B]."""
         place = splits.hash_rows if self.draw == HASH else _place
         return self._arcs[split].holds(place(numbers, self.seed))
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None for a split that is not cut."""
+        """Return the choice of the rows of a split; None if the split is not cut from another."""
         if split not in self._arcs:
             return None
         return chosen_rows.Choice(lambda numbers, _: self._takes(split, numbers))
 
 
 def _place(index: Any, seed: int) -> Any:
-    """Return the place for "lattice"; the bits of neighbouring rows have only a few distances."""
+    """Return the place for "lattice"; neighbouring rows have only a few different distances."""
     place = index + seed * 7919 + 1
     for factor in _LATTICE:
         place = (place % splits.PLACES) * factor % splits.PLACES

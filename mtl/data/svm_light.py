@@ -22,15 +22,15 @@ from mtl.data import examples, files, json_lines
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Lines without a row.
+# A pattern of lines without a row.
 _DROPPED = r"[ \t\r]*(?:#.*)?"
 _PAIRS = re.compile(rf"(?:[0-9]+:{literals.FINITE}(?: |$))*")
-# float32 would turn a larger number into infinity.
+# In float32, larger numbers would be infinite.
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
-    """A line: its label and group as texts, and all its numbers, float32 [D]."""
+    """The row of a line: the label and group as texts, and all numbers, float32 [D]."""
 
     label: str
     group: str | None
@@ -109,7 +109,7 @@ class SvmLight(types.Source):
         return files.find("SvmLight.files", self.files, split, self.data_dir)
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail if the Spec has a field that a line cannot hold; a sampler leaves out the vector."""
+        """Fail if a line cannot hold a field; a specification for a sampler may lack the vector."""
         names = {"vector": self.vector, "label": self.label, "group": self.group}
         for name, field in spec.fields.items():
             checks.one_of("a field of SvmLight", name, names.values())
@@ -162,27 +162,27 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
       ValueError: the line is malformed, or has an index outside of the vector.
     """
     try:
-        label, *rest = line.partition(b"#")[0].decode().split()
+        label, *pairs = line.partition(b"#")[0].decode().split()
     except (UnicodeDecodeError, ValueError):
         raise ValueError("must be a label and pairs such as 3:0.5, in UTF-8") from None
-    # The group is optional, and stands right behind the label.
-    group = rest.pop(0)[len("qid:") :] if rest and rest[0].startswith("qid:") else None
+    # A line may have a group, right behind the label.
+    group = pairs.pop(0)[len("qid:") :] if pairs and pairs[0].startswith("qid:") else None
     numbers = np.zeros([size or 0], np.float32)
-    # Without the vector in the Spec, the pairs are not worth the time to parse.
-    if size is None or not rest:
+    # Without the vector in the Spec, pairs are not parsed.
+    if size is None or not pairs:
         return Row(label, group, numbers)
-    # One search in the line is faster than one for each pair.
-    if not _PAIRS.fullmatch(" ".join(rest)):
-        bad_pair = next(pair for pair in rest if not _PAIRS.fullmatch(pair))
+    # One match of the line is faster than a match of each pair.
+    if not _PAIRS.fullmatch(" ".join(pairs)):
+        bad_pair = next(pair for pair in pairs if not _PAIRS.fullmatch(pair))
         raise ValueError(f"must hold pairs such as 3:0.5, got {bad_pair[:40]!r}")
-    _fill_numbers(numbers, ":".join(rest).split(":"), first_index)
+    _fill_numbers(numbers, ":".join(pairs).split(":"), first_index)
     return Row(label, group, numbers)
 
 
 def _fill_numbers(numbers: np.ndarray, parts: Sequence[str], first_index: int) -> None:
-    """Write values at their indexes, both texts in turn."""
+    """Write values into `numbers`; `parts` has an index and a value in turn, as texts."""
     size = len(numbers)
-    # As Python's integers, because an index in a file may exceed int64.
+    # Integers of Python, because an index in a file may exceed int64.
     indexes = np.array(list(map(int, parts[::2])), object) - first_index
     values = np.array(list(map(float, parts[1::2])))
     last = first_index + size - 1

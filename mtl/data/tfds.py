@@ -2,7 +2,7 @@
 
 tfds.Tfds.name = "mnist"                                    # or "glue/cola", "mnist:3.0.1"
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"           # a builder that is not registered
-tfds.Tfds.rename = {"digit": "label"}                       # our field: theirs
+tfds.Tfds.rename = {"digit": "label"}                       # {field: feature}
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from absl import logging
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source
-from mtl.deferred import tf
+from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 # A dataset in the catalogue of tensorflow-datasets, with config and version.
 _CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
-# The name of a hub may stand before the name, and arguments of the builder behind it.
+# In front of the name may be a hub, and behind it arguments of the builder.
 _READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
-# The config.gin of a saved run may name the builders of `mtl.datasets` like this.
+# The earlier package of the builders of `mtl.datasets`, which a saved run may name.
 _MOVED = re.compile(r"^mtl\.data\.")
 _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
@@ -57,7 +57,7 @@ class Tfds(types.Source):
     name: Annotated[str, checks.Is(str, _NAMES)]
     data_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
     manual_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
-    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+    rename: Annotated[Mapping[str, str], checks.Map("map fields to features")] = dataclasses.field(
         default_factory=dict
     )
 
@@ -68,8 +68,8 @@ class Tfds(types.Source):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the examples of a split in the order of the files.
 
-        They are dicts. If each feature is stored unchanged, they are serialized examples: `decode`
-        then parses a whole batch, which takes a tenth of the time.
+        An example is a dict. If each feature is stored unchanged, it is a serialized example:
+        `decode` then parses a whole batch at once, which takes a tenth of the time.
         """
         return self._read_serialized(split) if self._stored else self._read_parsed(split)
 
@@ -88,7 +88,7 @@ class Tfds(types.Source):
         def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
             return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
-        # Without the count, a file that is cut off between two records would look whole.
+        # With the count, a file that is cut off between two records is an error.
         count = tf.data.experimental.assert_cardinality(takes.sum())
         return files.flat_map(read).apply(count)
 
@@ -96,7 +96,7 @@ class Tfds(types.Source):
         import tensorflow_datasets
 
         builder = self._builder
-        # In order, for any number of files.
+        # With 1, records come in the order of the files.
         config = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False, skip_prefetch=True
         )
@@ -107,7 +107,7 @@ class Tfds(types.Source):
 
     @functools.cached_property
     def _stored(self) -> dict[str, tuple[Any, tf.DType]]:
-        """{feature: (its parser, its type)}; {} if one is nested, encoded, optional or a list."""
+        """{feature: (its parser, its type)}; {} if any is nested, encoded, optional or a list."""
         import tensorflow_datasets
 
         features, info = tensorflow_datasets.features, self._builder.info
@@ -150,16 +150,16 @@ class Tfds(types.Source):
     def _decode(self, batch: Mapping[str, Any], field: spec_lib.Field) -> Any:
         values = _reach(batch, self._name_feature(field, batch))
         where = f"Tfds {self.name} field {field.name!r}"
-        ours = tf.as_dtype(field.dtype)
-        texts = (values.dtype == tf.string, ours == tf.string)
-        lossless = texts[0] == texts[1] and not (values.dtype.is_floating and ours.is_integer)
+        dtype = tf.as_dtype(field.dtype)
+        texts = (values.dtype == tf.string, dtype == tf.string)
+        lossless = texts[0] == texts[1] and (dtype.is_floating or not values.dtype.is_floating)
         fix = f"Make it {values.dtype.name} in the Spec."
         checks.require(lossless, where, f"hold {field.dtype}", values.dtype.name, fix)
         fits = values.shape.is_compatible_with([None, *field.shape])
         fix = f"Make it {tuple(values.shape[1:])} in the Spec."
         checks.require(fits, where, f"have shape {field.shape}", tuple(values.shape[1:]), fix)
         if isinstance(values, tf.RaggedTensor) and not field.is_ragged:
-            values = values.to_tensor(shape=[None, *field.shape])
+            values = _require_sizes(values, field)
         return field.cast(values)
 
     def _name_feature(self, field: spec_lib.Field, example: Mapping[str, Any]) -> str:
@@ -187,7 +187,7 @@ class Tfds(types.Source):
             )
             for name, (kind, _) in self._stored.items()
         }
-        # An unsigned number of 2^63 or more is stored as a negative number.
+        # Unsigned numbers from 2^63 on are stored as negative numbers.
         return {
             name: arrays[name].astype(dtype.as_numpy_dtype)
             for name, (_, dtype) in self._stored.items()
@@ -205,7 +205,7 @@ class Tfds(types.Source):
     def modules(self) -> dict[str, str]:
         """{setting: the module whose code it runs}.
 
-        A name with a hub or with arguments may mean a folder; then the name itself is returned.
+        A name with a hub or with arguments may mean a folder. The name itself is then returned.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}
@@ -239,7 +239,7 @@ class Tfds(types.Source):
             return tensorflow_datasets.builder(self.name, try_gcs=False, **settings)
         except tensorflow_datasets.core.registered.DatasetNotFoundError:
             raise
-        except Exception as error:  # Errors in configs, versions, arguments and files.
+        except Exception as error:  # For a wrong config, version, argument or file.
             where = f" in {self.data_dir!r}" if self.data_dir else ""
             problem = source.explain_unreadable(error).rstrip(".: ")
             checks.fail("Tfds.name", _NAMES, self.name, f"It cannot be opened{where}: {problem}.")
@@ -261,7 +261,7 @@ class Tfds(types.Source):
     def _prepare(self, builder: Any) -> None:
         import tensorflow_datasets
 
-        # Without this check, tensorflow-datasets retries each download for minutes.
+        # tensorflow-datasets would retry each download for minutes.
         for url in [] if self.manual_dir else list(builder.url_infos or {})[:1]:
             if not storage.reachable(url):
                 raise self._prepare_error(builder, f"{url} cannot be reached.")
@@ -289,9 +289,21 @@ class Tfds(types.Source):
         )
 
 
+def _require_sizes(values: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
+    """Return lists as an array; the op fails if a list has another size than the field."""
+    message = f"field {field.name!r} must have shape {field.shape}"
+    # `to_tensor` would cut long lists, and fill short lists with 0.
+    fits = [
+        tf1.assert_equal(lengths, tf.cast(size, lengths.dtype), message=message)
+        for lengths, size in zip(values.nested_row_lengths(), field.shape, strict=False)
+    ]
+    with tf.control_dependencies(fits):
+        return tf.reshape(values.flat_values, [-1, *field.shape])
+
+
 def _is_stored_as_it_is(feature: Any) -> bool:
     stored_info, info = feature.get_serialized_info(), feature.get_tensor_info()
-    # An optional feature has a default, sometimes an array, for which == fails.
+    # An optional feature has a default. It may be an array, for which == None fails.
     is_optional = info.default_value is not None
     is_same = (stored_info.shape, stored_info.tf_dtype) == (info.shape, info.tf_dtype)
     return is_same and None not in info.shape and not is_optional

@@ -15,7 +15,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import group_order
+from mtl.data import filled_fields, group_order
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
@@ -28,8 +28,8 @@ class WholeGroups:
     """Draws whole groups: consecutive rows of the source with the same key.
 
     Every pass over the split has each group once; the rows of a group stay in order. A batch takes
-    groups until the next group does not fit. Copies of the last row fill the batch. Their labels
-    are missing, so they have no weight in losses, but batch norm sees them. Each slice
+    groups until the next group does not fit. Copies of the last row fill the batch. The labels of
+    the copies are missing, so they have no weight in losses, but batch norm uses them. Each slice
     (`Run.micro_batches`) and each replica is filled in the same way. Evaluation reads all rows in
     order, without padding.
 
@@ -61,7 +61,7 @@ class WholeGroups:
         checks.require(fits, f"WholeGroups.group {self.group!r}", "be one int64 or string", kind)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return {name in the statistics: accumulator that counts groups and finds split ones}."""
+        """Return {name in the statistics: accumulator that counts and checks groups}."""
         return {_name_statistics(self.group): Groups(group=self.group)}
 
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
@@ -76,11 +76,11 @@ class WholeGroups:
 
     @property
     def order_field(self) -> str | None:
-        """The field with the key; None for a subclass that forms batches in its own way."""
+        """The field with the key; None for a subclass that overrides `form_batches`."""
         is_plain = type(self).form_batches is WholeGroups.form_batches
         return self.group if is_plain else None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,
@@ -116,7 +116,7 @@ class WholeGroups:
         rows: int,
         parts: int,
     ) -> tf.data.Dataset:
-        """Return endless batches of raw records, and which rows are real, [rows * parts]."""
+        """Return endless batches of raw records, and a mask of real rows, bool [rows * parts]."""
         field = spec.fields[self.group]
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -152,11 +152,11 @@ class Groups:
             return
         is_text = keys.dtype == object
         absent = b"" if is_text else spec_lib.MISSING["int64"]
-        lacking = (keys == absent) | (keys == spec_lib.NO_ID)
-        row = self._rows + int(np.argmax(lacking)) + 1
+        is_absent = (keys == absent) | (keys == spec_lib.NO_ID)
+        row = self._rows + int(np.argmax(is_absent)) + 1
         where = f"label {self.group!r} of row {row} of the training split"
         rule = "name the row's group for WholeGroups.group"
-        checks.require(not lacking.any(), where, rule, "" if is_text else spec_lib.NO_ID)
+        checks.require(not is_absent.any(), where, rule, "" if is_text else spec_lib.NO_ID)
         before = [self._last, *keys[:-1]]
         starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
         self._starts.append(starts + self._rows)
@@ -176,7 +176,7 @@ class Groups:
         # Groups begin where keys change, so a group that begins twice has other rows in between.
         repeats = np.flatnonzero(prints[order][1:] == prints[order][:-1])
         if len(repeats):
-            pair = min(order[repeats + 1])  # The first repeated group.
+            pair = min(order[repeats + 1])  # The first group that begins again.
             first_row = starts[np.flatnonzero(prints == prints[pair])[0]]
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
@@ -190,13 +190,13 @@ class Groups:
 def _compute_fingerprints(keys: np.ndarray) -> np.ndarray:
     if keys.dtype != object:
         return keys
-    # 64 bits in place of a text, since every group of the split is kept.
+    # 64 bits in place of a text, because memory holds every group of the split.
     prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
     return prints.numpy().view(np.int64)[:, 0]
 
 
 def _find_starts(keys: np.ndarray) -> np.ndarray:
-    """Return the rows whose key differs from the row before, int64 [G]."""
+    """Return the rows whose keys differ from the keys of the rows before, int64 [G]."""
     differ = np.asarray(keys[1:] != keys[:-1], bool)
     return np.flatnonzero(np.concatenate([[True], differ]))
 
@@ -209,8 +209,7 @@ def _split_groups(
     records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
 ) -> tf.data.Dataset:
     """Return a pass over the groups: (raw records [n, ...], key) for each."""
-    spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
-    spec = dataclasses.replace(spec, defaults={field.name: field.missing})
+    spec = filled_fields.specify_field(field)
 
     @tf.autograph.experimental.do_not_convert
     def read(rows: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
@@ -221,12 +220,12 @@ def _split_groups(
         return _slice(rows, 0, 0), keys[:0], ~ends
 
     chunks = source_lib.batch(records, _RECORDS).map(read)
-    # The first chunk is read again for its form; `close` drops its rows.
+    # The last chunk has the form of the first chunk; `close` drops its rows.
     chunks = chunks.concatenate(chunks.take(1).map(close))
 
     @tf.autograph.experimental.do_not_convert
-    def cut(carried: Any, chunk: Any) -> tuple[Any, Any]:
-        *flat, keys = carried
+    def cut(open_group: Any, chunk: Any) -> tuple[Any, Any]:
+        *flat, keys = open_group
         rows, keys = _concat(_pack(records, flat), chunk[0]), tf.concat([keys, chunk[1]], 0)
         differ = tf.not_equal(keys[1:], keys[:-1])
         is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)
@@ -256,7 +255,8 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         (*flat, keys), (group, key) = buffer, addition
         buffer = _pack(records, flat)
         num_held, size = _count(buffer), _count(group)
-        # A group of the next epoch has the same key; both in one part would look like one group.
+        # A part may reach into the next epoch. A group and its copy must not share a part, because
+        # they have the same key.
         fits = (num_held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
@@ -269,7 +269,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     def pad(buffer: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
         del is_full
         count, places = _count(buffer), tf.range(rows, dtype=tf.int64)
-        # Padding repeats the last row, which the mask leaves out.
+        # Copies of the last row fill the part; the mask is False for them.
         indices = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, indices), buffer), places < count
 
@@ -295,7 +295,7 @@ def _empty_rows(records: tf.data.Dataset) -> Any:
 
 
 def _make_empty(spec: Any) -> Any:
-    """Return 0 rows of this kind, with an unknown static length, because rows will be added."""
+    """Return 0 rows of a kind; their static length is unknown, because rows will be added."""
     if isinstance(spec, tf.RaggedTensorSpec):
         inner = spec.shape[spec.ragged_rank + 1 :]
         values = _make_empty(tf.TensorSpec([None, *inner], spec.dtype))

@@ -21,7 +21,7 @@ import numpy as np
 
 from mtl.data import order
 
-# Processes beyond this number read some blocks twice.
+# The most lanes. If there are more processes, several processes read the same blocks.
 _MOST_LANES = 16
 
 
@@ -34,12 +34,12 @@ class Piece(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where rows lie.
+    """The places of rows.
 
     Attributes:
       epochs: int64 [...], the epoch of each row.
       windows: int64 [...], the number of its window in each lane of the epoch.
-      lanes: int64 [...], its lane.
+      lanes: int64 [...], the number of its lane.
       rows: int64 [...], its number among the mixed rows of the window.
     """
 
@@ -51,7 +51,7 @@ class Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The order of training.
+    """The order of the rows in training.
 
     Attributes:
       sizes: the number of rows of each block.
@@ -71,16 +71,17 @@ class Plan:
     def num_lanes(self) -> int:
         """The number of lanes, a divisor of the batch size.
 
-        The window of each lane should hold two blocks or more: with fewer, lanes cost memory.
+        The window of each lane should hold two blocks or more. Otherwise lanes would cost memory.
         """
-        if not self.is_shuffled:
+        # With a single block, the same last rows would be left out in every epoch.
+        if not self.is_shuffled or len(self.sizes) == 1:
             return 1
         most = max(1, min(_MOST_LANES, self.window // (2 * max(self.sizes)), sum(self.sizes)))
         return max(lanes for lanes in range(1, most + 1) if self.batch_size % lanes == 0)
 
     @property
     def lane_rows(self) -> int:
-        """The rows of a lane in an epoch. Up to `num_lanes - 1` rows wait for another epoch."""
+        """The rows of a lane in an epoch; up to `num_lanes - 1` rows come in another epoch."""
         return sum(self.sizes) // self.num_lanes
 
     @property
@@ -94,7 +95,7 @@ class Plan:
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Return where the rows at P positions of the batches of S steps lie, each [S, P]."""
+        """Return the places of the rows at P positions of the batches of S steps, each [S, P]."""
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
@@ -152,14 +153,14 @@ class Plan:
 
     @functools.cached_property
     def _deal(self):
-        """Return a function from an epoch to its blocks in order, and where each ends."""
+        """A function from an epoch to its blocks in order, and to the row behind each block."""
 
         @functools.lru_cache(maxsize=2)
         def deal(epoch: int) -> tuple[np.ndarray, np.ndarray]:
             blocks = np.arange(len(self.sizes))
             if self.is_shuffled:
-                # Windows are mixed by numbers from 0 on, so blocks take numbers below 0: no two
-                # orders are the same.
+                # By numbers below 0, because windows are mixed by numbers from 0 on: so all orders
+                # differ.
                 blocks = order.permute(len(blocks), self.seed, -1 - epoch)
             return blocks, np.cumsum(np.asarray(self.sizes, np.int64)[blocks])
 

@@ -1,4 +1,4 @@
-"""Numbers as people write them, such as $1,234.50, turned into plain ones.
+"""Turns numbers as people write them, such as $1,234.50, into plain numbers.
 
 form = written_numbers.read_form("Csv.number_forms['price']", "$1,234.5")
 written_numbers.to_plain(form, "($12.50)")                  # "-12.50"
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from mtl import checks
 
-# Between digits and beside units, people also write spaces that do not break a line.
+# Spaces between digits and beside units, also those that do not break a line.
 _SPACE = "[ \u00a0\u202f\u2009]"
-_MINUS = "\u2212\u2013-"  # The hyphen stands last: elsewhere it would make a range of characters.
+_MINUS = "\u2212\u2013-"  # The hyphen is last: elsewhere it would mean a range.
 _LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
 _EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
 _RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"
@@ -27,7 +27,7 @@ class Form(NamedTuple):
     Attributes:
       pattern: matches a whole text of this form.
       rewrites: (pattern, replacement), in order, which turn such a text into a plain number.
-      mark: the end of all other texts, which are therefore no numbers: 1.234 is none as "1,5".
+      mark: is added to all other texts, so that they are no numbers, such as 1.234 with "1,5".
     """
 
     pattern: str
@@ -36,7 +36,7 @@ class Form(NamedTuple):
 
 
 def read_form(where: str, example: Any) -> Form:
-    """Return the form of an example; `Csv.number_forms` describes forms.
+    """Return the form of an example, such as "$1,234.5"; see `Csv.number_forms`.
 
     Args:
       where: the setting, for the error.
@@ -60,12 +60,12 @@ def _make_form(
 ) -> Form:
     space = f"{_SPACE}*"
     separator = _SPACE if thousands == " " else re.escape(thousands)
-    whole = f"[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
+    integer = f"[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
     decimal = re.escape(point)
-    number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    number = f"((?:(?:{integer})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
-    # Groups 1 to 8 of the four ways below; `rewrites` joins the signs and then the numbers.
+    # The four ways below have groups 1 to 8. `rewrites` joins the signs, and then the numbers.
     sign = f"([+{_MINUS}])"
     # A sign before or behind the text that precedes the number, a minus behind the number, or a
     # number in brackets, which is below 0.
@@ -84,7 +84,7 @@ def _make_form(
 
 
 def _escape(text: str) -> str:
-    """Return a pattern of a text; any space in it may be another one, or be left out."""
+    """Return a pattern of a text, in which a space may be any kind of space, or none."""
     return f"{_SPACE}*".join(map(re.escape, text.split()))
 
 

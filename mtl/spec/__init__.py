@@ -4,8 +4,8 @@ from mtl import spec
 spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1)),
                       "categories_of_clicked": ("string", (None, None))}     # a list of lists
 spec.Spec.labels = {"income": "string"}
-spec.Spec.defaults = {"age": 40.0}                       # of fields that may be absent
-spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # all other features of a type
+spec.Spec.defaults = {"age": 40.0}                       # for absent values of a field
+spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # for all other features of a type
 """
 
 from mtl.spec.fields import (

@@ -23,10 +23,10 @@ _WIRE = {
     "bool": "int64",
     "string": "string",
 }
-# The mark of a missing label: it weighs zero in the loss and in the metrics of its task. Data hold
-# the least int64 hardly by chance; -1 may be a value.
+# {type: the mark of a missing label}. A missing label has no weight in the loss and the metrics of
+# its task. For int64, -1 may be a value; data hardly hold the least number.
 MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
-# Also marks a label of ids as missing, unless a setting of the head names another number.
+# Marks a missing label of ids, too, unless a setting of the head names another number.
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 
@@ -63,15 +63,15 @@ class Field:
     """One named value of an example.
 
     Attributes:
-      name: its name in the data, in the tf.Example and in the serving signature.
+      name: the name in the data, in the tf.Example and in the serving signature.
       dtype: float32, int64, uint8, bool or string.
-      shape: its shape in one example: () for a scalar, (8, 8, 1) for a small image, (None,) for a
+      shape: the shape in one example: () for a scalar, (8, 8, 1) for a small image, (None,) for a
         list of any length, a RaggedTensor [B, (L)] in a batch, and (None, None) for a list of
         lists. A batch holds the values of all its items in one list, [B, (N)]; the field
         `counts_name(name)` holds the number of values of each item.
-      default: replaces an absent value; None makes the field required. For a float32, "nan" is a
-        missing number. A list of variable length is never required and has no default: an absent
-        list is empty.
+      default: the value in place of an absent value; None makes the field required. For a float32,
+        "nan" is a missing number. A list of variable length has no default: an absent list is
+        empty.
     """
 
     name: str
@@ -119,8 +119,9 @@ class Field:
 
     @property
     def size(self) -> int:
-        """The number of values in an example; only for a fixed shape."""
-        return math.prod(cast(tuple[int, ...], self.shape))  # Callers know that it is fixed.
+        """The number of values in an example of a field with a fixed shape."""
+        # Callers know that no size is None.
+        return math.prod(cast(tuple[int, ...], self.shape))
 
     def wire_feature(self) -> Any:
         """Return the specification of this field for `tf.io.parse_example`."""
@@ -139,7 +140,7 @@ class Field:
             return values
         if self.is_ragged:
             return values.with_flat_values(dataclasses.replace(self, shape=()).cast(values.values))
-        # A uint64 of 2^63 or more becomes negative as int64.
+        # As int64, a uint64 of 2^63 or more would be negative.
         is_unsigned = values.dtype == tf.uint64
         if self.dtype not in ("uint8", "bool") and not (is_unsigned and dtype == tf.int64):
             return tf.cast(values, dtype)
@@ -155,9 +156,11 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Turn a sequence or an array, the value of one example, into a feature of a tf.Example."""
-        values = np.asarray(value).ravel().tolist()
+        """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
         wire = _WIRE[self.dtype]
+        # Texts as objects, because arrays of bytes drop zeros at the end, as of an image.
+        kind: Any = object if wire == "string" else None
+        values = np.asarray(value, kind).ravel().tolist()
         if wire == "string":
             return tf.train.Feature(bytes_list={"value": map(tf.compat.as_bytes, values)})
         if wire == "float32":
@@ -202,7 +205,7 @@ def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: st
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
         (item_counts >= 0) & (item_counts <= num_values)
-    )  # Keeps sums from overflowing.
+    )  # So that sums do not overflow.
     fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
@@ -235,8 +238,8 @@ class Spec:
         Mapping[str, Any],
         checks.Map("map names to values"),
     ] = dataclasses.field(default_factory=dict)
-    # Not in the repr: a run compares it to see whether its data changed, also with runs that know
-    # neither setting. The order of examples does not depend on them.
+    # repr=False, because runs compare a repr with a saved repr, which may lack these settings, to
+    # see whether the data has changed. The order of examples does not depend on them.
     type_defaults: Annotated[
         Mapping[str, Any],
         checks.Map("map types to values"),
@@ -260,7 +263,7 @@ class Spec:
                 checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def _add_counts(self) -> None:
-        """Add the field that counts values by item behind each list of lists."""
+        """Add the field of counts behind each list of lists."""
         features: dict[str, Any] = {}
         for name, kind in self.features.items():
             features.setdefault(name, kind)
@@ -295,7 +298,7 @@ class Spec:
     def label_fields(self) -> dict[str, Field]:
         """{name: field} of the labels; each has a default, the mark of a missing label."""
         fields = {name: self._make_field(name, kind) for name, kind in self.labels.items()}
-        absent = {"int64": NO_ID}  # Gin files may write the default -1 for a missing label.
+        absent = {"int64": NO_ID}  # A gin file may write the default -1 for a missing label.
         return {
             name: dataclasses.replace(field, default=field.missing)
             if not field.is_ragged and field.default in (None, absent.get(field.dtype))
@@ -320,7 +323,11 @@ class Spec:
         return dataclasses.replace(field, default=self.type_defaults.get(dtype))
 
     def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
-        """Return {name: `Field.value` of the field}, or an error message."""
+        """Return {name: value} of one example, or an error message.
+
+        Args:
+          parts: returns the values of a field, as for `Field.value`.
+        """
         values, absent = {}, []
         for name, field in self.fields.items():
             try:
@@ -332,7 +339,7 @@ class Spec:
         return Gaps(absent) if absent else self._find_miscounted(values) or values
 
     def _find_miscounted(self, values: Mapping[str, Any]) -> str | None:
-        """Return an error message for counts that do not fit a list of lists; None if all fit."""
+        """Return an error message if counts do not fit a list of lists, else None."""
         for name, field in self.counted.items():
             counts, count = values.get(name, ()), len(values.get(field, ()))
             if min(counts, default=0) < 0 or sum(counts) != count:
@@ -363,16 +370,16 @@ class Spec:
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features [B, ...] without the empty texts in lists.
 
-        The reader of CSV files drops them as well. Counts by item lose the dropped values.
+        The reader of CSV files also drops empty texts in lists. Counts by item are reduced.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():
             if not (field.is_ragged and field.dtype == "string"):
                 continue
-            if features[name].dtype != tf.string:  # Numbers of texts have no empty ones.
+            if features[name].dtype != tf.string:  # Ids: empty texts are dropped already.
                 continue
             is_text = tf.not_equal(features[name].values, "")
-            # How many texts stand before each place.
+            # The number of texts before each place.
             before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)
             splits = tf.gather(before, features[name].row_splits)
             texts = tf.boolean_mask(features[name].values, is_text)
@@ -392,6 +399,6 @@ class Spec:
     def split(
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split {name: value} into features and labels with keys; {} for labels not read."""
+        """Split {name: value} into features, and labels with keys, or {} without labels."""
         labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

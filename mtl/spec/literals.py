@@ -6,9 +6,9 @@ literals.whole(True)                                     # 1
 literals.decode_text("field 'word'", b"red")             # "red"
 
 A text for a float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or
-infinity, in any case. A text for an integer has digits; only zeros may follow a point. Both may
-have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers
-out of the type's range are errors.
+infinity, in any case. A text for an integer has digits; only zeros may follow a point. A number may
+have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers out
+of the range of the type are errors.
 """
 
 import math
@@ -18,32 +18,32 @@ from typing import Any
 
 from mtl import checks
 
-# Gin has no literal for NaN: files write this text as the default of a number that stays missing.
+# The default of a number that stays missing, in gin files: gin has no literal for NaN.
 NAN = "nan"
 
-# The spaces of `tf.strings.strip`; Python's `strip` also drops U+2028, U+0085 and more.
+# The spaces that `tf.strings.strip` drops. Python's `strip` also drops U+2028, U+0085 and more.
 SPACES = " \t\n\v\f\r"
 
 
 def _in_any_case(word: str) -> str:
-    """Return a pattern. With a flag, Python takes a dotless i for i, and RE2 a long s for s."""
+    """Return a pattern. A flag would let Python take a dotless i for i, and RE2 a long s for s."""
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
-# Python's re and TensorFlow's RE2 read these patterns alike; their own parsers accept more.
+# Python's re and TensorFlow's RE2 match these patterns alike. Their parsers of numbers accept more.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
 INT = r"([+-]?[0-9]+)(?:\.0*)?"
-# Texts that may stand for 0 and 1 in these types.
+# {word: 0 or 1}, and the types that take these words.
 TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
 TRUTH_TYPES = ("bool", "int64")
 # A number of this size or more rounds to infinity in float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # Of float32; a check of gin files imports no NumPy.
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # The largest float32; without NumPy.
 _RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
-# The Python types that a default of each type may have; an int can stand for a float.
+# {type: the Python types of its default}; an int may stand for a float.
 _PYTHON: Mapping[str, Any] = {
     "float32": (float, int),
     "int64": int,
@@ -73,7 +73,7 @@ def parse_literal(dtype: str, value: Any) -> Any:
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
-    # Half a pair of surrogates, which JSON may hold, raises UnicodeEncodeError, a ValueError.
+    # Raises a ValueError for half of a surrogate pair, which JSON may hold.
     value.encode()
     return value
 
@@ -107,7 +107,7 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True; else None."""
+    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True, or None."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
@@ -117,7 +117,7 @@ def decode_text(where: str, value: Any) -> Any:
     """Return bytes as text, and all other values unchanged.
 
     Raises:
-      UserError: the bytes are not UTF-8. A replacement character could make two texts equal.
+      UserError: the bytes are not UTF-8. Replacement characters could make two texts equal.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value

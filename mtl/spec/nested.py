@@ -1,4 +1,4 @@
-"""Flattens the value of a field in Python or JSON: a scalar, a list, or lists in its shape.
+"""Flattens the value of a field in Python or JSON: a scalar, a list, or lists in lists.
 
 nested.flatten(field, [[1, 2], [3, 4]])           # [1, 2, 3, 4] of a field of shape (2, 2)
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from mtl.spec import fields
 
-# Separates the values of a list in a CSV file.
+# The character between the values of a list in a CSV file.
 _DELIMITER = "|"
 _AS_PYTHON = re.compile(r"""\s*\[\s*(?:(['"]).*\1\s*,?\s*)?\]\s*""", re.DOTALL)
 
@@ -22,7 +22,7 @@ def is_written_list(text: str) -> bool:
 
 
 def require_no_list(field: fields.Field, value: Any) -> None:
-    """Fail if a field of lists of texts gets one text that looks like several.
+    """Fail if a field with a list of texts gets a single text that looks like a list.
 
     Raises:
       ValueError: the message continues a sentence that starts with the field's name.
@@ -37,7 +37,15 @@ def require_no_list(field: fields.Field, value: Any) -> None:
 
 
 def flatten(field: fields.Field, value: Any) -> list[Any]:
-    """Return a flat list of a field's values: of a scalar, a list, or lists in its shape."""
+    """Return the values of a field as a flat list.
+
+    Args:
+      field: the field.
+      value: a scalar, a list, or lists in lists as in the shape of the field.
+
+    Raises:
+      ValueError: the lists have another shape.
+    """
     if field.is_nested:
         return _join_items(value)
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Times as texts in a graph, read as `mtl.times` reads them in Python.
+"""Reads times as texts in a graph, with the meaning of `mtl.times` in Python.
 
 parts, is_time = time_texts.read_digits(texts, times.ISO)                  # {"year": [B], ...}, [B]
 parts, is_time = time_texts.read_parts(texts, times.read_form("a form", "%d.%m.%Y"))
@@ -21,11 +21,11 @@ _ERA, _TO_1970 = 146_097, 719_468
 
 
 def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read the digits of times, such as the hour 25 of 2024-05-31 25:00.
+    """Read the digits of times; they may be no time of a clock, such as 2024-05-31 25:00.
 
     Args:
       texts: [B].
-      form: how they write times.
+      form: the form of the texts.
 
     Returns:
       The parts of `times.DIGITS`, int64 [B] each; and a mask of the texts that are times, bool [B].
@@ -33,29 +33,30 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     texts = tf.strings.strip(texts)
     pattern = f"^(?:{form.pattern})$"
     is_time = tf.strings.regex_full_match(texts, form.pattern)
-    listed = ",".join(rf"\{group}" for group in form.groups.values())
-    cells = tf.strings.regex_replace(texts, pattern, listed)
+    groups = ",".join(rf"\{group}" for group in form.groups.values())
+    cells = tf.strings.regex_replace(texts, pattern, groups)
     cells = tf.where(is_time, cells, "," * (len(form.groups) - 1))
-    read = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
-    found = dict(zip(form.groups, read, strict=True))
-    parts = {part: _read_number(part, found.get(part), tf.shape(texts)) for part in times.DIGITS}
-    if times.HALF in found:
-        parts["hour"] = _read_hour(parts["hour"], found[times.HALF])
-    return parts, is_time
+    columns = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
+    digits = dict(zip(form.groups, columns, strict=True))
+    parts = {part: _read_number(part, digits.get(part), tf.shape(texts)) for part in times.DIGITS}
+    if times.HALF in digits:
+        parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
+    # The pattern of a name of a month matches any word, such as Mai.
+    return parts, is_time & (parts["month"] >= 1)
 
 
 def _read_number(part: str, digits: tf.Tensor | None, shape: tf.Tensor) -> tf.Tensor:
     if digits is None:
         return tf.fill(shape, tf.constant(int(part in ("month", "day")), tf.int64))
-    numbers = tf.where(tf.strings.regex_full_match(digits, "[0-9]+"), digits, "0")
-    found = tf.strings.to_number(numbers, tf.int64)
+    plain_digits = tf.where(tf.strings.regex_full_match(digits, "[0-9]+"), digits, "0")
+    numbers = tf.strings.to_number(plain_digits, tf.int64)
     if part == "month":
         names = tf.equal(tf.strings.lower(digits)[:, tf.newaxis], tf.constant(times.MONTHS))
-        found += tf.reduce_sum(tf.cast(names, tf.int64) * tf.range(1, 13, dtype=tf.int64), axis=1)
+        numbers += tf.reduce_sum(tf.cast(names, tf.int64) * tf.range(1, 13, dtype=tf.int64), axis=1)
     if part == "year":
-        century = tf.where(found < 69, tf.constant(2000, tf.int64), 1900)
-        found += tf.where(tf.equal(tf.strings.length(digits), 2), century, 0)
-    return found
+        century = tf.where(numbers < 69, tf.constant(2000, tf.int64), 1900)
+        numbers += tf.where(tf.equal(tf.strings.length(digits), 2), century, 0)
+    return numbers
 
 
 def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
@@ -65,11 +66,11 @@ def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
 
 
 def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read times of the calendar.
+    """Read times that the calendar has.
 
     Args:
       texts: [B].
-      form: how they write times.
+      form: the form of the texts.
 
     Returns:
       The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
@@ -77,12 +78,12 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     """
     parts, is_time = read_digits(texts, form)
     year, month = parts["year"], parts["month"]
-    # In a graph of TF1, == compares the tensors themselves.
+    # `tf.equal`, because == compares tensors by identity in a graph of TF1.
     is_leap = tf.equal(year % 4, 0) & (tf.not_equal(year % 100, 0) | tf.equal(year % 400, 0))
-    # A text that is no time may lack a month.
+    # A text that is not a time has month 0.
     lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
     lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
-    is_time &= (month >= 1) & (parts["day"] <= lengths) & (parts["hour"] < 24)
+    is_time &= (parts["day"] <= lengths) & (parts["hour"] < 24)
     # A second 60 is a leap second.
     is_time &= (parts["minute"] < 60) & (parts["second"] <= 60)
     days = _count_days(year, month, parts["day"])
@@ -90,7 +91,7 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
 
 
 def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days since 1970; a year starts in March, so that a leap day is its last one."""
+    """Return the days since 1970; years start in March, so that a leap day is their last day."""
     year -= tf.cast(month <= 2, tf.int64)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970

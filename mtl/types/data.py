@@ -261,7 +261,7 @@ class RowSampler(Protocol):
         """The field that decides the order, one value for each row; None if there is no field."""
         return None
 
-    def order_rows(
+    def order_by_field(
         self,
         rows: np.ndarray,
         values: np.ndarray,

@@ -6,11 +6,13 @@ import gzip
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import spec, types
+from mtl import checks, spec, types
 from mtl.data import (
     arrow,
+    chosen_rows,
     csv,
     csv_columns,
     field_splits,
@@ -20,6 +22,7 @@ from mtl.data import (
     pipeline,
     splits,
     subset,
+    tfrecord,
 )
 from tests.data import csv_columns_test
 
@@ -180,3 +183,66 @@ def test_whole_numbers_of_a_table_are_the_keys_that_their_texts_are(tmp_path, wi
         blocks = cuts[0].list_blocks("train", SPEC)
         read = [blocks.read(number, SPEC.fields) for number in range(len(blocks.sizes))]
         assert read_rows(read)["x"] == one
+
+
+def test_a_cut_split_that_hides_one_of_the_files_is_told(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("x,y\n1,0\n2,1\n")
+    files = {name: f"{name}.csv" for name in ("train", "test")}
+    source = csv.Csv(files=files, data_dir=str(tmp_path))
+    hidden = subset.Subset(source=source, share=0.5, held_out={"test": 0.5})
+    assert chosen_rows.describe_left_out(hidden) == [
+        "Split 'test' of the source is not read: Subset cuts a split of this name from 'train'."
+    ]
+    shown = subset.Subset(source=source, share=0.5, held_out={"validation": 0.5})
+    assert chosen_rows.describe_left_out(shown) == []
+
+
+@pytest.mark.parametrize("field", ["user", "usr"])
+def test_a_key_that_no_record_has_is_refused(field, tmp_path):
+    """A tf.Example may lack any field, and rows without a key are drawn one by one."""
+    path = str(tmp_path / "a.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for row in range(20):
+            values = {"x": tf.train.Feature(int64_list={"value": [row]})}
+            if row > 2:
+                values["user"] = tf.train.Feature(bytes_list={"value": [b"u%d" % (row // 2)]})
+            example = tf.train.Example(features=tf.train.Features(feature=values))
+            writer.write(example.SerializeToString())
+    source = tfrecord.TfRecord(files={"train": path})
+    cuts = [
+        field_splits.ByKey(source=source, field=field, held_out={"test": 0.5}),
+        splits.Splits(source=source, shares={"train": 0.5, "test": 0.5}, keys=[field]),
+    ]
+    for cut in cuts:
+        if field == "user":
+            assert chosen_rows.describe_left_out(cut) == []
+        else:
+            says = f"{type(cut).__name__}: field 'usr' must be in a row of split 'train'"
+            with pytest.raises(checks.UserError, match=says):
+                chosen_rows.describe_left_out(cut)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda users: users, lambda users: users.cast(pa.float64()), pa.Array.dictionary_encode],
+    ids=["integers", "floats", "a dictionary"],
+)
+def test_numbers_of_parquet_are_keys_in_any_type(change, tmp_path):
+    users = pa.array([row // 3 if row % 7 else None for row in range(60)], pa.int32())
+    texts = [str(user) if user.is_valid else "" for user in users]
+    columns = {"x": list(range(60)), "user": change(users), "text": texts}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    source = arrow.Arrow(files={"train": str(tmp_path / "a.parquet")})
+    fields = spec.Spec(features={"x": "int64"}, labels={})
+    for split in ("train", "test"):
+        rows = [
+            [
+                values["x"]
+                for _, values in field_splits.ByKey(
+                    source=source, field=field, held_out={"test": 0.4}
+                ).scan(split, fields)
+            ]
+            for field in ("user", "text")
+        ]
+        assert rows[0] == rows[1] and 0 < len(rows[0]) < 60

@@ -483,3 +483,15 @@ def test_a_wrong_other_name_is_told(tmp_path, rename, says):
     text = "how old,job,tags,rich\n31,clerk,a|b,1\n"
     with pytest.raises(checks.UserError, match=says):
         read(source(tmp_path, text, columns=(), rename=rename))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_byte_order_mark_in_front_of_a_value_is_refused(tmp_path, compress):
+    marked = source(tmp_path, "\ufeff1,x,,1\n", compress)
+    says = "must begin without a byte order mark, got .* Save it as UTF-8 without BOM."
+    with pytest.raises(checks.UserError, match=says):
+        marked.records("train")
+    with pytest.raises(checks.UserError, match=says):
+        list(marked.scan("train", SPEC))
+    named = source(tmp_path, "\ufeffage,job,tags,rich\n1,x,,1\n", compress, columns=())
+    np.testing.assert_array_equal(read(named)["age"], [1])

@@ -67,6 +67,16 @@ def test_times_are_compared_by_what_they_mean(source):
     assert field_splits.ByTime(source=source, field="day", starts=starts).new_splits == [*starts]
 
 
+def test_an_unknown_name_of_a_month_is_no_time(source):
+    cut = field_splits.ByTime(
+        source=source, field="day", starts={"test": "2024-05-01"}, form="%d %b %Y"
+    )
+    texts = tf.constant(["30 Apr 2024", "15 May 2024", "15 Mai 2024", "15 Okt 2024"])
+    numbers = tf.range(4, dtype=tf.int64)
+    assert cut.takes("train", texts, numbers).numpy().tolist() == [True, False, False, False]
+    assert cut.takes("test", texts, numbers).numpy().tolist() == [False, True, False, False]
+
+
 def test_rows_without_a_time_are_counted_and_told(source):
     cut = field_splits.ByTime(source=source, field="day", starts={"test": "2024-01-19"})
     line = (

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, frames, pipeline, source, subset
+from mtl.data import csv, field_splits, frames, pipeline, source, splits, subset
 
 SPEC = spec.Spec(
     features={
@@ -219,6 +219,40 @@ def test_a_source_around_rows_in_memory_is_kept(tmp_path):
     stored = frames.store(cut, SPEC, str(tmp_path))
     assert stored.share == 0.5 and stored.source.data_dir == str(tmp_path)
     assert frames.store(stored, SPEC, str(tmp_path)) is stored
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("user", [str, int, lambda user: user if user % 7 else None])
+@pytest.mark.parametrize("cut", ["key", "keys", "day", "label"])
+def test_fields_that_cut_rows_in_memory_are_stored_with_them(cut, user, tmp_path):
+    pd = pytest.importorskip("pandas")
+    columns = {
+        "x": list(range(300)),
+        "user": [user(row // 3) for row in range(300)],
+        "day": [f"2024-01-{1 + row % 30:02d}" for row in range(300)],
+        "kind": [row % 3 for row in range(300)],
+    }
+    # A split that is not cut needs no key.
+    source_of = frames.Frames(splits={"train": pd.DataFrame(columns), "other": {"x": [1]}})
+    shares = {"train": 0.6, "test": 0.4}
+    parts = {
+        "key": lambda: field_splits.ByKey(source=source_of, field="user", held_out={"test": 0.4}),
+        "keys": lambda: splits.Splits(source=source_of, shares=shares, keys=["user", "day"]),
+        "day": lambda: field_splits.ByTime(
+            source=source_of, field="day", starts={"test": "2024-01-19"}
+        ),
+        "label": lambda: splits.Splits(source=source_of, shares=shares, stratify="kind"),
+    }
+    fields = spec.Spec(features={"x": "int64"}, labels={})
+    made = parts[cut]()
+    stored = frames.store(made, fields, str(tmp_path))
+    for split in ("train", "test"):
+        rows, again = (
+            [values["x"] for _, values in part.scan(split, fields)] for part in (made, stored)
+        )
+        assert rows == again and 0 < len(rows) < 300
+        batches = pipeline.Pipeline(source=stored, spec=fields, batch_size=300).one_pass(split)
+        assert [x for batch in batches for x in batch[0]["x"].numpy()] == rows
 
 
 def test_a_bad_row_leaves_no_file(tmp_path):

@@ -160,3 +160,15 @@ def test_mnist(real_data):
     image, digit = read(made, fields)
     assert np.bincount(digit).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert image.shape == (10_000, 28, 28, 1) and digit[:4].tolist() == [7, 2, 1, 0]
+
+
+def test_a_glob_of_several_files_is_refused(tmp_path):
+    one = source(tmp_path)
+    write(tmp_path / "images-2", images())
+    several = idx.Idx(
+        files={"train": {"image": "images*", "digit": "labels"}}, data_dir=str(tmp_path)
+    )
+    with pytest.raises(checks.UserError, match=r"Idx.files\['train'\] must name one file for each"):
+        read(several)
+    single = idx.Idx(files={"train": {"image": "images", "digit": "lab*"}}, data_dir=str(tmp_path))
+    np.testing.assert_array_equal(read(single)[0], read(one)[0])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, spec
-from mtl.data import csv, image_files, pipeline, subset, tfrecord
+from mtl.data import csv, field_splits, image_files, pipeline, subset, tfrecord
 from mtl.tools.scoring import batches, readers
 
 SPEC = spec.Spec(features={"photo": "string", "x": "float32"}, labels={"y": "int64"})
@@ -128,6 +128,20 @@ def test_sources_around_and_within_work_and_shards_keep_the_files(photos):
     part = source.shard("train", 2, 1)
     assert part.fields == ["photo"] and part.source.files == {"train": ["second.csv"]}
     assert source.shard("train", 3, 1) is None
+
+
+@pytest.mark.medium
+def test_a_pass_over_labels_or_keys_reads_no_image(photos):
+    _write([f"a b/{n}.png" for n in range(4)])
+    other_first = spec.Spec(features={"x": "float32", "photo": "string"}, labels={"y": "int64"})
+    light = _feed(spec=other_first).keep_labels()
+    assert list(light.spec.features) == ["x"]
+    ((_, labels),) = light.in_large_batches("train").one_pass("train")
+    assert labels["y"].numpy().tolist() == [0, 1, 0, 1]
+    cut = field_splits.ByKey(source=_feed().source, field="y", held_out={"test": 0.5})
+    rows = [[*cut.scan(split, SPEC)] for split in ("train", "test")]
+    assert sorted(len(part) for part in rows) in ([0, 4], [2, 2])
+    assert all(values["photo"] in ENCODED for part in rows for _, values in part)
 
 
 @pytest.mark.parametrize(

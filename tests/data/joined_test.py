@@ -193,6 +193,17 @@ def test_all_ways_to_read_join_the_same_rows(clicks, users, tmp_path, monkeypatc
     assert [row["x"] for row in _list(streamed)] == list(range(COUNT))
 
 
+@pytest.mark.parametrize("clicks", ["csv", "arrow"])
+def test_the_default_of_a_key_in_the_spec_is_looked_up_in_training_too(clicks, tmp_path):
+    features, defaults = {**SPEC.features, "user": "int64"}, {**SPEC.defaults, "user": 3}
+    known = dataclasses.replace(SPEC, features=features, defaults=defaults)
+    settings = {"cache": clicks == "csv", "batch_size": COUNT, "shuffle_buffer": 1}
+    data = _pipe(_join(tmp_path, clicks, "arrow"), known, **settings)
+    (absent, *_), (trained, *_) = _list(data), _list(data, 1)
+    assert absent["user"] == 3 and absent["age"] == USERS[3]["age"]
+    assert repr(trained) == repr(absent)
+
+
 def test_blocks_beyond_memory_are_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "_ROWS_OF_CALL", 40)
     source = _join(tmp_path, "windows", "arrow")
@@ -286,7 +297,8 @@ def test_absent_keys_are_counted(tmp_path):
     within = subset.Subset(source=source, share=0.5, held_out={"other": 0.5})
     assert chosen_rows.describe_left_out(within, "other") == lines
     mixed = mixture.Mixture(sources={"clicks": source})
-    assert chosen_rows.describe_left_out(mixed, "train") == lines
+    for split in ("train", "clicks/train"):
+        assert chosen_rows.describe_left_out(mixed, split) == lines
     users = (tmp_path / "users.csv").read_text()
     (tmp_path / "users.csv").write_text(users.replace(".0;", "u;"))
     message = r"tables\['user'\] must hold keys of the split 'train'.*None of 60 rows has"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from mtl import checks, spec
-from mtl.data import frames, json_lines, pipeline
+from mtl.data import field_splits, frames, json_lines, pipeline
 from tests.data import arrow_test
 
 pytestmark = pytest.mark.medium
@@ -97,3 +97,36 @@ def test_a_key_that_no_object_has_is_refused(tmp_path):
         _read(source, NUMBERS)
     fewer = dataclasses.replace(NUMBERS, features={"x": "int64"})
     assert "'x': 1" in _read(source, fewer)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path, cache):
+    source = _write(tmp_path, [{**GOOD, "x": row * row} for row in range(3000)], "train.jsonl.gz")
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-500])
+    # TensorFlow would read the lines up to the cut and say nothing.
+    with pytest.raises(checks.UserError, match="train.jsonl.gz must be a whole gzip file, got"):
+        _read(source, NUMBERS, training=True, cache=cache)
+
+
+def test_whole_numbers_are_keys_of_splits(tmp_path):
+    rows = [{"x": row, "user": row // 3 if row % 5 else None} for row in range(60)]
+    fields = spec.Spec(features={"x": "int64"}, labels={})
+    sources = [
+        _write(
+            tmp_path, [{**row, "user": kind(row["user"] or "")} for row in rows], f"{name}.jsonl"
+        )
+        for name, kind in {"texts": str, "numbers": lambda user: user or None}.items()
+    ]
+    for split in ("train", "test"):
+        cuts = [
+            field_splits.ByKey(source=source, field="user", held_out={"test": 0.4})
+            for source in sources
+        ]
+        texts, numbers = (
+            [values["x"] for _, values in source.scan(split, fields)] for source in cuts
+        )
+        assert texts == numbers and 0 < len(numbers) < 60
+        data = pipeline.Pipeline(source=cuts[1], spec=fields, batch_size=60)
+        ((features, _),) = data.dataset(split, training=False, seed=0)
+        assert features["x"].numpy().tolist() == numbers

@@ -94,7 +94,7 @@ def test_profiles(profile, shares):
         ({"held_out": {"test": 0}}, "must be above 0, got 0"),
         ({"label_type": "float32"}, "LongTail.label_type must be one of int64, string"),
         ({"profile": long_tail.Exponential}, "profile must be a part such as @long_tail"),
-        ({"splits": {"train": {"y": np.zeros(9, np.int64)}}}, "must tell at least 2 classes"),
+        ({"splits": {"train": {"y": np.zeros(9, np.int64)}}}, "must hold at least 2 classes"),
     ],
 )
 def test_mistakes(settings, message):

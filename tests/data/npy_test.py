@@ -132,6 +132,14 @@ DAMAGES = {
         lambda folder: write(folder / "label", 7, np.full([3, 2], 1.5).T),
         "field 'kind' must be int64, got 1.5.",
     ),
+    "infinity as a class": (
+        lambda folder: write(folder / "label", 7, np.full([3, 2], -np.inf).T),
+        "field 'kind' must be int64, got -inf.",
+    ),
+    "a class beyond int64": (
+        lambda folder: write(folder / "label", 7, np.full([3, 2], 1e30).T),
+        "field 'kind' must be int64, got 1e\\+30.",
+    ),
 }
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import pathlib
 
 import gin
@@ -7,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, experiment, features, heads, spec
-from mtl.data import label_counts, pipeline, sampling
+from mtl.data import csv, label_counts, pipeline, sampling
 from mtl.heads import softmax
 from tests import tiny
 
@@ -185,3 +186,47 @@ def test_a_balanced_loss_and_a_balanced_sampler_correct_twice(name):
 def test_wrong_settings(kind, settings, message):
     with pytest.raises(checks.UserError, match=message):
         make(kind(**{"label": "y", **settings}))
+
+
+def test_missing_labels_of_floats_are_not_classes():
+    counter = label_counts.LabelCounts(label="y")
+    counter.update({"y": tf.constant([1.0, math.nan, 0.0, math.nan, 1.0])})
+    counter.update({"y": tf.constant([math.nan, 1.0])})
+    assert counter.save("", "") == {"values": [0.0, 1.0], "counts": [1, 3], "rows": 7}
+
+
+@pytest.mark.medium
+def test_the_default_of_a_label_is_its_class_also_in_a_stream(tmp_path):
+    rows = [f"{x},{'0' * (x < 2)}" for x in range(10)]
+    (tmp_path / "a.csv").write_text("x,y\n" + "\n".join(rows) + "\n")
+    data = pipeline.Pipeline(
+        source=csv.Csv(files={"train": str(tmp_path / "a.csv")}),
+        spec=spec.Spec(features={"x": "int64"}, labels={"y": "int64"}, defaults={"y": 1}),
+        sampler=sampling.Power(label="y"),
+        batch_size=100,
+    )
+    batches = data.dataset("train", training=False, seed=0)
+    column = features.Numeric(names=["x"])
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [data.sampler])
+    fitted = features.load_statistics(str(tmp_path / "fitted"))
+    drawn = data.dataset("train", training=True, seed=1, statistics=fitted).take(4)
+    labels = np.concatenate([labels["y"] for _, labels in drawn])
+    # Two of ten rows have class 0, and it is due half of the draws; the standard error is 0.02.
+    np.testing.assert_allclose(labels.mean(), 0.5, atol=0.08)
+
+
+@pytest.mark.medium
+def test_a_pass_of_a_schedule_has_the_rows_without_a_label_too(tmp_path):
+    y = np.random.default_rng(0).permutation(np.repeat([0, 1, -1], [180, 20, 200]))
+    rows = {"x": np.arange(400), "y": y, "name": np.full(400, b"", object)}
+    sampler = sampling.Progressive(label="y", epochs=10)
+    data = dataclasses.replace(make(sampler), source=tiny.Rows(splits={"train": rows}))
+    batches = data.dataset("train", training=False, seed=0)
+    column = features.Numeric(names=["x"])
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [sampler])
+    fitted = features.load_statistics(str(tmp_path / "fitted"))
+    # 40 steps of 50 rows are 5 passes, and t is 1/2.
+    later = data.dataset("train", training=True, seed=1, statistics=fitted, start_step=40).take(8)
+    labels = np.concatenate([labels["y"] for _, labels in later])
+    share = (labels == 1).sum() / (labels >= 0).sum()
+    np.testing.assert_allclose(share, 0.5 * 0.1 + 0.5 * 0.5, atol=0.05)

@@ -211,3 +211,17 @@ def test_predictions_read_a_sheet_as_training_does(tmp_path):
     parsed = SPEC.parse(tf.constant(batch.examples), with_labels=False)
     assert parsed["job"].numpy().tolist() == [b"clerk", b"007", b"12", b"2024-05-31"]
     assert batch.kept["count"] == ["3", "1000000", "-2", "0"]
+
+
+def test_a_formula_that_no_program_has_computed_is_told_once(tmp_path, caplog):
+    computed = [["a", "b"], [1, 2], [3, 4]]
+    path = _write(tmp_path / "a.xlsx", computed)
+    with caplog.at_level(logging.WARNING):
+        sheets.read_sheet(path, path, "")
+        assert not caplog.records
+        path = _write(tmp_path / "b.xlsx", [["a", "b"], [1, "=A2+1"], [3, 4]])
+        for _ in range(2):
+            _, table = sheets.read_sheet(path, path, "")
+    assert table["b"].to_pylist() == [None, "4"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "b.xlsx: the formula in cell B2 has no stored value" in line

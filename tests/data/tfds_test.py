@@ -225,6 +225,29 @@ def test_nested_and_ragged_features(tmp_path):
     assert labels["y"].numpy().tolist() == [row["y"] for row in kept]
 
 
+@pytest.mark.medium
+def test_a_list_of_another_size_than_the_array_in_the_spec_is_refused(tmp_path):
+    Lists.pkg_dir_path = tmp_path
+    source = tfds.Tfds(name=f"{__name__}.Lists", data_dir=str(tmp_path))
+    pair = spec.Spec(features={"tags": ("string", (2,))}, labels={})
+    data = pipeline.Pipeline(source=source, spec=pair, batch_size=5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'tags.* must have shape") as bad:
+        list(data.dataset("train", training=False, seed=0))
+    assert "field 'tags' must hold 2 values, got" in data.diagnose(bad.value, "train")
+    tags = tf.ragged.constant([["a", "b"], ["c", "d"]])
+    read_tags = source.decode({"tags": tags}, pair, False)["tags"]
+    assert read_tags.shape == (2, 2) and read_tags.numpy().tolist() == [[b"a", b"b"], [b"c", b"d"]]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64"])
+def test_a_float_is_no_truth_value_and_no_integer(dtype, tmp_path):
+    Lists.pkg_dir_path = tmp_path
+    source = tfds.Tfds(name=f"{__name__}.Lists", data_dir=str(tmp_path))
+    with pytest.raises(checks.UserError, match=f"field 'y' must hold {dtype}, got 'float32'"):
+        read(source, "train", spec.Spec(features={"y": dtype}, labels={}))
+
+
 class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
     """Features of every type that is stored as it is, and, if asked for, one that is not."""
 

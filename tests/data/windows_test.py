@@ -57,6 +57,12 @@ def test_epochs_differ_and_leave_other_rows():
     assert len(set(left)) > 1
 
 
+def test_a_single_block_leaves_no_row():
+    """A choice of rows may come from one block, and be far smaller than the window."""
+    plan = _plan(sizes=(7,), window=100, batch_size=4)
+    assert {*_list_rows(plan, range(2), range(4)).ravel().tolist()} == {*range(7)}
+
+
 def test_workers_share_the_batches_of_one_process():
     plan = _plan(batch_size=12, window=200)
     whole = _list_rows(plan, range(20), range(12))

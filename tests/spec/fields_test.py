@@ -297,3 +297,11 @@ def test_an_example_names_all_that_it_lacks():
     )
     wrong = made.example(lambda field: None if field.name == "a" else ["x"])
     assert wrong == "field 'b' must be int64, got 'x'."
+
+
+def test_texts_keep_zeros_at_their_end():
+    made = spec.Spec(features={"image": "string", "parts": ("string", (2,))}, labels={})
+    row = {"image": b"BM\0\0", "parts": [b"a\0", b"bcd\0\0"]}
+    parsed = made.parse(tf.constant([made.serialize(row)]), with_labels=False)
+    assert parsed["image"].numpy().tolist() == [b"BM\0\0"]
+    assert parsed["parts"].numpy().tolist() == [[b"a\0", b"bcd\0\0"]]

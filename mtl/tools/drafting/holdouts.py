@@ -1,0 +1,61 @@
+"""Checks the settings that hold out rows: flags of `launch.new`, or arguments of `mtl.fit`.
+
+holdouts.make_holdout({"holdout": 0.2, "key": "user"})                      # a plans.Holdout
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mtl import checks
+from mtl.tools.drafting import plans
+
+_SHARE = 0.1
+# At most one setting of each group may be set.
+_GROUPS = (("time", "key", "test"), ("holdout", "test", "folds"), ("time", "folds"))
+_BESIDE = ("validation", "calibration")
+
+
+def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--") -> plans.Holdout:
+    """Return the choice of held-out rows.
+
+    Args:
+      settings: {setting: its value}. `holdout`, `validation` and `calibration` are shares, `folds`
+        is a number, `time` and `key` are columns, and `test` is the path of a table. None leaves a
+        setting out.
+      where: the beginning of errors, such as "mtl.fit: ".
+      flag: the characters in front of the name of a setting in errors.
+
+    Raises:
+      UserError: the settings do not suit each other, or leave no rows to train on.
+    """
+    values = {setting: value for setting, value in settings.items() if value is not None}
+    for names in _GROUPS:
+        used = [setting for setting in names if values.get(setting)]
+        for setting in used[1:]:
+            rule = f"come without {flag}{used[0]}"
+            checks.fail(f"{where}{flag}{setting}", rule, values[setting])
+    for setting in ("holdout", *_BESIDE):
+        share = values.get(setting, _SHARE)
+        is_share = isinstance(share, int | float) and 0 < share < 1
+        checks.require(
+            is_share, f"{where}{flag}{setting}", "be a share of the rows between 0 and 1", share
+        )
+    folds = values.get("folds", 0)
+    is_number = "folds" not in values or isinstance(folds, int) and folds > 1
+    checks.require(is_number, f"{where}{flag}folds", "be at least 2", folds)
+    # A fold is the test split of one run.
+    share = 1 / folds if folds else values.get("holdout", _SHARE)
+    others = {setting: values.get(setting, 0.0) for setting in _BESIDE}
+    # With `test`, the test rows come from another table.
+    total = sum(others.values()) + (0.0 if values.get("test") else share)
+    rule = "leave rows to train on, with the shares of the other splits"
+    for setting, other in others.items():
+        checks.require(not other or total < 1, f"{where}{flag}{setting}", rule, other)
+    return plans.Holdout(
+        share=share,
+        **others,
+        folds=folds,
+        key=values.get("key", ""),
+        time=values.get("time", ""),
+        files=values.get("test", ""),
+    )

@@ -117,8 +117,8 @@ def test_a_wrong_event_is_named():
     "boundaries, error",
     [
         ([], "Survival.boundaries of task 'y' must hold a time, got []"),
-        ([3, 2], "Survival.boundaries of task 'y' must rise from above 0, got [3, 2]"),
-        ([0, 2], "must rise from above 0, got [0, 2]"),
+        ([3, 2], "Survival.boundaries of task 'y' must be ascending and above 0, got [3, 2]"),
+        ([0, 2], "must be ascending and above 0, got [0, 2]"),
         (["a"], "must be a number, got 'a'"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_boundary_is_the_number_that_the_label_holds(end):
 def test_an_event_outside_of_the_space_is_a_mistake():
     head = make(within="open")
     labels = {"y": np.array([2.0], "f"), "seen": np.array([1]), "open": np.array([0])}
-    message = "head 'y': label 'seen' must tell of no outcome unless label 'open' is 1, got 1"
+    message = "head 'y': label 'seen' must hold no outcome unless label 'open' is 1, got 1"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         harness.loss(head, [[0.0] * 3], labels)
     assert harness.label_error(caught.value) == message

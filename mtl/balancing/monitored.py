@@ -30,12 +30,13 @@ class Monitored(types.Surgery):
     `surgery.Combine` shows the same values at every step if every step decides by whole batches.
 
     Attributes:
-      surgery: combines the gradients.
+      surgery: the surgery that combines the gradients.
       every_steps: shows values after steps that are multiples of this number; by default 100, as
         `Run.summary_steps`. A run writes no values in between.
-      on: "parameters", all that the tasks share, or "representation", the shared output of the
-        network, which keeps the network out of the backward passes. None (default) takes the
-        representation if the network has one and `scopes` is empty.
+      on: the place where gradients are compared: "parameters", all variables that tasks share, or
+        "representation", the shared output of the network, which keeps the network out of the
+        backward passes. None (default) takes the representation if the network has one and `scopes`
+        is empty.
       scopes: {name: pattern}; repeats the values for the matching shared variables, such as a
         layer.
     """
@@ -69,7 +70,7 @@ class Monitored(types.Surgery):
         `surgery/cosine/<task>/<task>` and `surgery/conflicts`, also with `<scope>/` in front.
 
         Raises:
-          UserError: if a pattern of `scopes` matches no shared variable.
+          UserError: a pattern of `scopes` matches no shared variable.
         """
         gradients, monitors = self.surgery(losses, variables, batch)
         if len(losses) == 1:
@@ -97,7 +98,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return the compared variables: {prefix of the monitors' names: indices of variables}."""
+        """Return the indices of compared variables: {prefix of the monitors' names: indices}."""
         scopes = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

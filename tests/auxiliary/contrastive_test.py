@@ -111,7 +111,7 @@ def test_nt_xent_is_stable_at_low_temperatures_and_vectors_of_zeros():
 
 def test_a_second_view_without_any_difference_is_refused():
     part = auxiliary.Contrastive(corruption=0.0)
-    with pytest.raises(checks.UserError, match=r"Contrastive.corruption must be above 0 where"):
+    with pytest.raises(checks.UserError, match=r"Contrastive.corruption must be above 0 if"):
         images.take_steps(images.make_model(auxiliary_losses=[part]), steps=0)
 
 
@@ -187,5 +187,5 @@ def test_a_head_without_one_class_a_row_is_refused():
 def test_a_slice_of_one_row_is_refused(part):
     made = images.make_model(auxiliary_losses=[part])
     assert np.isfinite(images.take_steps(made, slices=8)[1][f"{part.name}/loss"])
-    with pytest.raises(checks.UserError, match="must have two rows at least"):
+    with pytest.raises(checks.UserError, match="must have at least two rows"):
         images.take_steps(made, slices=16, steps=0)

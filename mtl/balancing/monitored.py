@@ -82,8 +82,12 @@ class Monitored(types.Surgery):
         is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
         for prefix, indices in self._list_compared(batch_gradients.first).items():
-            products = batch_gradients.rare_gramian("Monitored", self.every_steps, indices)
-            gramian = tf.cond(is_due, products, lambda: unknown)
+            products = batch_gradients.rare_gramian(
+                "Monitored", self.every_steps, indices, is_due=is_due
+            )
+            # Replicas cannot communicate in a branch, and a step that is always due needs none.
+            is_always_due = self.every_steps == 1
+            gramian = products() if is_always_due else tf.cond(is_due, products, lambda: unknown)
             # Computed before the update, which moves the step and the variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
             scalars = decision.monitor_rarely(is_due, gramian, list(losses))

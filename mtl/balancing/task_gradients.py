@@ -336,6 +336,7 @@ class BatchGradients:
         every_steps: int,
         compared: Sequence[int],
         deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
+        is_due: tf.Tensor | None = None,
     ) -> Callable[[], tf.Tensor]:
         """Return a function for inner products, to call in a branch that rarely runs.
 
@@ -344,6 +345,8 @@ class BatchGradients:
           every_steps: 1 if the function is called outside of a branch.
           compared: indices of the variables whose gradients are compared.
           deciding: a function from a part to the part with the losses that decide.
+          is_due: a bool scalar, True in the steps whose branch calls the function; by default the
+            steps that start at a multiple of `every_steps`.
 
         Raises:
           UserError: gradients are compared on the parameters, and replicas that decide together
@@ -371,7 +374,8 @@ class BatchGradients:
             one_replica.rare_gramian(where, every_steps, compared, deciding),
             [count, count],
         )
-        is_due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
+        if is_due is None:
+            is_due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
         everywhere = replicas.sum_over_replicas(
             tf.cond(is_due, products, lambda: tf.zeros(zeros, tf.float64))
         )

@@ -51,6 +51,11 @@ class Contrastive(representation.OfCorruption):
     layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
     temperature: checks.Positive = 0.5
 
+    @property
+    def needs_draws(self) -> bool:
+        """True if the views differ only by draws of the network, such as dropout."""
+        return not self.corruption and not self.noise
+
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B], each the mean of its two views."""
         second = self._make_view(activations, 1)

@@ -147,6 +147,26 @@ def test_dropout_alone_makes_two_views():
     assert images.take_steps(made)[1]["contrastive/loss"] > 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "needs_draws"),
+    [({"corruption": 0.0}, True), ({}, False), ({"corruption": 0.0, "noise": 0.1}, False)],
+)
+def test_a_pass_without_dropout_leaves_out_a_loss_of_dropout_alone(settings, needs_draws):
+    """As in the pruning of a finished run: the views would be equal, and the loss refused."""
+    dropping = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=0.5))
+    part = auxiliary.Contrastive(**settings)
+    made = images.make_model(auxiliary_losses=[part], network=dropping)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        rows = (
+            {name: tf.constant(values) for name, values in fields.items()}
+            for fields in (images.FEATURES, images.LABELS)
+        )
+        gradients = made.differentiate(*rows, images.STATISTICS)
+        session.run(tf1.global_variables_initializer())
+        assert (session.run(gradients.losses["contrastive"]) == 0) == needs_draws
+
+
 def test_supervised_reads_the_labels_of_its_head_alone():
     vectors = _draw(8, 3).astype(np.float32)
     weight = np.arange(8, dtype=np.float32)

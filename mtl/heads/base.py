@@ -255,6 +255,12 @@ class Labelled(types.Head):
         del labels
         return is_present
 
+    def has_weight(self, labels: Mapping[str, Any]) -> bool:
+        """Return True if the label of a record counts, and its weight is not 0."""
+        label_values = values.flatten_values(labels.get(self.field, []))
+        weights = values.flatten_values(labels.get(self.weight or "", [1]))
+        return self.is_counted(bool(self.find_present(label_values)), labels) and any(weights)
+
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """Return the check for each label value of a record, and its rule for errors."""
         return self.accepts, self.rule(type(given[0]) if given else None)

@@ -73,10 +73,7 @@ def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str
     Returns:
       An error, or None. A record whose label does not count may lack a key.
     """
-    label_values = values.flatten_values(labels.get(head.field, []))
-    weights = values.flatten_values(labels.get(head.weight or "", [1]))
-    is_counted = head.is_counted(bool(head.find_present(label_values)), labels) and any(weights)
-    if not is_counted:
+    if not head.has_weight(labels):
         return None
     for key in values.flatten_values(labels.get(field, [])):
         if values.is_id_missing(key):

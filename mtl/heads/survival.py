@@ -188,9 +188,10 @@ class Survival(base.Base):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the time, event or weight of a record, or None."""
-        events = labels.get(self.event, [])
+        events, has_weight = labels.get(self.event, []), self.has_weight(labels)
         for value in values.flatten_values(events):
-            if not values.is_id_missing(value) and value not in (0, 1):
+            # An event matters only if its row counts.
+            if has_weight and not values.is_id_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
             if value == 1 and self.within is not None and self._space.place(labels) is False:
                 return f"{self.message(self.event, self._space_rule)} {values.show(value)}"

@@ -113,6 +113,19 @@ def test_a_wrong_event_is_named():
     assert make().check({"y": 2.0, "seen": -1}) is None
 
 
+@pytest.mark.parametrize("ignored", [{"y": np.nan}, {"w": 0.0}, {"open": 0}])
+def test_an_event_of_a_row_that_does_not_count_may_be_anything(ignored):
+    """Otherwise the row would be named as the cause of another row's error."""
+    head = make(weight="w", within="open")
+    record = {"y": 2.0, "w": 1.0, "open": 1, "seen": 2} | ignored
+    assert head.check(record) is None
+    labels = {
+        name: np.array([value], np.int64 if isinstance(value, int) else np.float32)
+        for name, value in record.items()
+    }
+    assert harness.loss(head, [[0.0] * 3], labels)[0] == 0
+
+
 @pytest.mark.parametrize(
     "boundaries, error",
     [

@@ -130,8 +130,10 @@ class MultiLabel(classes.Classes):
         return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check of a multi-hot label for C values with repeats."""
-        if len(given) == self.size > len(set(given)):
+        """Return the check of a multi-hot label for C values that are floats or have repeats."""
+        # A list holds each class once, as int64 or string.
+        is_multi_hot = len(set(given)) < self.size or any(isinstance(v, float) for v in given)
+        if len(given) == self.size and is_multi_hot:
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
 

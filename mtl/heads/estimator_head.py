@@ -88,6 +88,9 @@ class EstimatorHead(types.Head):
     def _find_rows(self, labels: types.Tensors) -> tf.Tensor:
         """Return True for each row with a label, [B]."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
+        where, rule = f"head {self.name!r}: label {self.field!r}", "have a fixed shape"
+        is_dense, fix = isinstance(labels[self.field], tf.Tensor), "heads.MultiLabel takes lists."
+        checks.require(is_dense, where, rule, "lists of any length", fix)
         kinds = (compat.estimator.RegressionHead, compat.estimator.PoissonRegressionHead)
         is_number = isinstance(self.head, kinds)
         present = (values.are_present if is_number else values.are_ids_present)(labels[self.field])

@@ -35,8 +35,15 @@ class Slice(NamedTuple):
         """The name of the slice, such as `age=30..40`."""
         if not self.is_range:
             return f"{self.field}={self.value}"
-        low, high = ("" if end is None else f"{end:g}" for end in self.value)
+        low, high = ("" if end is None else _show_end(end) for end in self.value)
         return f"{self.field}={low}..{high}"
+
+
+def _show_end(end: float) -> str:
+    """Return the text of a number, short if six digits are enough."""
+    text = f"{end:g}"
+    # Different ranges need different names, such as hours in seconds since 1970.
+    return text if float(text) == end else repr(end)
 
 
 def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:

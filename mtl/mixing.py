@@ -35,8 +35,8 @@ class _Mixing(types.Mixing):
     rate: Annotated[float, checks.In("(0, 1]")] = 1.0
     columns: checks.SomeNames | None = None
 
-    def _choose(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the columns to mix."""
+    def _select_columns(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the columns that are mixed."""
         names = inputs if self.columns is None else self.columns
         for name in names:
             checks.one_of(f"{type(self).__name__}.columns", name, inputs)
@@ -51,8 +51,8 @@ class _Mixing(types.Mixing):
         share = draw_beta(self.alpha, draws.make_step_seed("mixing/share"))
         if self.rate == 1:
             return share
-        number = tf.random.stateless_uniform([], draws.make_step_seed("mixing/rate"))
-        return tf.where(number < self.rate, share, 1.0)
+        uniform = tf.random.stateless_uniform([], draws.make_step_seed("mixing/rate"))
+        return tf.where(uniform < self.rate, share, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Mixup(_Mixing):
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
         """Mix every value: {column: [B, ...]} -> the mixture."""
-        columns, share = self._choose(inputs), self._draw_share()
+        columns, share = self._select_columns(inputs), self._draw_share()
         partners = _draw_partners(columns)
         mixed = {
             name: share * values + (1 - share) * tf.gather(values, partners)
@@ -87,11 +87,11 @@ class Mixup(_Mixing):
 class CutMix(_Mixing):
     """Copies a box of a partner into each image, and weighs the two losses by area.
 
-    The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). Its
-    middle is any pixel, and parts outside the image are cut off. The partner's loss is weighted by
-    the share of the image that the box covers. All rows have the same box, as in the authors' code.
-    S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
-    Features", 2019, arXiv:1905.04899.
+    The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). The
+    middle of the box is any pixel, and parts outside the image are cut off. The share of a row's
+    own loss is 1 minus the share of the image that the box covers. All rows have the same box, as
+    in the authors' code. S. Yun et al., "CutMix: Regularization Strategy to Train Strong
+    Classifiers with Localizable Features", 2019, arXiv:1905.04899.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 1.
@@ -104,7 +104,7 @@ class CutMix(_Mixing):
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
         """Put boxes into images: {column: [B, H, W, C]} -> the mixture."""
-        columns = self._choose(inputs)
+        columns = self._select_columns(inputs)
         height, width = _find_size(columns)
         place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))
         is_box, share = cut_box(self._draw_share(), place, height, width)
@@ -117,18 +117,21 @@ class CutMix(_Mixing):
 
 
 def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draw a number from Beta(alpha, alpha), a scalar of float32.
+    """Draw a number from Beta(alpha, alpha).
 
     Args:
       alpha: above 0.
-      seed: [2], for stateless draws.
+      seed: int32 [2], for stateless draws.
+
+    Returns:
+      A float32 scalar in [0, 1].
     """
-    # Logarithms, because numbers from Gamma(alpha) underflow to 0 for a small alpha.
+    # Logarithms are used, because numbers from Gamma(alpha) underflow to 0 for a small alpha.
     # Gamma(a) is Gamma(a + 1) U^(1 / a), G. Marsaglia and W. W. Tsang, 2000.
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
     )
-    # A second seed, because the powers must be independent of the gammas.
+    # The seed differs from the seed of the gammas, as the powers must be independent of them.
     powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
     logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
     # g0 / (g0 + g1) is the sigmoid of log g0 - log g1, and a Beta draw.
@@ -138,11 +141,11 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
 def cut_box(
     share: tf.Tensor, place: tf.Tensor, height: int, width: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a mask of the box, and the share of the image outside the box.
+    """Cut the box of CutMix out of an image.
 
     Args:
       share: l, a scalar in [0, 1].
-      place: two numbers in [0, 1), the middle of the box: down and to the right.
+      place: the middle of the box, two shares in [0, 1) of the height and the width.
       height: H.
       width: W.
 
@@ -163,8 +166,8 @@ def cut_box(
 def _draw_partners(inputs: types.Tensors) -> tf.Tensor:
     """Draw a permutation of the rows, [B]."""
     rows = tf.shape(next(iter(inputs.values())))[:1]
-    keys = tf.random.stateless_uniform(rows, draws.make_step_seed("mixing/partners"))
-    return tf.argsort(keys, stable=True)
+    uniform = tf.random.stateless_uniform(rows, draws.make_step_seed("mixing/partners"))
+    return tf.argsort(uniform, stable=True)
 
 
 def _find_size(images: Mapping[str, tf.Tensor]) -> tuple[int, int]:

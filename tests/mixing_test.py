@@ -217,7 +217,7 @@ def test_a_loss_that_reads_features_sees_rows_that_are_not_mixed():
 def test_fields_of_mixed_rows_are_kept_from_losses_that_do_not_declare_them(field):
     made = images.make_model(mixing=mixing.Mixup(), auxiliary_losses=[_Seen(field=field)])
     declared = "reads_features" if field == "x" else "reads_labels"
-    message = f"auxiliary loss 'seen' must say {declared} = True to read a field .*'{field}'"
+    message = f"auxiliary loss 'seen' must set {declared} = True to read fields .*'{field}'"
     with pytest.raises(checks.UserError, match=message), tf.Graph().as_default():
         tf1.train.create_global_step()
         images.build_step(made)

@@ -24,7 +24,7 @@ class Activations(types.Activations):
     """The network's outputs in a training step; see `types.Activations` for most attributes.
 
     Attributes:
-      forward: runs the network and its heads once more.
+      forward: a function that runs the network and its heads once more.
       scope: the variable scope of network and heads.
       draws_by_step: True if this pass drew random numbers, such as dropout.
     """
@@ -52,8 +52,8 @@ class Activations(types.Activations):
           inputs: {column: [B, ...]}, encoded columns.
           draw: the number of the pass; passes of different numbers draw different random numbers,
             and 0 repeats the draws of the plain pass.
-          replace: a trainable variable -> the value that the network reads instead, of the same
-            shape; None reads the variables themselves.
+          replace: a function from a trainable variable to the value that the network reads instead,
+            of the same shape; None reads the variables themselves.
 
         Returns:
           The activations, with features, labels and heads of this pass.
@@ -61,15 +61,15 @@ class Activations(types.Activations):
         with contextlib.ExitStack() as stack:
             # Only the plain pass of a step moves the averages of normalisations.
             stack.enter_context(whole_batch.withhold_collections())
-            drawn = stack.enter_context(draws.draw_again(draw))
-            # Reuse: a further pass reads the variables of the plain pass and must not create any.
+            draw_names = stack.enter_context(draws.draw_again(draw))
+            # A further pass reads the variables of the plain pass, and must not create new ones.
             stack.enter_context(tf1.variable_scope(self.scope, reuse=True))
             if replace:
-                own = _replace_variables(replace)
-                stack.enter_context(views.enter(views.Stage.REPLACED, own))
+                getter = _replace_variables(replace)
+                stack.enter_context(views.enter(views.Stage.REPLACED, getter))
             towers, logits = self.forward(inputs)
         return dataclasses.replace(
-            self, inputs=inputs, towers=towers, logits=logits, draws_by_step=bool(drawn)
+            self, inputs=inputs, towers=towers, logits=logits, draws_by_step=bool(draw_names)
         )
 
 
@@ -100,14 +100,14 @@ class _Withheld(Mapping[str, "tf.Tensor"]):
         self._refuse_field(None)
 
     def _refuse_field(self, name: str | None) -> NoReturn:
-        rule = f"say {self._declaration} = True to read a field where MultiTaskModel.mixing mixes"
+        rule = f"set {self._declaration} = True to read fields beside MultiTaskModel.mixing"
         checks.fail(self._where, rule, name)
 
 
 def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         variable = getter(name, **settings)
-        # Moving averages of normalisations are not trainable, and stay those of the student.
+        # Moving averages of normalisations are not trainable, so the student's averages are read.
         return replace(variable) if getattr(variable, "trainable", False) else variable
 
     return get

@@ -53,17 +53,18 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         super().__post_init__()
         # `averages_steps` leaves out the last point: one step without a random start leaves only x.
         moves = self.random_start or not self.averages_steps or self.steps > 1
-        rule = "be True where the one point averaged is the start"
-        checks.require(moves, self._where("random_start"), rule, self.random_start)
+        rule = "be True with averages_steps and a single step"
+        fix = "Otherwise the only inputs of the average are unmoved."
+        checks.require(moves, self._where("random_start"), rule, self.random_start, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of the rows at their worst inputs, [B, P] of P tasks."""
         points = list(self._ascend(activations))
         if not self.averages_steps:
             return self._compute_losses(points[-1])
-        # FreeLB: the K losses are those at r_0 to r_(K - 1).
-        each = [self._compute_losses(point) for point in points[:-1]]
-        return tf.add_n(each) / len(each)
+        # FreeLB averages the K losses at r_0 to r_(K - 1).
+        losses = [self._compute_losses(point) for point in points[:-1]]
+        return tf.add_n(losses) / len(losses)
 
     def _ascend(self, activations: types.Activations) -> Iterator[types.Activations]:
         """Yield the activations at the start and after each step."""

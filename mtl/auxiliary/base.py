@@ -21,9 +21,10 @@ class Base(types.AuxiliaryLoss):
     """A loss with a name and a weight.
 
     Attributes:
-      name: of the loss, different from all tasks; its variables lie in `auxiliary/<name>`.
-      weight: a factor of the loss, beside its weight in the balancing; at least 0, or a schedule.
-        A loss of weight 0 is left out of the graph.
+      name: the name of the loss, which differs from all tasks; its variables lie in
+        `auxiliary/<name>`.
+      weight: a factor of the loss, in addition to its weight in the balancing; at least 0, or a
+        schedule. A loss of weight 0 is left out of the graph.
     """
 
     name: checks.Name
@@ -36,7 +37,7 @@ class Base(types.AuxiliaryLoss):
 
 
 def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
-    """Return the tasks with a tower; other tasks are composed of these."""
+    """Return the tasks with a tower; the logits of other tasks are composed from these tasks."""
     return [
         task
         for task, h in heads.items()
@@ -66,7 +67,7 @@ class OfHeads(Base):
             checks.require(fits, self._where("heads"), self.rule, task, f"It is {head}.")
 
     def _suits(self, head: types.Head) -> bool:
-        """Return whether the loss can be computed for a head."""
+        """Return True if the loss can be computed for a head."""
         return isinstance(head, self.kind)
 
     def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
@@ -93,7 +94,7 @@ class OfLabels(OfHeads):
     reads_labels: ClassVar[bool] = True
 
     def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
-        """Return the chosen tasks; by default all tasks whose heads have a loss."""
+        """Return the tasks of the loss; by default all tasks whose heads have a loss."""
         if self.heads is not None:
             return self.heads
         return [
@@ -104,20 +105,23 @@ class OfLabels(OfHeads):
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return the weights of rows in each task, {label: [B, ...]} -> [B, P]."""
-        known = cast(Mapping[str, types.WeighingHead], heads)
-        return tf.stack([known[task].row_weights(labels) for task in self._choose(heads)], 1)
+        weighing_heads = cast(Mapping[str, types.WeighingHead], heads)
+        return tf.stack(
+            [weighing_heads[task].row_weights(labels) for task in self._choose(heads)], 1
+        )
 
     def _compute_losses(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of rows in each task, [B, P]."""
         heads, labels = activations.heads, activations.labels
-        each = [
+        losses = [
             row_losses.compute_of_labels(heads[task], activations.logits[task], labels)
             for task in self._choose(heads)
         ]
-        return tf.stack(each, 1)
+        return tf.stack(losses, 1)
 
     def _sum_losses(self, activations: types.Activations) -> tf.Tensor:
         """Return the sum of the losses of all rows in all tasks, weighted by row."""
-        # A sum, not a mean: the gradient of a row by its own inputs must not depend on the batch.
+        # A mean would not do, as the gradient of a row by its own inputs must not depend on the
+        # batch.
         weights = self.row_weights(activations.labels, activations.heads)
         return tf.reduce_sum(weights * self._compute_losses(activations))

@@ -1,4 +1,4 @@
-"""Keeps predictions stable under small changes of a row, or confident: rows need no label.
+"""Losses for predictions that are stable under small changes, or confident, without labels.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]
 auxiliary.VirtualAdversarial.epsilon = 2.0
@@ -30,7 +30,8 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
       epsilon: the norm of r over all moved values of a row, above 0.
       xi: the step length of the power method, above 0. At 1e-6, as in the paper's code, float32
         loses the direction.
-      iterations: of the power method, at least 1; each takes a forward and a backward pass.
+      iterations: the number of iterations of the power method, at least 1; each takes a forward and
+        a backward pass.
     """
 
     name: str = "virtual_adversarial"
@@ -46,8 +47,8 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
         direction = space.draw_normal("direction", 1.0)
         for _ in range(self.iterations):
             at = activations.run(free.apply(space.scale(direction, self.xi)))
-            moved = tf.reduce_sum(self._diverge(target, at.logits))
-            direction = space.differentiate(moved, at.inputs)
+            divergence = tf.reduce_sum(self._diverge(target, at.logits))
+            direction = space.differentiate(divergence, at.inputs)
         at = activations.run(space.apply(space.scale(direction, self.epsilon)))
         return self._diverge(target, at.logits)
 
@@ -56,9 +57,9 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
 class Trades(moved_inputs.OfAscent, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the ascent of D within a ball; its weight is the beta of TRADES.
 
-    As `Adversarial`, but with the divergence instead of the loss, and from a start of
-    `N(0, 0.001^2)`, cut to the ball. Gradients go through both predictions, and not through r.
-    H. Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy", 2019,
+    It works as `Adversarial`, but with the divergence instead of the loss, and from a start of
+    `N(0, 0.001^2)`, cut to the ball. Gradients go through both predictions, and not through r. H.
+    Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy", 2019,
     arXiv:1901.08573.
     """
 
@@ -103,8 +104,8 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
         """Return how far the two predictions differ, [B]."""
         # The draw 0 would repeat the dropout of the plain pass.
         second = activations.run(self.add_noise(activations.inputs), draw=1)
-        where, rule = self._where("noise"), "be above 0 where the network draws nothing"
-        fix = "Or give the network dropout: both passes are the same."
+        where, rule = self._where("noise"), "be above 0 if the network draws nothing"
+        fix = "Or give the network dropout: both passes are equal without either."
         checks.require(self.noise > 0 or second.draws_by_step, where, rule, self.noise, fix)
         return self._diverge(activations, second.logits)
 
@@ -117,8 +118,8 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
     the divergence of the heads instead of the squared distance of probabilities. The teacher uses
     `Update.average` from before the step, and its own dropout. It reads the columns as the student
     encodes them: the loss does not average embedding tables. In the first step it equals the
-    student. The paper adds noise to the inputs of both. Here only the student gets noise, because
-    noise makes the teacher less certain.
+    student. The paper adds noise to the inputs of both models. Here only the student gets noise,
+    because noise makes the teacher less certain.
 
     Attributes:
       noise: the standard deviation of the noise on the student's inputs, at least 0. Noise takes
@@ -142,7 +143,7 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
 class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """The loss of the predicted class, for rows whose probability is at least `threshold`.
 
-    A mean over all rows; rows below the threshold, and rows with a label, count as 0.
+    The loss is a mean over all rows; rows below the threshold, and rows with a label, count as 0.
     D.-H. Lee, "Pseudo-Label", 2013; with `noise` the loss comes from a second pass, as in K. Sohn
     et al., "FixMatch", 2020, arXiv:2001.07685.
 
@@ -164,22 +165,22 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of the rows by the predicted classes, [B]."""
-        given = activations
+        student = activations
         if self.noise:
-            given = activations.run(self.add_noise(activations.inputs), draw=1)
-        each = []
+            student = activations.run(self.add_noise(activations.inputs), draw=1)
+        losses = []
         for task in self._choose(activations.heads):
             head: Any = activations.heads[task]
-            found = head.predictions(tf.stop_gradient(activations.logits[task]))
-            counts = _find_confidence(found) >= self.threshold
+            predictions = head.predictions(tf.stop_gradient(activations.logits[task]))
+            counts = _find_confidence(predictions) >= self.threshold
             # Rows with a label, which have a weight, learn from the label itself.
             counts &= tf.equal(head.row_weights(activations.labels), 0)
-            logits = given.logits[task]
-            is_binary = "probability" in found
-            targets = _find_likeliest(found)
-            losses = head.losses(tf.squeeze(logits, -1) if is_binary else logits, targets)
-            each.append(tf.where(counts, losses, tf.zeros_like(losses)))
-        return tf.add_n(each)
+            logits = student.logits[task]
+            is_binary = "probability" in predictions
+            targets = _find_likeliest(predictions)
+            task_losses = head.losses(tf.squeeze(logits, -1) if is_binary else logits, targets)
+            losses.append(tf.where(counts, task_losses, tf.zeros_like(task_losses)))
+        return tf.add_n(losses)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,14 +205,15 @@ class EntropyMinimization(base.OfHeads):
 
 def _hold_logits(activations: types.Activations) -> types.Activations:
     """Return the activations with logits that stop gradients."""
-    held = {task: tf.stop_gradient(own) for task, own in activations.logits.items()}
-    return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
+    constants = {task: tf.stop_gradient(logits) for task, logits in activations.logits.items()}
+    return dataclasses.replace(activations, logits=constants)  # type: ignore[type-var]
 
 
 def _find_likeliest(predicted: types.Tensors) -> tf.Tensor:
-    """Return the likeliest class as a head's loss takes it, [B]: float32 of two classes, or ids.
+    """Return the likeliest class as a target of the head's loss, [B].
 
-    It is not `class_id`: there a binary head has its threshold, and an ordinal one its median.
+    The target is float32 for two classes, else an id. It may differ from `class_id`: a binary head
+    applies its threshold there, and an ordinal head takes the median.
     """
     if "probability" in predicted:
         return tf.cast(predicted["probability"] >= 0.5, tf.float32)

@@ -1,4 +1,4 @@
-"""Pulls representations together: of two views of the same row, or of rows of the same class.
+"""Pulls together the representations of two views of a row, or of rows of the same class.
 
 model.MultiTaskModel.auxiliary_losses = [
     @auxiliary.Contrastive(), @auxiliary.SupervisedContrastive(),
@@ -51,6 +51,11 @@ class Contrastive(representation.OfCorruption):
     layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
     temperature: checks.Positive = 0.5
 
+    @property
+    def needs_draws(self) -> bool:
+        """True if the views differ only by draws of the network, such as dropout."""
+        return not self.corruption and not self.noise
+
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B], each the mean of its two views."""
         second = self._make_view(activations, 1)
@@ -59,7 +64,7 @@ class Contrastive(representation.OfCorruption):
         vectors = self._read(first)
         representation.require_rows("auxiliary loss Contrastive", vectors)
         rows = perturbations.count_rows(vectors)
-        # Both views as one batch, [2 B, H]: the projection has one set of weights for both.
+        # Both views form one batch, [2 B, H], so that the projection has the same weights for both.
         vectors = tf.concat([vectors, self._read(second)], 0)
         projected = representation.stack_layers(vectors, self.layers)
         losses = compute_nt_xent(projected, rows, self.temperature)
@@ -72,7 +77,7 @@ class Contrastive(representation.OfCorruption):
     def _require_difference(self, view: types.Activations) -> None:
         """Fail if both views are the same."""
         differs = self.corruption > 0 or self.noise > 0 or view.draws_by_step
-        rule, fix = "be above 0 where the network draws nothing", "Or set noise."
+        rule, fix = "be above 0 if the network draws nothing", "Or set noise."
         checks.require(differs, self._where("corruption"), rule, self.corruption, fix)
 
 
@@ -137,30 +142,36 @@ class SupervisedContrastive(representation.OfRepresentation):
 
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:
-    """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; views i and i + B share a row.
+    """Compute the NT-Xent loss of each view; views i and i + B belong to the same row.
 
     Args:
       vectors: [2 B, D], all first views and then all second views, of any length.
       rows: B, at least 2.
       temperature: the divisor of the cosines, above 0.
+
+    Returns:
+      [2 B].
     """
     similar = _compare_pairs(vectors, temperature)
     # Row i of the first view has its partner at i + B, and the other way round.
     partners = (tf.range(2 * rows) + rows) % (2 * rows)
-    own = tf.gather(similar, partners, batch_dims=1)
-    return tf.reduce_logsumexp(_leave_out(similar, tf.eye(2 * rows) > 0), 1) - own
+    partner_cosines = tf.gather(similar, partners, batch_dims=1)
+    return tf.reduce_logsumexp(_leave_out(similar, tf.eye(2 * rows) > 0), 1) - partner_cosines
 
 
 def compute_supervised(
     vectors: tf.Tensor, classes: tf.Tensor, counts: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Return the supervised contrastive loss of each row, [B, D], [B], bool [B] -> [B].
+    """Compute the supervised contrastive loss of each row.
 
     Args:
       vectors: [B, D], of any length.
       classes: [B], ids.
-      counts: bool [B], False for rows that are neither compared nor compared with.
+      counts: bool [B], False for rows that take part in no comparison.
       temperature: the divisor of the cosines, above 0.
+
+    Returns:
+      [B]; 0 for a row without another row of its class.
     """
     similar = _compare_pairs(vectors, temperature)
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
@@ -169,9 +180,9 @@ def compute_supervised(
     # A row without other rows would take log(0): it is compared with itself, and masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
-    # -log(exp(s) / sum exp) is the logarithm of the sum less s.
-    chosen = tf.where(positive, totals[:, tf.newaxis] - similar, tf.zeros_like(similar))
-    return tf.math.divide_no_nan(tf.reduce_sum(chosen, 1), number)
+    # -log(exp(s) / sum exp) is the logarithm of the sum minus s.
+    losses = tf.where(positive, totals[:, tf.newaxis] - similar, tf.zeros_like(similar))
+    return tf.math.divide_no_nan(tf.reduce_sum(losses, 1), number)
 
 
 def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
@@ -181,7 +192,7 @@ def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
 
 
 def _leave_out(similar: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-    """Set chosen places, bool [N, N], to minus infinity: they add 0 to a sum of exponentials."""
+    """Set the places of a mask, bool [N, N], to minus infinity, whose exponential is 0."""
     return tf.where(
         where, tf.fill(tf.shape(similar), tf.cast(float("-inf"), similar.dtype)), similar
     )

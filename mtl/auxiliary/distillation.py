@@ -35,10 +35,11 @@ class _OfTeacher(base.Base):
     """A loss that compares with the outputs of a trained model.
 
     Attributes:
-      teacher: the folder of a SavedModel; a folder of numbered versions, for the newest; a run, for
-        its best export, or its latest one without a best; or a checkpoint in a run that
-        `launch.export --checkpoint` has exported there.
-      signature: of the SavedModel; it takes features as tensors and returns `<task>/<prediction>`.
+      teacher: the folder of a SavedModel; a folder of numbered versions, of which the newest is
+        used; a run, of which the best export is used, or else the latest; or a checkpoint of a run,
+        which `launch.export --checkpoint` has exported.
+      signature: the signature of the SavedModel; it takes features as tensors and returns
+        `<task>/<prediction>`.
     """
 
     teacher: str
@@ -65,8 +66,8 @@ class Distillation(_OfTeacher, base.OfHeads):
 
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
     arXiv:1503.02531. Logits divided by T give `p_T`; heads that predict numbers have no
-    temperature. A mean over all rows, with labels or without. The factor T^2 keeps gradients as
-    large as at T = 1.
+    temperature. The loss is a mean over all rows, with labels or without. The factor T^2 keeps
+    gradients as large as at T = 1.
 
     Attributes:
       temperature: T, above 0; or {task: T}, with 1 for other tasks.
@@ -102,17 +103,17 @@ class Distillation(_OfTeacher, base.OfHeads):
         for task in tasks:
             self._check_classes(teacher, task, activations.heads[task])
         predictions = teacher.predict(activations.features, tasks)
-        each = []
+        losses = []
         for task in tasks:
-            given = self._recover_logits(heads[task], task, predictions[task])
-            own = activations.logits[task]
-            where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as here"
-            checks.require(given.shape[1:] == own.shape[1:], where, rule, given.shape[1:])
+            target = self._recover_logits(heads[task], task, predictions[task])
+            logits = activations.logits[task]
+            where, rule = self._where("teacher"), f"predict {logits.shape[1:]} for {task!r}"
+            checks.require(target.shape[1:] == logits.shape[1:], where, rule, target.shape[1:])
             # Gradients of softened probabilities shrink by 1 / T^2 (Hinton et al., section 2).
             heat = self._find_temperature(activations.heads[task])
-            held = tf.stop_gradient(given)
-            each.append(heat**2 * heads[task].divergence(held / heat, own / heat))
-        return tf.add_n(each)
+            target = tf.stop_gradient(target)
+            losses.append(heat**2 * heads[task].divergence(target / heat, logits / heat))
+        return tf.add_n(losses)
 
     def _recover_logits(
         self, head: types.TeachableHead, task: str, predictions: types.Tensors
@@ -133,10 +134,11 @@ class Distillation(_OfTeacher, base.OfHeads):
 
     def _check_classes(self, teacher: Teacher, task: str, head: types.Head) -> None:
         """Fail if the teacher's metadata name other classes than the student has."""
-        theirs = teacher.described.get("tasks", {}).get(task, {}).get("classes")
-        own = list(types.read_member(head, types.ClassHead, "class_names"))
-        rule = f"have the classes of task {task!r}, {own[:10]}"
-        checks.require(theirs in (None, own), self._where("teacher"), rule, theirs)
+        teacher_classes = teacher.described.get("tasks", {}).get(task, {}).get("classes")
+        classes = list(types.read_member(head, types.ClassHead, "class_names"))
+        rule = f"have the classes of task {task!r}, {classes[:10]}"
+        fits = teacher_classes in (None, classes)
+        checks.require(fits, self._where("teacher"), rule, teacher_classes)
 
 
 @checks.dataclass
@@ -147,7 +149,7 @@ class FeatureDistillation(_OfTeacher):
     map. It trains together with the other losses; the paper trains on hints first.
 
     Attributes:
-      tensor: the name of an op of the teacher's graph that gives [B, D].
+      tensor: the name of an op of the teacher's graph with the output [B, D].
       task: the task whose tower is h; the first task by default.
     """
 
@@ -185,7 +187,7 @@ class Teacher:
         directory = find_model(folder, where)
         rule = "name a SavedModel, a folder of numbered SavedModels, or a run folder"
         is_there = tf.io.gfile.exists(os.path.join(directory, saved_model.FILE))
-        checks.require(is_there, where, rule, folder, "launch.export writes one.")
+        checks.require(is_there, where, rule, folder, "launch.export writes a SavedModel.")
         metadata.require_intact(directory)
         self.described = metadata.read_metadata(directory)
         self._where = where
@@ -214,15 +216,15 @@ class Teacher:
             for name, info in self._signature.outputs.items()
             if name.partition("/")[0] in tasks and tf.as_dtype(info.dtype).is_floating
         ]
-        found: dict[str, dict[str, tf.Tensor]] = {task: {} for task in tasks}
-        known = sorted({name.partition("/")[0] for name in self._signature.outputs})
+        predictions: dict[str, dict[str, tf.Tensor]] = {task: {} for task in tasks}
+        teacher_tasks = sorted({name.partition("/")[0] for name in self._signature.outputs})
         for task in tasks:
-            checks.one_of(f"{self._where}: a task of its outputs", task, known)
+            checks.one_of(f"{self._where}: a task of its outputs", task, teacher_tasks)
         tensors = [self._signature.outputs[name].name for name in names]
         for name, value in zip(names, self._call(features, tensors), strict=True):
             task, _, prediction = name.partition("/")
-            found[task][prediction] = value
-        return found
+            predictions[task][prediction] = value
+        return predictions
 
     def compute(self, where: str, features: types.Tensors, name: str) -> tf.Tensor:
         """Compute an op of the teacher's graph, {field: [B, ...]} -> [B, D].
@@ -241,30 +243,32 @@ class Teacher:
             if op.outputs and op.outputs[0].dtype == tf.float32
         }
         fits = [
-            n for n, of in shapes.items() if of.rank == 2 and of[1] is not None and of[0] is None
+            op_name
+            for op_name, shape in shapes.items()
+            if shape.rank == 2 and shape[1] is not None and shape[0] is None
         ]
         rule = "name an op of the teacher's graph that gives float32 [B, D]"
         checks.require(name in fits, where, rule, name, checks.nearest(name, fits))
         return self._call(features, [f"{name}:0"])[0]
 
     def _call(self, features: types.Tensors, tensors: Sequence[str]) -> list[tf.Tensor]:
-        given = self._choose_inputs(features)
+        inputs = self._choose_inputs(features)
         graph = self._model.session.graph
         shapes = [graph.get_tensor_by_name(name).shape for name in tensors]
-        feed = [self._signature.inputs[name].name for name in given]
+        feed = [self._signature.inputs[name].name for name in inputs]
         run = self._model.session.make_callable(list(tensors), feed)
         rows = next(iter(features.values())).shape[0]
 
         def call(*values: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(found, np.float32) for found in run(*values)]
+            return [np.asarray(output, np.float32) for output in run(*values)]
 
-        # The teacher has a graph and a session of its own: its variables never enter this graph.
-        found = tf.numpy_function(call, list(given.values()), [tf.float32] * len(tensors))
-        for value, shape in zip(found, shapes, strict=True):
-            # `numpy_function` forgets shapes; the rows are those of the student's batch.
+        # The teacher has its own graph and session, so its variables never enter this graph.
+        outputs = tf.numpy_function(call, list(inputs.values()), [tf.float32] * len(tensors))
+        for value, shape in zip(outputs, shapes, strict=True):
+            # `numpy_function` forgets shapes; the number of rows comes from the student's batch.
             if shape.rank is not None:
                 value.set_shape([rows, *shape[1:]])
-        return list(found)
+        return list(outputs)
 
     def _choose_inputs(self, features: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the features that the signature reads, {input: [B, ...]}."""
@@ -276,18 +280,18 @@ class Teacher:
                 offered[inputs_lib.length_name(name)] = values.row_lengths()
             else:
                 offered[name] = values
-        chosen = {}
+        inputs = {}
         for name, info in self._signature.inputs.items():
             checks.one_of(f"{self._where}: a feature of its inputs", name, offered)
             dtype = tf.as_dtype(info.dtype)
             rule = f"read {name!r} as {offered[name].dtype.name}, as in the data"
             checks.require(dtype == offered[name].dtype, self._where, rule, dtype.name)
-            chosen[name] = offered[name]
-        return chosen
+            inputs[name] = offered[name]
+        return inputs
 
 
 def find_model(folder: str, where: str = "teacher") -> str:
-    """Return the folder itself, its newest numbered version, or the best or latest of a run.
+    """Return the folder itself, its newest version, or the best or latest export of a run.
 
     For a checkpoint, return the newest export of its step in the run.
 
@@ -296,7 +300,7 @@ def find_model(folder: str, where: str = "teacher") -> str:
       where: the name of the setting, for errors.
 
     Returns:
-      The folder of a SavedModel; `folder` itself if none is found in it.
+      The folder of a SavedModel; `folder` itself if it holds no version.
 
     Raises:
       UserError: a checkpoint has no export that is newer than itself.
@@ -305,8 +309,8 @@ def find_model(folder: str, where: str = "teacher") -> str:
         return _find_export(folder, where)
     exports = [os.path.join(folder, "export", name) for name in ("best", "latest")]
     for place in (folder, *exports):
-        if found := versions.list_versions(place):
-            return os.path.join(place, str(found[-1]))
+        if numbers := versions.list_versions(place):
+            return os.path.join(place, str(numbers[-1]))
     return folder
 
 
@@ -317,21 +321,22 @@ def _find_export(checkpoint: str, where: str) -> str:
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
     written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
-    # A version is a time. Exports before the checkpoint may come from another training here.
+    # The number of a version is its time. Exports before the checkpoint may come from another
+    # training here.
     later = {
         version: os.path.join(run, "export", name, str(version))
         for name in ("latest", "best", "manual")
         for version in versions.list_versions(os.path.join(run, "export", name))
         if version >= written
     }
-    found = [
+    exports = [
         directory
         for _, directory in sorted(later.items())
         if metadata.read_metadata(directory).get("step") == step
     ]
     fix = f"Run launch.export --model_dir {run or '.'} --checkpoint {checkpoint} first."
-    checks.require(bool(found), where, "be a checkpoint that was exported", checkpoint, fix)
-    return found[-1]
+    checks.require(bool(exports), where, "be a checkpoint that was exported", checkpoint, fix)
+    return exports[-1]
 
 
 def _load_export(directory: str) -> loaded.Loaded:

@@ -56,7 +56,7 @@ class GradientReversal(representation.OfRepresentation):
         where = self._where("head")
         learns = types.read_member(self.head, types.FittedHead, "accumulators")()
         rule = "count nothing in the training split"
-        fix = "Give it the class_counts."
+        fix = "Set class_counts of the head."
         checks.require(not learns, where, rule, self.head.name, fix)
 
     @property
@@ -67,8 +67,8 @@ class GradientReversal(representation.OfRepresentation):
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail if `at` names an unknown task, or the head has the name of a task."""
         super().check(heads)
-        where, own = f"{self._where('head')}'s name", self.head.name
-        checks.require(own not in heads, where, "be that of no task", own)
+        where, name = f"{self._where('head')}'s name", self.head.name
+        checks.require(name not in heads, where, "differ from all tasks", name)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return the weights of rows for the head, {label: [B, ...]} -> [B]."""

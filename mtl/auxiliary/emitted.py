@@ -27,7 +27,7 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return whether evaluation can compute this loss, given the losses that were emitted."""
+    """Return True if evaluation can compute this loss, with these emitted losses."""
     draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
     return not draws and (not isinstance(part, Emitted) or part.name in emitted)
 

@@ -1,4 +1,4 @@
-"""Losses of funnels, where only rows with one outcome can have the next one: ESCM2, AITM.
+"""Losses of funnels, in which only rows with an outcome can have the next one: ESCM2, AITM.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
 auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
@@ -26,7 +26,8 @@ class InversePropensity(base.Base):
     probability of o that another task predicts; gradients do not reach p. If p is right and above
     0, the expectation is the mean of the losses of all rows. H. Wang et al., "ESCM2: Entire Space
     Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
-    arXiv:2204.05125, which adds it to the losses of the click and of both together.
+    arXiv:2204.05125, which adds this loss to the losses of the click, and of click and conversion
+    together.
 
     Rows have the weights of the propensity's task. With `normalizes` the sum is divided by the sum
     of `o_i / p_i` instead of the number of rows, in each slice of a batch.
@@ -34,7 +35,8 @@ class InversePropensity(base.Base):
     Attributes:
       task: the task of the loss, with a head `Binary` that has a space `within`.
       propensity: the task that predicts p, with a head `Binary` or `Joint`.
-      max_weight: the upper limit of 1 / p, at least 1. A lower one has less variance and more bias.
+      max_weight: the upper limit of 1 / p, at least 1. A lower limit gives less variance and more
+        bias.
       normalizes: True divides the weights `o_i / p_i` by their sum.
     """
 
@@ -70,7 +72,7 @@ class InversePropensity(base.Base):
         rule, fix = "name a task with its own tower", "It is composed of other tasks."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
-        rule = f"predict a label that opens the space of {self.task!r}: {', '.join(fields)}"
+        rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"
         field = types.read_member(heads[self.propensity], types.Head, "field")
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
 
@@ -81,16 +83,16 @@ class InversePropensity(base.Base):
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B]."""
         head = activations.heads[self.task]
-        own = activations.logits[self.task]
-        losses = row_losses.compute_of_labels(head, own, activations.labels)
+        logits = activations.logits[self.task]
+        losses = row_losses.compute_of_labels(head, logits, activations.labels)
         return self._weigh_rows(activations) * losses
 
     def _weigh_rows(self, activations: types.Activations) -> tf.Tensor:
-        """Return o / p, [B], which stops gradients."""
+        """Return o / p, [B], without gradients."""
         head = cast(types.WeighingHead, activations.heads[self.task])
         observed = head.row_weights(activations.labels) > 0
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
-        # 1 / p = 1 + exp(-log-odds); cut as a logarithm, before exp overflows.
+        # `1 / p` is `1 + exp(-log-odds)`. Its logarithm is cut, before exp could overflow.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
         # o is 0 or 1: a row outside of the space has no label of this task, and weighs nothing.
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
@@ -112,10 +114,10 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
     from the labels by a second term: `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
 
     H. Wang et al., 2022, as for `InversePropensity`. Their tower predicts e itself, so the gradient
-    by the task's logits equals that of `InversePropensity`. Here q teaches the task on rows outside
-    of the space, as in X. Wang et al., "Doubly Robust Joint Learning for Recommendation on Data
-    Missing Not at Random", ICML 2019. The loss may fall below 0: do not weigh it by its logarithm
-    or its share.
+    by the task's logits equals the gradient of `InversePropensity`. Here q teaches the task on rows
+    outside of the space, as in X. Wang et al., "Doubly Robust Joint Learning for Recommendation on
+    Data Missing Not at Random", ICML 2019. The loss may fall below 0: do not weigh it by its
+    logarithm or its share.
 
     Attributes:
       layers: units of the hidden layers of the tower, with ReLU; in `auxiliary/<name>`.
@@ -128,7 +130,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 
     def __post_init__(self):
         super().__post_init__()
-        fix = "It takes the mean over all rows."
+        fix = "The loss is a mean over all rows."
         checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
@@ -137,17 +139,17 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         hidden = self._read(activations)
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         imputed = tf.squeeze(layers.dense(hidden, 1, "imputed"), -1)
-        own = tf.squeeze(activations.logits[self.task], -1)
+        logits = tf.squeeze(activations.logits[self.task], -1)
         # q learns only from `fit` below: otherwise it would learn to make the task's loss small.
         chance = tf.stop_gradient(tf.sigmoid(imputed))
-        expected = chance * head.losses(own, tf.ones_like(own))
-        expected += (1 - chance) * head.losses(own, tf.zeros_like(own))
+        expected = chance * head.losses(logits, tf.ones_like(logits))
+        expected += (1 - chance) * head.losses(logits, tf.zeros_like(logits))
         weights, labels = self._weigh_rows(activations), activations.labels
-        found = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
+        task_losses = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
         targets = head.examples(activations.logits[self.task], labels).targets
         fit = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=imputed)
-        # [B]; `weights` are 0 for rows outside of the space, whose `found` then does not count.
-        robust = expected + weights * (found - expected)
+        # [B]; `weights` are 0 for rows outside of the space, whose `task_losses` then do not count.
+        robust = expected + weights * (task_losses - expected)
         return robust + self.imputation_weight * weights * fit
 
 
@@ -155,12 +157,12 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 class Calibrator(base.Base):
     """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be likelier than s.
 
-    The p are probabilities over the same rows, such as of a click, and of a click with an order.
-    A task with a space `within` has other rows. D. Xi et al., "Modeling the Sequential Dependence
+    The p are probabilities over the same rows, such as of a click, and of a click with an order. A
+    task with a space `within` has other rows. D. Xi et al., "Modeling the Sequential Dependence
     among Audience Multi-step Conversions with Multi-task Learning in Targeted Display Advertising",
-    KDD 2021, arXiv:2105.08489, with their weight of 0.6. A mean over all rows, with labels or
-    without. If the later task is a `heads.Joint` with the earlier one in its chain, the loss is
-    always 0.
+    KDD 2021, arXiv:2105.08489, with the paper's weight of 0.6. The loss is a mean over all rows,
+    with labels or without. If the later task is a `heads.Joint` with the earlier one in its chain,
+    the loss is always 0.
 
     Attributes:
       after: {task: the task before it, or several}, as in `networks.AITM`.
@@ -178,11 +180,11 @@ class Calibrator(base.Base):
         super().__post_init__()
         where = self._where("after")
         for task, before in self.after.items():
-            here = f"{where}[{task!r}]"
-            checks.is_a(here, before, (str, list, tuple), "be a task or a list of tasks")
-            checks.texts(here, self._list_before(task), "be a task or a list of tasks")
-            checks.require(bool(before), here, "hold a task", before)
-            checks.require(task not in self._list_before(task), here, "hold other tasks", task)
+            setting = f"{where}[{task!r}]"
+            checks.is_a(setting, before, (str, list, tuple), "be a task or a list of tasks")
+            checks.texts(setting, self._list_before(task), "be a task or a list of tasks")
+            checks.require(bool(before), setting, "hold a task", before)
+            checks.require(task not in self._list_before(task), setting, "hold other tasks", task)
 
     def _list_before(self, task: str) -> Sequence[str]:
         before = self.after[task]
@@ -193,12 +195,12 @@ class Calibrator(base.Base):
         super().check(heads)
         where = self._where("after")
         for task in self.after:
-            for one in (task, *self._list_before(task)):
-                require_binary(where, one, heads)
-            for one in self._list_before(task):
-                rule = f"name a task over the same rows as {one!r}"
+            for name in (task, *self._list_before(task)):
+                require_binary(where, name, heads)
+            for before in self._list_before(task):
+                rule = f"name a task over the same rows as {before!r}"
                 fix = "Their spaces, within, differ."
-                is_fit = _find_space(heads[task]) == _find_space(heads[one])
+                is_fit = _find_space(heads[task]) == _find_space(heads[before])
                 checks.require(is_fit, f"{where}[{task!r}]", rule, task, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
@@ -218,7 +220,16 @@ def _find_space(head: types.Head) -> Any:
 
 
 def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> None:
-    """Fail unless the task exists, with a head that has one logit for two classes."""
+    """Check that a task has a head with one logit for two classes.
+
+    Args:
+      where: the name of the setting, for errors.
+      task: the task.
+      heads: {task: its head}.
+
+    Raises:
+      UserError: the task is unknown, or has another head.
+    """
     checks.one_of(where, task, heads)
     head: Any = heads[task]
     classes = types.read_member(head, types.ClassHead, "class_names")

@@ -39,7 +39,8 @@ class OfBounded(OfColumns):
     """A loss that moves inputs within bounds.
 
     Attributes:
-      bounds: the least and the greatest value of an input, such as (0, 1) for pixels; None for any.
+      bounds: the least and the greatest value of an input, such as (0, 1) for pixels; None for no
+        bounds.
     """
 
     bounds: Sequence[float] | None = None  # type: ignore[misc]
@@ -61,8 +62,8 @@ class OfAscent(OfBounded):
 
     Attributes:
       epsilon: the greatest norm of a perturbation, above 0, in the unit of the encoded columns.
-      norm: "l2", over all moved values of a row, or "max", the greatest of them.
-      steps: at least 1; each takes a forward and a backward pass.
+      norm: "l2", over all moved values of a row, or "max", the greatest absolute value.
+      steps: the number of steps, at least 1; each takes a forward and a backward pass.
       step_size: the norm of a step, above 0; by default 2.5 epsilon / steps.
     """
 
@@ -81,13 +82,13 @@ class OfAscent(OfBounded):
 
     @property
     def _default_size(self) -> float:
-        # As Madry et al.: steps can reach the boundary from any start, and move along it.
+        # As in Madry et al., steps can reach the boundary from any start, and move along it.
         return 2.5 * self.epsilon / self.steps
 
 
 @checks.dataclass
 class OfNoise(OfColumns):
-    """A loss at noisy inputs.
+    """A loss of noisy inputs.
 
     Attributes:
       noise: the standard deviation of the noise, at least 0, in the unit of the encoded columns.

@@ -20,13 +20,13 @@ NORMS = ("l2", "max")
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The space of perturbations of a batch: chosen columns, a norm, and bounds.
+    """The space of perturbations of a batch: some columns, a norm, and bounds.
 
     Attributes:
-      inputs: {column: [B, ...]} of all columns; only the chosen columns are perturbed.
-      columns: the names of the chosen columns.
-      norm: "l2", over all values of a row, or "max", the greatest of them.
-      bounds: the least and the greatest value of a perturbed input; None for any.
+      inputs: {column: [B, ...]} of all columns; only `columns` are perturbed.
+      columns: the names of the perturbed columns.
+      norm: "l2", over all values of a row, or "max", the greatest absolute value.
+      bounds: the least and the greatest value of a perturbed input; None for no bounds.
     """
 
     inputs: types.Tensors
@@ -36,25 +36,32 @@ class Space:
 
     def apply(self, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
         """Add a perturbation to the inputs; gradients do not go through the perturbation."""
-        moved = dict(self.inputs)
+        inputs = dict(self.inputs)
         for name, change in perturbation.items():
-            given = self.inputs[name]
-            # `example_gradients` need not have a rule for each op that made the change of a row.
-            moved[name] = given + proof.declare(tf.stop_gradient(self._bound_change(given, change)))
-        return moved
+            values = self.inputs[name]
+            # With this declaration, `example_gradients` needs no rules for the ops that compute the
+            # change.
+            change = tf.stop_gradient(self._bound_change(values, change))
+            inputs[name] = values + proof.declare(change)
+        return inputs
 
-    def _bound_change(self, given: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+    def _bound_change(self, values: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
         """Return the change, cut to keep the sum within the bounds."""
         if self.bounds is None:
             return change
         # An input outside the bounds may stay there, but does not move further out.
-        least, greatest = tf.minimum(self.bounds[0], given), tf.maximum(self.bounds[1], given)
-        return tf.clip_by_value(given + change, least, greatest) - given
+        least, greatest = tf.minimum(self.bounds[0], values), tf.maximum(self.bounds[1], values)
+        return tf.clip_by_value(values + change, least, greatest) - values
 
     def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
-        """Return for each row the perturbation of norm `size` along its direction d.
+        """Scale directions to perturbations of norm `size`, row by row.
 
-        `size d / |d|`, or `size sign(d)` for the norm "max"; 0 if d is 0.
+        Args:
+          directions: d, {column: [B, ...]}.
+          size: the norm, a scalar of at least 0.
+
+        Returns:
+          `size d / |d|`, or `size sign(d)` for the norm "max"; 0 if d is 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}
@@ -78,63 +85,74 @@ class Space:
         return self._scale_rows(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
 
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the derivatives of a loss by the chosen columns; 0 for columns it ignores."""
+        """Return the derivatives of a loss by the columns; 0 for columns that it ignores."""
         sources = [inputs[name] for name in self.columns]
-        # `stop_gradient` below: no second derivatives, the perturbation counts as a constant.
-        found = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        # `stop_gradient` makes the perturbation a constant, so that there are no second
+        # derivatives.
+        gradients = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return {
-            name: tf.stop_gradient(tf.convert_to_tensor(each))
-            for name, each in zip(self.columns, found, strict=True)
+            name: tf.stop_gradient(tf.convert_to_tensor(gradient))
+            for name, gradient in zip(self.columns, gradients, strict=True)
         }
 
     def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
         """Draw each value from [-size, size), separately for each row."""
-        drawn = self._draw(name)
-        return {column: size * (2 * values - 1) for column, values in drawn.items()}
+        uniform = self._draw(name)
+        return {column: size * (2 * values - 1) for column, values in uniform.items()}
 
     def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
         """Draw each value from a normal distribution, separately for each row."""
         # Moves draws to the middle of their steps of 2^-23, because the quantile of 0 is infinite.
-        drawn = self._draw(name)
+        uniform = self._draw(name)
         half = 2.0**-24
         return {
             c: stddev * tf.math.ndtri(tf.clip_by_value(x + half, half, 1 - half))
-            for c, x in drawn.items()
+            for c, x in uniform.items()
         }
 
     def draw_start(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw a perturbation of at most this norm: uniform in the cube, or within the ball."""
+        """Draw a random perturbation for each row.
+
+        Args:
+          name: the name of the draw.
+          size: the greatest norm.
+
+        Returns:
+          {column: [B, ...]}: uniform in the cube for the norm "max", else uniform in the ball.
+        """
         if self.norm == "max":
             return self.draw_uniform(name, size)
         direction = self.scale(self.draw_normal(name, 1.0), 1.0)
         total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
         rows = count_rows(self.inputs[self.columns[0]])
-        # The volume within a radius grows as radius^n in n dimensions: the n-th root is uniform.
+        # The volume within a radius grows as radius^n in n dimensions, so the n-th root of a
+        # uniform number gives points that are uniform in the ball.
         radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
         return self._scale_rows(direction, radius)
 
     def _draw(self, name: str) -> dict[str, tf.Tensor]:
-        found = {}
+        numbers = {}
         for column in self.columns:
             values = self.inputs[column]
             size = math.prod(values.shape[1:])
-            drawn = draws.draw_rows(f"{name}/{column}", count_rows(values), size)
-            found[column] = tf.reshape(drawn, [-1, *values.shape[1:]])
-        return found
+            flat = draws.draw_rows(f"{name}/{column}", count_rows(values), size)
+            numbers[column] = tf.reshape(flat, [-1, *values.shape[1:]])
+        return numbers
 
     def _over_row(self, values, of_value, over_axes, of_two) -> tf.Tensor:  # type: ignore[no-untyped-def]
-        """Reduce all values of a row over all columns, [B]."""
+        """Reduce all values of each row, over all columns, to a number: [B]."""
         total = None
-        for each in values.values():
-            own = over_axes(of_value(tf.reshape(each, [-1, math.prod(each.shape[1:])])), axis=1)
-            total = own if total is None else of_two(total, own)
+        for column in values.values():
+            flat = tf.reshape(column, [-1, math.prod(column.shape[1:])])
+            reduced = over_axes(of_value(flat), axis=1)
+            total = reduced if total is None else of_two(total, reduced)
         return total
 
     def _scale_rows(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
         """Multiply each row by a factor [B]."""
         return {
-            name: each * tf.reshape(factors, [-1] + [1] * (each.shape.rank - 1))
-            for name, each in values.items()
+            name: column * tf.reshape(factors, [-1] + [1] * (column.shape.rank - 1))
+            for name, column in values.items()
         }
 
 
@@ -144,15 +162,27 @@ def count_rows(values: tf.Tensor) -> tf.Tensor | int:
 
 
 def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
-    """Return the columns to move; fail unless each is encoded as numbers."""
+    """Choose the columns to move.
+
+    Args:
+      where: the name of the setting, for errors.
+      columns: the names of encoded columns; None for all columns with numbers.
+      inputs: {column: [B, ...]}.
+
+    Returns:
+      The names of the columns.
+
+    Raises:
+      UserError: a column is unknown or not encoded as numbers, or no column is.
+    """
     if columns is None:
-        found = [name for name, values in inputs.items() if values.dtype.is_floating]
+        numeric = [name for name, values in inputs.items() if values.dtype.is_floating]
         rule = "find a column that is encoded as numbers"
-        checks.require(bool(found), where, rule, list(inputs))
-        return found
+        checks.require(bool(numeric), where, rule, list(inputs))
+        return numeric
     for name in columns:
         checks.one_of(where, name, inputs)
-        rule = "be encoded as numbers: an id cannot be moved a little"
+        rule = "be encoded as numbers, as an id cannot change a little"
         checks.require(inputs[name].dtype.is_floating, where, rule, name)
     return list(columns)
 
@@ -163,7 +193,7 @@ class Ascent:
 
     Attributes:
       space: the space of perturbations.
-      measure: activations -> the value to raise, a sum over rows.
+      measure: a function from activations to the value to raise, a sum over rows.
       step_size: the norm of a step.
       epsilon: the greatest norm of a perturbation.
     """
@@ -179,7 +209,7 @@ class Ascent:
         """Yield the activations at the start, and after each of `steps` steps.
 
         Args:
-          activations: of the unmoved inputs.
+          activations: the activations of the unmoved inputs.
           start: {column: the first perturbation}; {} for none.
           steps: the number of steps.
         """
@@ -194,23 +224,23 @@ class Ascent:
     def run_loop(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> types.Activations:
-        """Return the activations after the last step, as `unroll`, from a loop of a single step.
+        """Return the activations after the last step of `unroll`, computed by a loop.
 
         Gradients cannot go through the loop.
 
         Args:
-          activations: of the unmoved inputs.
+          activations: the activations of the unmoved inputs.
           start: {column: the first perturbation, [B, ...]}; {} for none.
           steps: the number of steps.
         """
         names, inputs = self.space.columns, self.space.inputs
 
-        def body(step: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
-            perturbation = dict(zip(names, given, strict=True))
-            moved = self._move_perturbation(
+        def body(step: tf.Tensor, *changes: tf.Tensor) -> list[tf.Tensor]:
+            perturbation = dict(zip(names, changes, strict=True))
+            perturbation = self._move_perturbation(
                 activations.run(self.space.apply(perturbation)), perturbation
             )
-            return [step + 1, *(moved[name] for name in names)]
+            return [step + 1, *(perturbation[name] for name in names)]
 
         first = [start.get(name, tf.zeros_like(inputs[name])) for name in names]
         _, *last = tf.while_loop(
@@ -228,5 +258,5 @@ class Ascent:
         """Return the perturbation after a step, from the activations before the step."""
         directions = self.space.differentiate(self.measure(at), at.inputs)
         ascent = self.space.scale(directions, self.step_size)
-        moved = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}
-        return self.space.project(moved, self.epsilon)
+        changes = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}
+        return self.space.project(changes, self.epsilon)

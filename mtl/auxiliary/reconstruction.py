@@ -22,15 +22,14 @@ class Reconstruction(representation.OfCorruption):
 
     Some columns of a row are replaced, the network runs again, and the decoder reads its
     representation. The mean covers all values of the columns, also of columns that stayed.
-    Gradients do not go through x, but through the replaced inputs. Vectors of tokens so learn to
-    help predict other columns.
-    J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without its loss that
-    predicts the replaced columns. With "zero" it is a denoising autoencoder (P. Vincent et al.,
-    ICML 2008). Other rows come from the same slice and replica.
+    Gradients do not go through x, but through the replaced inputs. So vectors of tokens learn to
+    help predict other columns. J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS
+    2020, without its loss that predicts the replaced columns. With "zero" it is a denoising
+    autoencoder (P. Vincent et al., ICML 2008). Other rows come from the same slice and replica.
 
     Attributes:
-      share: of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an image or a
-        vector of tokens is one column.
+      share: the share of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an
+        image or a vector of tokens is one column.
       replacement: "row" takes the column of another row, "zero" takes zeros.
       layers: units of the hidden layers of the decoder, with ReLU.
       columns: the columns that are replaced and predicted, by name; None for all.
@@ -49,9 +48,9 @@ class Reconstruction(representation.OfCorruption):
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the mean squared error of each row's decoded columns, [B]."""
         inputs = activations.inputs
-        chosen = {name: inputs[name] for name in self.open_space(inputs).columns}
+        columns = {name: inputs[name] for name in self.open_space(inputs).columns}
         # Otherwise the embeddings could shrink to make their own prediction easy.
-        target = tf.stop_gradient(trunk.join_columns("Reconstruction", chosen))
+        target = tf.stop_gradient(trunk.join_columns("Reconstruction", columns))
         corrupted = self._corrupt("corrupted", activations, self.share, self.replacement)
         hidden = self._read(activations.run(corrupted, draw=1))
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)

@@ -1,6 +1,6 @@
 """Auxiliary losses of the rows of a pass, and the weights of the rows.
 
-found = row_losses.compute(model.auxiliary_losses, activations)     # {name: RowLosses}
+losses = row_losses.compute(model.auxiliary_losses, activations)    # {name: RowLosses}
 weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
 """
 
@@ -21,7 +21,7 @@ class RowLosses(NamedTuple):
     weights: tf.Tensor
 
     def average(self, first: int = 0, count: int = 1) -> tf.Tensor:
-        """Return the weighted mean of every `count`-th row, from the `first` on: a scalar or [P].
+        """Return the weighted mean of every `count`-th row, from row `first` on: a scalar or [P].
 
         0 if the weights sum to 0.
         """
@@ -40,7 +40,7 @@ def compute(
     Args:
       parts: the losses.
       activations: the network's outputs for the rows.
-      show: loss -> the activations that it gets; None gives `activations` to all losses.
+      show: a function from a loss to its activations; None gives `activations` to all losses.
 
     Returns:
       {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
@@ -48,7 +48,7 @@ def compute(
     Raises:
       UserError: a loss has another shape than the weights of its rows.
     """
-    found = {}
+    losses_by_name = {}
     for part in parts:
         trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
         with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
@@ -59,14 +59,23 @@ def compute(
         fits = losses.shape.rank == weights.shape.rank
         fits = fits and losses.shape.is_compatible_with(weights.shape)
         checks.require(fits, where, rule, losses.shape)
-        found[part.name] = RowLosses(losses, weights)
-    return found
+        losses_by_name[part.name] = RowLosses(losses, weights)
+    return losses_by_name
 
 
 def sum_weights(
     parts: Sequence[types.AuxiliaryLoss], labels: types.Tensors, heads: Mapping[str, types.Head]
 ) -> dict[str, tf.Tensor]:
-    """Return the sums of the weights of rows, {label: [B, ...]} -> {name: a scalar or [P]}."""
+    """Sum the weights of rows for each loss.
+
+    Args:
+      parts: the losses.
+      labels: {label: [B, ...]}.
+      heads: {task: its head}.
+
+    Returns:
+      {name of the loss: a scalar, or [P] for P parts}.
+    """
     return {part.name: tf.reduce_sum(_weigh_rows(part, labels, heads), 0) for part in parts}
 
 
@@ -77,13 +86,21 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
 
 
 def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-    """Compute the loss of every row in a task, [B, C] and {label: [B, ...]} -> [B].
+    """Compute the loss of every row in a task.
 
     The mean of these losses, weighted by `WeighingHead.row_weights`, is the loss of the head.
+
+    Args:
+      head: the head, an `ExampleHead`.
+      logits: [B, C].
+      labels: {label: [B, ...]}.
+
+    Returns:
+      [B].
     """
-    known = cast(types.ExampleHead, head)  # The `check` of each caller requires this.
-    examples = known.examples(logits, labels)
-    losses = known.losses(examples.logits, examples.targets)
+    example_head = cast(types.ExampleHead, head)  # The `check` of each caller requires this.
+    examples = example_head.examples(logits, labels)
+    losses = example_head.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:
         return losses
     # A row with several examples, such as labels or pixels: losses and weights are [B, K].

@@ -1,7 +1,7 @@
 """From the losses of a batch to one gradient for each variable: weighting, then surgery.
 
-found = balanced.balance_losses(batch, weighting, surgery)
-train_op, monitors = update(found.gradients, found.variables, found.losses)
+result = balanced.balance_losses(batch, weigh, surgery, reads_losses)
+train_op, monitors = update(result.gradients, result.variables, result.losses)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Balanced(NamedTuple):
 
     Attributes:
       gradients: one for each variable, of the whole batch.
-      penalised: the same, plus the gradients of penalties on parts of the batch.
+      penalised: these gradients plus the gradients of penalties on parts of the batch.
       penalty: scalar, the value of these penalties; None if there are none.
       variables: all trainable variables, including variables of the weighting.
       losses: {task: scalar}, unweighted, of the whole batch.
@@ -63,21 +63,21 @@ def balance_losses(
 
     Args:
       batch: the parts of the batch, with unweighted losses.
-      weigh: {task: scalar} and the global step -> {task: scalar}, weighted.
+      weigh: a function from {task: loss} and the global step to {task: weighted loss}, scalars.
       surgery: combines the gradients.
-      reads_losses: whether weighting or surgery decide by the values of the losses.
+      reads_losses: True if weighting or surgery decide by the values of the losses.
     """
     # Slices keep no activations, so summing their losses before surgery takes another pass. If no
-    # decision reads a loss, the first slice stands in for all.
+    # decision reads a loss, the first slice stands in for all slices.
     losses = batch.sum(lambda forward: forward.losses) if reads_losses else batch.first.losses
     with tf1.variable_scope("balancing"):
         step = tf1.train.get_or_create_global_step()
         weighted = weigh(losses, step)
         # A weighting may be any function of the losses, such as a logarithm or a softmax. It
-        # multiplies a task's gradient by the derivative of the weighted loss by the plain loss:
-        # the weight of the task. Every pass scales its losses by the weights, so gradients need
-        # not go through the weighting, which needs the whole batch.
-        # Equal weights return the losses themselves: factors of 1 are left out.
+        # multiplies a task's gradient by the derivative of the weighted loss by the plain loss: the
+        # weight of the task. Every pass scales its losses by the weights, so gradients need not go
+        # through the weighting, which needs the whole batch. `Equal` returns the losses themselves,
+        # so that the graph has no factors of 1.
         weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
         variables = tf1.trainable_variables()  # Including variables of the weighting.
@@ -108,7 +108,7 @@ def balance_losses(
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:
-    """Return whether weighting or surgery decide by the values of the losses."""
+    """Return True if weighting or surgery decide by the values of the losses."""
     return types.read_member(weighting, types.Weighting, "reads_losses") or types.read_member(
         surgery, types.Surgery, "reads_losses"
     )

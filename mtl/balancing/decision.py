@@ -32,13 +32,19 @@ def find_present(gramian: tf.Tensor) -> tf.Tensor:
 
 
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
-    """Return NaN if any task's gradient is not finite, else 0: [T, T] -> scalar.
+    """Mark gradients that are not finite.
 
-    Decisions leave such a gradient out. Adding this value to the result shows the NaN to the
-    update.
+    Decisions leave out gradients that are not finite. If this value is added to the result, the
+    update sees the NaN.
+
+    Args:
+      gramian: inner products of the tasks' gradients, [T, T].
+
+    Returns:
+      A scalar: NaN if the gradient of a task is not finite, else 0.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
-    # Not 0 * NaN, which TensorFlow's graph optimizer replaces by 0.
+    # A product 0 * NaN would not do: TensorFlow's graph optimizer replaces it by 0.
     return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
@@ -60,7 +66,10 @@ def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Vari
 
     Args:
       method: the method.
-      num_tasks: the number of all tasks, T, also of those that a batch lacks.
+      num_tasks: T, the number of all tasks, including tasks that a batch lacks.
+
+    Returns:
+      {name: a variable [T] or [T, T]}.
     """
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}
@@ -73,15 +82,18 @@ def decide_weights(
     every_steps: int,
     average: float,
 ) -> tf.Tensor:
-    """Decide the weight of each task's gradient in this step: [T] float64.
+    """Decide the weight of each task's gradient in this step.
 
     Args:
-      method: decides.
-      gramian: builds [T, T] float64. It is called in the branch of steps that decide, so other
-        steps do not run it.
+      method: the method that decides.
+      gramian: a function that builds the inner products, [T, T] float64. It is called in the branch
+        of steps that decide, so other steps do not run it.
       losses: {task: scalar}.
       every_steps: the number of steps from one decision to the next.
       average: the share of the past weights that stays, in [0, 1).
+
+    Returns:
+      float64 [T], in the order of the losses; NaN if the gradient of a task is not finite.
     """
     variables = create_state(method, len(losses))
     # Weights are state, and in the checkpoint, only if a later step reads them.
@@ -102,7 +114,7 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
-        # Not `is_due`: the first step of a run decides, because there are no weights before it.
+        # Unlike in `is_due`, the first step of a run decides, as there are no weights before it.
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
     for name, variable in variables.items():
         step_state.assign_with_update(variable, new[name])
@@ -118,7 +130,7 @@ def decide_once(
     """Decide weights and state for the present tasks; absent tasks keep their old values.
 
     Args:
-      method: decides.
+      method: the method that decides.
       gramian: inner products of the gradients of all T tasks, float64 [T, T].
       losses: {task: scalar}.
       old: {name: the old value}, of the state and of "weights", [T] or [T, T].
@@ -132,19 +144,19 @@ def decide_once(
 
     def decide():
         tasks = method_lib.Tasks(
-            gramian=_choose_entries(gramian, places),
-            losses=_choose_entries(values, places),
+            gramian=_gather_entries(gramian, places),
+            losses=_gather_entries(values, places),
             seed=seed,
-            state={name: _choose_entries(value, places) for name, value in old.items()},
+            state={name: _gather_entries(value, places) for name, value in old.items()},
             names=tuple(losses),
             places=places,
         )
-        # A GPU takes longer to start these small ops, in loops, than a CPU takes to run them. Its
-        # eigenvalues and solutions were wrong if gradients differed by many decades.
+        # A GPU takes longer to start these small ops, in loops, than a CPU takes to run them.
+        # Eigenvalues and solutions of a GPU were wrong if gradients differed by many decades.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
             new = {**new, "weights": new_weights}
-            return {name: _replace_chosen(old[name], places, new[name]) for name in old}
+            return {name: _replace_entries(old[name], places, new[name]) for name in old}
 
     # Methods divide by norms and take their maxima, so they need at least one task.
     return tf.cond(tf.size(places) > 0, decide, lambda: _copy_values(old))
@@ -154,15 +166,15 @@ def _copy_values(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.identity(value) for name, value in values.items()}
 
 
-def _choose_entries(whole: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Return the chosen entries along every axis."""
+def _gather_entries(whole: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Return the entries of a tensor at these places of every axis."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, places, axis=axis)
     return whole
 
 
-def _replace_chosen(whole: tf.Tensor, places: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Return `whole` with its entries that are chosen along every axis replaced by `part`."""
+def _replace_entries(whole: tf.Tensor, places: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Return `whole` with `part` in its entries at these places of every axis."""
     axes = tf.meshgrid(*[places] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
@@ -180,7 +192,7 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     """
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
-    # The matrix is symmetric: each pair of tasks once.
+    # The matrix is symmetric, so each pair of tasks counts once.
     pairs = [(a, b) for a in range(len(names)) for b in range(a)]
     values = tf.cast(tf.gather_nd(cosines, pairs), tf.float32)
     norms, cosines = tf.unstack(tf.cast(norms, tf.float32)), tf.unstack(values)
@@ -192,7 +204,7 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
 
 
 def is_due(every_steps: int) -> tf.Tensor:
-    """Return whether this step ends at a multiple of `every_steps`, a bool scalar."""
+    """Return True if this step ends at a multiple of `every_steps`, a bool scalar."""
     step = tf1.train.get_or_create_global_step().read_value()
     # The update counts the step last, so the variable still holds the number of steps before it.
     return tf.equal((step + 1) % every_steps, 0)
@@ -201,7 +213,7 @@ def is_due(every_steps: int) -> tf.Tensor:
 def monitor_rarely(
     is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Return `monitor_gramian`; NaN if the step is not due, when the gramian is NaN."""
+    """Return `monitor_gramian`; NaN in steps that are not due, whose gramian is NaN."""
     monitors = monitor_gramian(gramian, names)
     # NaN < 0 is False, which would count as no conflict.
     monitors["surgery/conflicts"] = tf.where(is_due, monitors["surgery/conflicts"], math.nan)

@@ -34,9 +34,10 @@ class ExampleClipping(types.Surgery):
 
     One backward pass gives the norms and, from the same cotangents, the sum (Z. Bu et al.,
     "Differentially Private Optimization on Large Model at Small Cost", 2022, arXiv:2210.00038). It
-    needs `mtl.example_gradients` to know how each variable meets the examples. Otherwise, and in
+    needs `mtl.example_gradients` to know how the examples use each variable. Otherwise, and in
     numbers of 16 bits, each example takes a pass, and a warning says so. The same happens if batch
-    norm in training mixes examples. It then normalises each example alone: freeze it, or use none.
+    norm in training mixes examples. Batch norm then normalises each example alone: freeze or remove
+    it.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the units of
@@ -63,7 +64,7 @@ class ExampleClipping(types.Surgery):
         `<task>/loss` of `batch`, unweighted.
 
         Raises:
-          UserError: if the batch does not know its examples.
+          UserError: the batch does not know its examples.
         """
         whole = whole_batch.or_losses(batch, losses)
         examples = whole.first.examples
@@ -78,7 +79,8 @@ class ExampleClipping(types.Surgery):
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
         gradients, above, plain = whole.sum(clip_part, update=True)
-        # After the sum over slices and replicas: all replicas then draw the same noise.
+        # Noise comes after the sum over slices and replicas, so that all replicas draw the same
+        # noise.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
             gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]
@@ -88,7 +90,7 @@ class ExampleClipping(types.Surgery):
     def _clip_pass(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Sum the clipped gradients of a part's examples, and count those that were scaled down."""
+        """Sum the clipped gradients of a part's examples; count examples that are scaled down."""
         examples = _examples_of(forward)
         if examples.count == 1:
             return self._clip_single(forward, variables, count)
@@ -153,7 +155,8 @@ class ExampleClipping(types.Surgery):
 
         The gradient of an example is B times its share.
         """
-        squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # Rounding errors.
+        # Rounding may make a square negative.
+        squares = tf.where(squares < 0, tf.zeros_like(squares), squares)
         return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
 
     def _add_noise(

@@ -1,4 +1,4 @@
-"""Gradients that are products of two thin matrices, as linear heads give them at their input.
+"""Gradients that are products of two thin matrices, such as gradients by a head's input.
 
 thin = factors.Factors.from_gradients((0, 2), [gradient of task 0, gradient of task 2])
 if thin:
@@ -18,14 +18,14 @@ class Factors:
     """S gradients `G[s] = left[s] right[s]'`, [P, Q] = [P, C] [C, Q], C the logits of a head.
 
     With few logits, inner products and weighted sums do not need the gradients themselves: the
-    inner product of two is the sum over `(left[s]' left[t]) * (right[s]' right[t])`.
+    inner product of two gradients is the sum over `(left[s]' left[t]) * (right[s]' right[t])`.
 
     Attributes:
       tasks: the indices of the S tasks.
-      gradients: S of [P, Q].
-      left: [P, sum of C], side by side.
-      right: [Q, sum of C], side by side.
-      owners: for each of these columns, its place among the S tasks.
+      gradients: S gradients, [P, Q] each.
+      left: the left factors side by side, [P, sum of C].
+      right: the right factors side by side, [Q, sum of C].
+      owners: the task of each of these columns, as a place among the S tasks.
     """
 
     tasks: tuple[int, ...]
@@ -53,13 +53,13 @@ class Factors:
 
     @property
     def rows(self) -> tf.Tensor:
-        """The gradients themselves, [S, P, Q], for callers that need them after all."""
+        """The gradients themselves, [S, P, Q], for callers that cannot use the factors."""
         return tf.stack(self.gradients)
 
     def multiply_pairs(self) -> tf.Tensor:
         """Return inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
-        # [sum of C, sum of C]: every column with every other.
+        # The products of all pairs of columns, [sum of C, sum of C].
         products = tf.linalg.matmul(left, left, transpose_a=True)
         products *= tf.linalg.matmul(right, right, transpose_a=True)
         owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
@@ -67,7 +67,7 @@ class Factors:
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the gradients by weight, [T] -> [P, Q]."""
+        """Return the weighted sum of the gradients, [T] -> [P, Q]."""
         column_weights = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(column_weights, self.left.dtype), self.right, transpose_b=True
@@ -87,7 +87,7 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
-    """Return whether inner products cost less with the factors than with the gradients.
+    """Return True if inner products cost less with the factors than with the gradients.
 
     Products of factors are [columns, columns], products of gradients [T, T]. Costs are per row, for
     gradients about as high as they are wide.

@@ -30,12 +30,13 @@ class Monitored(types.Surgery):
     `surgery.Combine` shows the same values at every step if every step decides by whole batches.
 
     Attributes:
-      surgery: combines the gradients.
+      surgery: the surgery that combines the gradients.
       every_steps: shows values after steps that are multiples of this number; by default 100, as
         `Run.summary_steps`. A run writes no values in between.
-      on: "parameters", all that the tasks share, or "representation", the shared output of the
-        network, which keeps the network out of the backward passes. None (default) takes the
-        representation if the network has one and `scopes` is empty.
+      on: the place where gradients are compared: "parameters", all variables that tasks share, or
+        "representation", the shared output of the network, which keeps the network out of the
+        backward passes. None (default) takes the representation if the network has one and `scopes`
+        is empty.
       scopes: {name: pattern}; repeats the values for the matching shared variables, such as a
         layer.
     """
@@ -69,7 +70,7 @@ class Monitored(types.Surgery):
         `surgery/cosine/<task>/<task>` and `surgery/conflicts`, also with `<scope>/` in front.
 
         Raises:
-          UserError: if a pattern of `scopes` matches no shared variable.
+          UserError: a pattern of `scopes` matches no shared variable.
         """
         gradients, monitors = self.surgery(losses, variables, batch)
         if len(losses) == 1:
@@ -81,8 +82,12 @@ class Monitored(types.Surgery):
         is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
         for prefix, indices in self._list_compared(batch_gradients.first).items():
-            products = batch_gradients.rare_gramian("Monitored", self.every_steps, indices)
-            gramian = tf.cond(is_due, products, lambda: unknown)
+            products = batch_gradients.rare_gramian(
+                "Monitored", self.every_steps, indices, is_due=is_due
+            )
+            # Replicas cannot communicate in a branch, and a step that is always due needs none.
+            is_always_due = self.every_steps == 1
+            gramian = products() if is_always_due else tf.cond(is_due, products, lambda: unknown)
             # Computed before the update, which moves the step and the variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
             scalars = decision.monitor_rarely(is_due, gramian, list(losses))
@@ -97,7 +102,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return the compared variables: {prefix of the monitors' names: indices of variables}."""
+        """Return the indices of compared variables: {prefix of the monitors' names: indices}."""
         scopes = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

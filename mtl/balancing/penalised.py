@@ -24,8 +24,8 @@ def watch_penalties(
     """Return a batch whose parts also watch their penalties, with gradients by N variables.
 
     Args:
-      batch: the batch in parts, with the penalties of each.
-      variables: the N variables that gradients are taken by.
+      batch: the batch in parts, with the penalties of each part.
+      variables: the N variables of the gradients.
     """
     share = 1 / (batch.slices * replicas.count())
     tangents = _find_tangents(batch, share)
@@ -53,7 +53,7 @@ def add_penalties(
 
     Args:
       gradients: N gradients of the losses, after balancing; None for a variable without one.
-      batch: a batch of `watch_penalties`, for the same N variables.
+      batch: a result of `watch_penalties`, for the same N variables.
     """
     value, terms = batch.sum_watched()[_NAME]
     return list(map(gradients_lib.add_gradients, gradients, terms)), value

@@ -4,7 +4,7 @@ blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
 
-A gradient that is a sum over slices or replicas is not such a product, and is built in full. The
+A gradient that is a sum over slices or replicas is not a single product, and is built in full. The
 type of its op shows that, so the code need not ask about slices or replicas.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from mtl.deferred import tf
 
 _BLOCKS, _ROWS = 4, 64
-"""The most blocks of a root, and the fewest rows of a block.
+"""The largest number of blocks of a root, and the smallest number of rows of a block.
 
 Blocks skip the products below the diagonal, but many small products take longer than one.
 """
@@ -28,20 +28,21 @@ def shorten_gradients(
     """Shorten S gradients `X' D[s]` [I, H] of a weight: N blocks of [S, rows, H], B rows in all.
 
     X [B, I] is the input of the layer, and D[s] [B, H] the cotangent of its output. With a root R
-    [B, B] of the products of the inputs, `X X' = R' R`, two gradients have the inner product of
-    `R D[s]` and `R D[t]`. These have as many rows as the batch, and no gradient is built.
+    [B, B] of the products of the inputs, `X X' = R' R`, the inner product of two gradients is the
+    inner product of `R D[s]` and `R D[t]`. These have as many rows as the batch, and no gradient is
+    built.
 
     The root, unlike X X' itself, keeps nearly dependent gradients apart: rounding changes
     `R D[s]` no more than the gradient.
 
     Args:
-      gradients: of a single weight, one for each task.
+      gradients: the gradients of a single weight, one for each task.
       products_elsewhere: the number of products of a gradient's size that the caller needs if this
         function builds no gradient.
 
     Returns:
-      None if a gradient is not such a product (such as when several ops read the weight), if sizes
-      are unknown, or if the gradients themselves cost less.
+      N blocks [S, rows, H] with B rows in all. None if a gradient is not such a product, as when
+      several ops read the weight, if sizes are unknown, or if the gradients themselves cost less.
     """
     factors = _find_factors(gradients)
     if factors is None:
@@ -74,7 +75,7 @@ def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Te
 
 
 def _is_product(op: tf.Operation) -> bool:
-    """Return whether an op multiplies two matrices, the first of them transposed."""
+    """Return True if an op multiplies two matrices, the first of them transposed."""
     # In 16 bits the method must see the rounding of the gradient.
     if op.type != "MatMul" or op.get_attr("T") != tf.float32:
         return False
@@ -107,7 +108,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return whether short gradients cost fewer multiplications; float64 ones count twice."""
+    """Return True if short gradients cost fewer multiplications; in float64, each counts twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     build_cost = num_tasks * height * width * (size + 2 * num_tasks)
     short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)

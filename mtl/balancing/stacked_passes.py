@@ -1,7 +1,7 @@
 """Joins the tasks' backward passes through shared layers into a single pass.
 
 passes = stacked_passes.StackedPasses(columns)       # N times T gradients
-gradients = passes.build(n)                          # the T by one variable, of the same values
+gradients = passes.build(n)                          # T gradients by one variable
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Column = Sequence[types.Gradient]
 _Tensors = Sequence["tf.Tensor"]
 _Names = tuple[str, ...]
 _Inputs = Sequence["tf.Tensor | tuple[tf.Tensor, ...]"]
-"""The inputs of S alike ops: for each input, a tensor that all share, or a tuple of S tensors."""
+"""The inputs of S equal ops: for each input, a tensor that all share, or a tuple of S tensors."""
 
 
 class StackedPasses:
@@ -27,8 +27,8 @@ class StackedPasses:
     product of [T B, H] takes less time than T of [B, H]. The ops show where the shared layers
     begin, because every head has its own weight.
 
-    Passes are stacked only if each op below the heads has a rule here. Any other op would need the
-    passes of single tasks beside the stacked one.
+    Passes are stacked only if each op below the heads has a rule here. An op without a rule would
+    need the passes of single tasks in addition to the stacked pass.
     """
 
     def __init__(self, columns: Sequence[_Column]):
@@ -51,7 +51,7 @@ class StackedPasses:
             inputs = self._inputs[_list_names(tensors)] = _find_inputs(tensors)
             if inputs:
                 replaced_ops.update(tensor.op for tensor in tensors)
-                queue += _find_own(inputs).values()
+                queue += _find_task_inputs(inputs).values()
             else:
                 single_tensors += tensors
         saves_products = any(op.type == "MatMul" for op in replaced_ops)
@@ -70,12 +70,12 @@ class StackedPasses:
 
     def _stack_tensors(self, tensors: _Tensors) -> tf.Tensor:
         queue = [tensors]
-        while queue:  # No recursion: networks may be deep.
+        while queue:  # A queue, not recursion, as networks may be deep.
             current = queue.pop()
             if _list_names(current) in self._stacks:
                 continue
             inputs = self._inputs[_list_names(current)]
-            sources = _find_own(inputs).values()
+            sources = _find_task_inputs(inputs).values()
             missing = [source for source in sources if _list_names(source) not in self._stacks]
             if missing:
                 queue += [current, *missing]
@@ -85,7 +85,7 @@ class StackedPasses:
 
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
-            # Where the stack begins: [S, ...] of single cotangents.
+            # The stack begins here, with the cotangents of single tasks: [S, ...].
             return tf.stack(tensors)
         stacks = [
             self._stacks[_list_names(part)] if isinstance(part, tuple) else part for part in inputs
@@ -97,9 +97,10 @@ class _Rule(NamedTuple):
     """A rule to stack ops of a type.
 
     Attributes:
-      build: a tensor of a single task, and inputs, stacked if they differ by task -> [S, ...].
-      place: the only input that may differ by task; None if any may.
-      suits: whether the rule holds for an op.
+      build: a function from the tensor of a single task, and inputs that are stacked if they differ
+        by task, to a stack [S, ...].
+      place: the only input that may differ by task; None if any input may.
+      suits: a function that returns True if the rule holds for an op.
     """
 
     build: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]
@@ -171,7 +172,7 @@ def _tile_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
-    # In 16 bits, another order of additions would show.
+    # In 16 bits, another order of additions would change the result.
     return op.get_attr("T") == tf.float32 and not op.get_attr("transpose_a")
 
 
@@ -212,7 +213,7 @@ def _list_names(tensors: _Tensors) -> _Names:
     return tuple(tensor.name for tensor in tensors)
 
 
-def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
+def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
     """Return the inputs that differ by task, {place: tensors}."""
     return {place: tensors for place, tensors in enumerate(inputs) if isinstance(tensors, tuple)}
 
@@ -220,8 +221,9 @@ def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
     """Return the tensors to stack for a variable, and their place as a factor of its gradients.
 
-    Gradients of a weight are products with inputs that all tasks share. There the cotangents are
-    stacked, so `short_gradients` still sees the products. All others are stacked as they are.
+    Gradients of a weight are products with inputs that all tasks share. For these, the cotangents
+    are stacked, so `short_gradients` still sees the products. Other gradients are stacked
+    themselves.
     """
     gradients = [gradient for gradient in column if gradient is not None]
     values = [
@@ -231,9 +233,9 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
     op = values[0].op
     if op.type == "MatMul" and op.get_attr("transpose_a"):
         inputs = _match_inputs(values)
-        gradient = _find_own(inputs)
-        if len(gradient) == 1:
-            ((factor, cotangents),) = gradient.items()
+        task_inputs = _find_task_inputs(inputs)
+        if len(task_inputs) == 1:
+            ((factor, cotangents),) = task_inputs.items()
             return cotangents, factor
     return values, None
 
@@ -258,7 +260,7 @@ def _find_inputs(tensors: _Tensors) -> _Inputs:
     if rule is None or not rule.suits(example.op):
         return []
     inputs = _match_inputs(tensors)
-    task_inputs = _find_own(inputs)
+    task_inputs = _find_task_inputs(inputs)
     if not task_inputs or not all(map(_are_alike, [tensors, *task_inputs.values()])):
         return []
     if rule.place is not None:
@@ -277,7 +279,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
-    """Return the inputs of S ops that do the same; [] if they do not."""
+    """Return the inputs of S ops that are equal up to their inputs; [] if they differ."""
     example, *rest = tensors
     if any(_describe_tensor(example) != _describe_tensor(other) for other in rest):
         return []
@@ -296,10 +298,10 @@ def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
 
 
 def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
-    """Return whether two tensors are surely the same; compares ops up to a depth."""
+    """Return True if two tensors are provably equal; compare their ops up to a depth."""
     if first.name == second.name:
         return True
-    # A branch of tf.cond holds placeholders for all that comes from outside.
+    # A branch of tf.cond has placeholders for tensors from outside.
     is_open = first.op.op_def.is_stateful or first.op.type.startswith("Placeholder")
     if depth == 0 or is_open or _describe_tensor(first) != _describe_tensor(second):
         return False
@@ -309,11 +311,11 @@ def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
 
 def _list_needed(tensors: _Tensors) -> set[tf.Operation]:
     """Return the ops that have to run for these tensors."""
-    needed: set[tf.Operation] = set()
+    required: set[tf.Operation] = set()
     queue = [tensor.op for tensor in tensors]
     while queue:
         op = queue.pop()
-        if op not in needed:
-            needed.add(op)
+        if op not in required:
+            required.add(op)
             queue += [operand.op for operand in op.inputs]
-    return needed
+    return required

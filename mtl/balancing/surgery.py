@@ -75,7 +75,7 @@ class Combine(types.Surgery):
     label, a loss of zero) takes no part in the decision of that step.
 
     Attributes:
-      method: decides; a part of `mtl.balancing.methods`.
+      method: the method that decides, a part of `mtl.balancing.methods`.
       on: the place where gradients are compared. "parameters" is exact: one backward pass for each
         task. It builds no gradient of a single task for layers that are wider than the batch.
         "representation" is the shared output of the network: each task's pass ends there, and one
@@ -109,20 +109,18 @@ class Combine(types.Surgery):
 
     def __post_init__(self):
         fits = self.on == "parameters" or not self.scopes
-        fix = 'They choose among parameters: set Combine.on = "parameters".'
+        fix = 'Scopes choose among parameters: set Combine.on = "parameters".'
         checks.require(fits, "Combine.scopes", "be empty on the representation", self.scopes, fix)
         if self._sees_coordinates:
             fix = "decides for every coordinate; it has no weights to keep."
             self._require_setting("every_steps", 1, fix)
             self._require_setting("average", 0, fix)
         elif self._keeps_gradients:
-            self._require_setting(
-                "every_steps", 1, "keeps what it learns of the gradients of every step."
-            )
-            fix = "keeps gradients over steps; a batch's activations are new in each."
+            self._require_setting("every_steps", 1, "keeps state from the gradients of every step.")
+            fix = "keeps gradients over steps, but each step has new activations."
             self._require_setting("on", "parameters", fix)
         elif self._weighing_method.samples > 1:
-            fix = "multiplies gradients of different rows; on the representation rows do not meet."
+            fix = "multiplies gradients of different rows, which share only parameters."
             self._require_setting("on", "parameters", fix)
 
     def _require_setting(self, setting: str, value: Any, reason: str) -> None:
@@ -160,12 +158,12 @@ class Combine(types.Surgery):
         gradients have a negative inner product.
 
         Args:
-          losses: of the whole batch.
-          variables: in any order.
+          losses: {task: the loss of the whole batch}, scalars.
+          variables: N variables, in any order.
           batch: the parts of the batch, and their shared outputs; by default these losses alone.
 
         Raises:
-          UserError: on the representation, if the network has none; if a pattern of `scopes`
+          UserError: `on` is "representation" and the network has none, or a pattern of `scopes`
             matches no shared variable.
         """
         # A single task needs no decision: plain training, in one backward pass.
@@ -180,8 +178,8 @@ class Combine(types.Surgery):
         # Gradients are combined in one of three ways, by the method's inputs:
         # - by coordinate, if the method reads gradients (GradDrop) and not only their products;
         # - by decisions, if weights are decided at some steps only or from samples of the batch.
-        #   The deciding gradients then differ from the moving ones, so the weighted losses take a
-        #   separate pass, the only pass of a step between two decisions;
+        #   The gradients that decide then differ from the gradients that move the variables, so the
+        #   weighted losses take a separate pass, the only pass of a step between two decisions;
         # - by weights, if every step decides from the gradients of its whole batch. The step then
         #   sums these same gradients.
         if self._sees_coordinates:
@@ -285,7 +283,8 @@ class Combine(types.Surgery):
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, indices, self._take_deciding
         )
-        # With two samples, this block holds the products between samples; with one it is all.
+        # With two samples, this block holds the products between samples; with one sample, it is
+        # the whole matrix.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
         def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -311,8 +310,8 @@ class Combine(types.Surgery):
 
     def _take_samples(self, tasks: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
         fix = (
-            "It needs the losses of samples of the batch, and MultiTaskModel.mixing mixes these, "
-            "or a head compares their rows, as heads.Ranking does."
+            "It needs the losses of samples of the batch. Leave out MultiTaskModel.mixing, which "
+            "mixes samples, and heads that compare rows, such as heads.Ranking."
         )
         if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)

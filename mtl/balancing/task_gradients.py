@@ -31,9 +31,9 @@ class Leaf:
 
     Attributes:
       tasks: the indices of the S tasks that reach this place.
-      rows: [S, ...], a gradient for each of them; [S, U, ...] of a table.
+      rows: the gradients of these tasks, [S, ...]; [S, U, ...] for a table.
       ids: [U] row numbers of a table; None for a dense gradient.
-      shape: of the table; None for a dense gradient.
+      shape: the shape of the table; None for a dense gradient.
     """
 
     tasks: tuple[int, ...]
@@ -56,13 +56,13 @@ class Leaf:
     def multiply_pairs(self) -> tf.Tensor:
         """Return inner products of all pairs of tasks, [S, S] float64.
 
-        In float64 rows of float32 lose nothing and cannot overflow.
+        In float64, products of float32 rows are exact and cannot overflow.
         """
         flat = tf.cast(tf.reshape(self.rows, [len(self.tasks), -1]), tf.float64)
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return the sum of the gradients by the weights [T]."""
+        """Return the weighted sum of the gradients, for weights [T]."""
         leaf_weights = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, leaf_weights, transpose_a=True)
@@ -103,9 +103,10 @@ def _find_origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Return whether parts are joined along the first axis.
+    """Return True if parts are joined along the first axis.
 
-    Only then the flat whole is the flat parts in a row; along any other axis they mix.
+    Only then does the flat result hold the flat parts one after another. Along any other axis,
+    entries of the parts alternate.
     """
     return tf.get_static_value(axis) == 0
 
@@ -114,7 +115,7 @@ def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
     """Sum the inner products of the tasks' gradients over all leaves.
 
     Args:
-      leaves: the gradients by one variable each, of the tasks that reach it.
+      leaves: each leaf holds the gradients by one variable, of the tasks that reach it.
       num_tasks: T.
 
     Returns:
@@ -134,13 +135,14 @@ class TaskGradients:
     """Every task's gradients, and the variables that tasks share, read from the graph.
 
     Attributes:
-      losses: of T tasks.
-      variables: N of them.
-      representation: tensors that separate shared and single tasks' parts; may be empty.
-      at_representation: for each of these T gradients; None if a task does not reach it.
+      losses: the losses of T tasks.
+      variables: N variables.
+      representation: the tensors at which the shared part of the network ends; may be empty.
+      at_representation: T gradients for each of these tensors; None if a task does not reach it.
       at_variables: N times T gradients; passes stop at the representation.
       shared: the indices of the variables that several tasks reach.
-      samples: S -> the losses of S parts of the rows; None if the model has none.
+      samples: a function from S to the losses of S parts of the rows; None if the model has no such
+        parts.
     """
 
     losses: Sequence[tf.Tensor]
@@ -172,7 +174,8 @@ class TaskGradients:
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
-        # Everything below the representation is shared, even if one task reaches it elsewhere.
+        # All variables below the representation are shared, even if one task also reaches them by
+        # another path.
         shared = [
             n
             for n, gradients in enumerate(at[split:])
@@ -188,7 +191,7 @@ class TaskGradients:
         """Return the indices of the shared variables that any of the patterns matches.
 
         Raises:
-          UserError: if a pattern matches no shared variable.
+          UserError: a pattern matches no shared variable.
         """
         shared = [self.variables[n] for n in self.shared]
         groups = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
@@ -205,10 +208,11 @@ class TaskGradients:
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
         """Return the inner products by these variables, [T, T], and leaves of built gradients.
 
-        For the other gradients, a pass of the weighted losses has to give the sum.
+        The weighted sums of the other gradients need a pass of the weighted losses.
         """
         columns = [self.at_variables[n] for n in compared]
-        # That pass multiplies twice for each layer: for its input and for its weight.
+        # The pass of the weighted losses multiplies twice for each layer: for its input and its
+        # weight.
         gramian, leaves = multiply_columns(columns, len(self.losses), products_elsewhere=2)
         return gramian, {compared[place]: leaf for place, leaf in leaves.items()}
 
@@ -220,7 +224,7 @@ class TaskGradients:
         return build_leaves(self.at_representation)
 
     def differentiate_anew(self, compared: Sequence[int]) -> Columns:
-        """Return the same gradients, built in the current graph, such as a rare branch."""
+        """Build the gradients again in the current graph, such as a branch that rarely runs."""
         places = self.representation or [self.variables[n] for n in compared]
         return differentiate_tasks(self.losses, places, self.representation)
 
@@ -235,7 +239,8 @@ class TaskGradients:
         Returns:
           {index: gradient}.
         """
-        # Weights depend on gradients: without this the pass would take second derivatives.
+        # Weights depend on gradients: without `stop_gradient`, the pass would take second
+        # derivatives.
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
             [loss * tf.cast(weights[t], loss.dtype) for t, loss in enumerate(self.losses)]
@@ -249,12 +254,12 @@ class TaskGradients:
     ) -> list[types.Gradient]:
         """Return gradients of all N variables, from combined gradients at the representation.
 
-        One pass takes them to variables below the representation. Other shared variables get the
-        gradients of the weighted losses.
+        One backward pass carries them to the variables below the representation. Other shared
+        variables get the gradients of the weighted losses.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
-        # Stopped at the representation: `below` already has the gradients through it.
+        # This pass stops at the representation, as `below` already has the gradients through it.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         sums = {
             n: gradients_lib.add_gradients(part, second)
@@ -263,7 +268,7 @@ class TaskGradients:
         return self.complete(sums)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Return N gradients: the given ones for shared variables, and one task's for others."""
+        """Return N gradients: `of_shared`, and for other variables the gradient of their task."""
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
@@ -274,8 +279,9 @@ class BatchGradients:
 
     Attributes:
       batch: the parts.
-      variables: N of them.
-      representation: a part's shared outputs -> the tensors at which single tasks' passes end.
+      variables: N variables.
+      representation: a function from the shared outputs of a part to the tensors at which the
+        passes of single tasks end.
     """
 
     batch: whole_batch.WholeBatch
@@ -317,7 +323,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients: the combined ones, and for the rest those of weighted losses."""
+        """Return N gradients: the combined ones, and gradients of weighted losses for the rest."""
         rest = [n for n in tasks.shared if n not in compared]
         rest_gradients = (
             self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
@@ -330,6 +336,7 @@ class BatchGradients:
         every_steps: int,
         compared: Sequence[int],
         deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
+        is_due: tf.Tensor | None = None,
     ) -> Callable[[], tf.Tensor]:
         """Return a function for inner products, to call in a branch that rarely runs.
 
@@ -337,13 +344,16 @@ class BatchGradients:
           where: the part with `every_steps`, for errors.
           every_steps: 1 if the function is called outside of a branch.
           compared: indices of the variables whose gradients are compared.
-          deciding: a part -> the part with the losses that decide.
+          deciding: a function from a part to the part with the losses that decide.
+          is_due: a bool scalar, True in the steps whose branch calls the function; by default the
+            steps that start at a multiple of `every_steps`.
 
         Raises:
-          UserError: on the parameters, if replicas that decide together would meet in a branch.
+          UserError: gradients are compared on the parameters, and replicas that decide together
+            would have to communicate in a branch.
         """
         count = len(deciding(self.first).losses)
-        is_one = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
+        needs_no_branch = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
         def differentiate_part(tasks: TaskGradients) -> Columns:
             # Gradients from outside of a tf.cond are inputs of it, and would run at every step.
@@ -352,19 +362,20 @@ class BatchGradients:
         if not self.first.representation:
             rule = "be 1 if replicas decide together"
             fix = f'Or set {where}.on = "representation", which exchanges less data.'
-            checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
+            checks.require(needs_no_branch, f"{where}.every_steps", rule, every_steps, fix)
             return lambda: multiply_columns(self.sum(differentiate_part), count)[0]
-        if is_one:
+        if needs_no_branch:
             return lambda: self.sum(
                 lambda tasks: multiply_columns(differentiate_part(tasks), count)[0]
             )
-        # Each replica computes its products when they are due; all meet at every step.
+        # Each replica computes its products in due steps; the sum over replicas runs in every step.
         one_replica = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = (
             one_replica.rare_gramian(where, every_steps, compared, deciding),
             [count, count],
         )
-        is_due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
+        if is_due is None:
+            is_due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
         everywhere = replicas.sum_over_replicas(
             tf.cond(is_due, products, lambda: tf.zeros(zeros, tf.float64))
         )
@@ -373,14 +384,14 @@ class BatchGradients:
 
 def build_leaves(columns: Columns) -> list[Leaf]:
     """Return a leaf for each of N places, from N times T gradients."""
-    # Factors have the methods of leaves.
+    # `Factors` has the methods of `Leaf`.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
 
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return leaves with the inner products of a variable's T gradients, if they cost less."""
+    """Return leaves with the inner products of a variable's T gradients; None if they cost more."""
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
         return None
@@ -396,7 +407,8 @@ def multiply_columns(
     Args:
       columns: the gradients.
       num_tasks: T.
-      products_elsewhere: the cost of not building a gradient; see `short_gradients`.
+      products_elsewhere: the number of products that a gradient costs elsewhere if it is not built;
+        see `short_gradients`.
 
     Returns:
       [T, T] float64, and {place among the N: leaf} of the gradients that are built.
@@ -427,7 +439,7 @@ def differentiate_tasks(
       stop: tensors that gradients do not go through.
 
     Returns:
-      N columns of T gradients each; None where a loss does not depend on a place.
+      N columns of T gradients each; None if a loss does not depend on a place.
     """
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

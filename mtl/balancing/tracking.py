@@ -25,13 +25,13 @@ def track_gradients(
     from a batch keeps its average.
 
     Args:
-      leaves: gradients of S of the T tasks by a variable each, [S, ...].
+      leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
       names: the name of the state of each leaf.
       num_tasks: T.
-      rate: in (0, 1]; 1 keeps nothing of earlier steps.
+      rate: the rate of the averages, in (0, 1]; 1 forgets all earlier steps.
 
     Raises:
-      UserError: if a leaf is a looked-up table: its averages would be as large as the table.
+      UserError: a leaf is a looked-up table, whose averages would be as large as the table.
     """
     _require_dense(leaves, names)
     present = _find_present(leaves, num_tasks)
@@ -43,7 +43,7 @@ def track_gradients(
 def precondition_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of all its g^2 so far.
+    """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of its squares so far.
 
     Their inner products are `g' diag(sqrt(s))^-1 g`, in AdaGrad's metric. The sums are variables of
     the scope, `squares/<name of the leaf>`.
@@ -75,7 +75,7 @@ def _find_present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.T
 def _average_leaf(
     leaf: task_gradients.Leaf, name: str, present: tf.Tensor, rate: float
 ) -> task_gradients.Leaf:
-    average = _keep_rows(leaf, f"tracked/{name}")
+    average = _create_state(leaf, f"tracked/{name}")
     old = average.read_value()
     # [S, 1, ...], to choose whole gradients of a task.
     is_present = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
@@ -85,7 +85,7 @@ def _average_leaf(
 
 
 def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
-    squares = _keep_rows(leaf, f"squares/{name}")
+    squares = _create_state(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
     step_state.assign_with_update(squares, new)
     # Both factors of an inner product are divided, hence the fourth root of s and not the square
@@ -93,7 +93,7 @@ def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 
-def _keep_rows(leaf: task_gradients.Leaf, name: str) -> tf.Variable:
+def _create_state(leaf: task_gradients.Leaf, name: str) -> tf.Variable:
     """Return a variable of zeros with the shape of the leaf."""
     return step_state.create_variable(
         name, np.zeros(leaf.rows.shape, leaf.rows.dtype.as_numpy_dtype)

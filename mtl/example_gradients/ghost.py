@@ -2,10 +2,11 @@
 
 gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
-found = gradients.by_variable(cotangents)                     # {variable: ExampleGradients}
+by_variable = gradients.by_variable(cotangents)               # {variable: ExampleGradients}
 
 If the norm of a gradient follows from the inputs of a layer and the gradients of its outputs, the
-gradient itself is not built. Examples must not depend on each other, as in batch norm in training.
+gradient itself is not built. Examples must not depend on each other, as they do in batch norm in
+training.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Gradients:
 
     Attributes:
       unknown: the names of variables with a use that this module does not know.
-      gap: the name of the first op that hides which example is which; None without such an op.
+      gap: the name of the first op that hides which example is which; None if there is no such op.
     """
 
     def __init__(
@@ -41,9 +42,13 @@ class Gradients:
         batch_size: tf.Tensor,
         rows: int | None = None,
     ):
-        found, self.gap = uses.find_uses(losses, batch, variables, rows)
-        self._uses = {name: own for name, own in found.items() if own is not None and _can_add(own)}
-        self.unknown = [name for name in found if name not in self._uses]
+        all_uses, self.gap = uses.find_uses(losses, batch, variables, rows)
+        self._uses = {
+            name: variable_uses
+            for name, variable_uses in all_uses.items()
+            if variable_uses is not None and _can_add(variable_uses)
+        }
+        self.unknown = [name for name in all_uses if name not in self._uses]
         self._batch_size = batch_size
         self._inputs: dict[str, tf.Tensor] = {}
 
@@ -58,10 +63,10 @@ class Gradients:
         Returns:
           {name of an output: its cotangent in the same shape}; None if no loss depends on it.
         """
-        outputs = {use.output.name: use.output for own in self._uses.values() for use in own}
-        # Not by the variables: that gradient is the sum over the examples already.
-        found = tf.gradients(losses, list(outputs.values()))
-        return dict(zip(outputs, found, strict=True))
+        outputs = {use.output.name: use.output for group in self._uses.values() for use in group}
+        # A gradient by the variables would already be the sum over the examples.
+        gradients = tf.gradients(losses, list(outputs.values()))
+        return dict(zip(outputs, gradients, strict=True))
 
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
@@ -72,24 +77,25 @@ class Gradients:
           cotangents: the result of `cotangents`, or a weighted sum of several results.
 
         Returns:
-          The gradients by the variables that the losses depend on, without those of `unknown`.
+          The gradients by the variables that the losses depend on, without the variables in
+          `unknown`.
         """
-        made = {}
-        for name, own in self._uses.items():
-            there = [use for use in own if cotangents[use.output.name] is not None]
-            if there:
-                made[name] = self._of_uses(there, cotangents)
-        return made
+        gradients = {}
+        for name, variable_uses in self._uses.items():
+            connected = [use for use in variable_uses if cotangents[use.output.name] is not None]
+            if connected:
+                gradients[name] = self._of_uses(connected, cotangents)
+        return gradients
 
     def _of_uses(
-        self, own: Sequence[uses.Use], cotangents: Mapping[str, tf.Tensor]
+        self, variable_uses: Sequence[uses.Use], cotangents: Mapping[str, tf.Tensor]
     ) -> gradient_forms.ExampleGradients:
-        made = [self._of_use(use, cotangents[use.output.name]) for use in own]
-        is_alike = len({type(part) for part in made}) == 1
+        parts = [self._of_use(use, cotangents[use.output.name]) for use in variable_uses]
+        is_alike = len({type(part) for part in parts}) == 1
         # Equal kinds of uses of the variable itself are joined without building gradients.
-        if is_alike and all(use.is_plain for use in own):
-            return gradient_forms.join_gradients(made)
-        return self._differentiate_through(own, made)
+        if is_alike and all(use.is_plain for use in variable_uses):
+            return gradient_forms.join_gradients(parts)
+        return self._differentiate_through(variable_uses, parts)
 
     def _of_use(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.ExampleGradients:
         cotangent = tf.convert_to_tensor(cotangent)
@@ -98,17 +104,17 @@ class Gradients:
         if use.kind == uses.ELEMENTWISE:
             return self._differentiate_elements(use, cotangent)
         sides = _find_widths(use)
-        given = self._find_factor(use), cotangent
+        factors = self._find_factor(use), cotangent
         pair = [
             self._by_example(values, use.placed, [size])
-            for values, size in zip(given, sides, strict=True)
+            for values, size in zip(factors, sides, strict=True)
         ]
         # A kernel is [P, Q] for inputs [.., P]; a transposed use has it as [Q, P].
         if use.kind == uses.MATRIX:
             return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
-        made = gradient_forms.Products(*pair)
+        products = gradient_forms.Products(*pair)
         # Norms of products cost a [T, T] matrix for each example; a convolution has T places.
-        return made.built() if _is_smaller_built(use) else made
+        return products.built() if _is_smaller_built(use) else products
 
     def _by_example(
         self, values: tf.Tensor, layout: layouts.Layout, core: Sequence[int]
@@ -128,7 +134,7 @@ class Gradients:
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """Return how often the whole batch is repeated in order."""
+        """Return the number of repetitions of the whole batch, each in order."""
         # A number that is known while the graph is built spares ops in each step.
         if not layout.before.unknown:
             return layout.before.number
@@ -169,8 +175,7 @@ class Gradients:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
-            # y = scale (x - mean) / sqrt(variance + epsilon) + offset: this is its derivative by
-            # the scale.
+            # The derivative of `scale (x - mean) / sqrt(variance + epsilon) + offset` by the scale.
             values, _, _, mean, variance = use.op.inputs
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
@@ -183,22 +188,22 @@ class Gradients:
         return gradient_forms.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
 
     def _differentiate_through(
-        self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
+        self, variable_uses: Sequence[uses.Use], parts: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Differentiate from a tensor computed from a variable on to the variable itself."""
+        """Continue gradients from tensors that a variable enters to the variable itself."""
         # `Rows`, the only other kind, belong to the variable itself and never come here.
         built = [
             part.built()
             if isinstance(part, gradient_forms.Products)
             else cast(gradient_forms.Plain, part)
-            for part in made
+            for part in parts
         ]
-        shapes = [[self._batch_size, *use.parameter.shape] for use in own]
+        shapes = [[self._batch_size, *use.parameter.shape] for use in variable_uses]
         cotangents = [
             tf.reshape(p.gradients, shape) for p, shape in zip(built, shapes, strict=True)
         ]
-        ends = [use.parameter for use in own]
-        reads = list({read.name: read for use in own for read in use.reads}.values())
+        ends = [use.parameter for use in variable_uses]
+        reads = list({read.name: read for use in variable_uses for read in use.reads}.values())
 
         def pulled(of_example: Sequence[tf.Tensor]) -> tf.Tensor:
             zeros = tf.UnconnectedGradients.ZERO
@@ -208,9 +213,9 @@ class Gradients:
         return gradient_forms.Plain(tf.vectorized_map(pulled, cotangents))
 
 
-def _can_add(own: Sequence[uses.Use]) -> bool:
-    """Return whether the gradients of the uses can be added: rows of a table only to each other."""
-    kinds = {use.kind for use in own}
+def _can_add(variable_uses: Sequence[uses.Use]) -> bool:
+    """Return True if the gradients of these uses add up; rows of a table add up only to rows."""
+    kinds = {use.kind for use in variable_uses}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 
 
@@ -223,11 +228,11 @@ def _find_widths(use: uses.Use) -> tuple[int, int]:
 
 
 def _is_turned(op: tf.Operation) -> bool:
-    """Return whether the op multiplies by the transposed matrix."""
+    """Return True if the op multiplies by the transposed matrix."""
     return op.get_attr("transpose_b" if op.type == "MatMul" else "adj_y")
 
 
 def _is_smaller_built(use: uses.Use) -> bool:
-    """Return whether a kernel's gradients are smaller than the Gram matrices of its places."""
+    """Return True if a kernel's gradients are smaller than the Gram matrices of its places."""
     places = use.output.shape[1:3].num_elements()
     return places is None or 2 * places**2 > use.parameter.shape.num_elements()

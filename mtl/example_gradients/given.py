@@ -102,8 +102,8 @@ class Given:
 
         Args:
           axis: the axis of the outputs, from 0 on.
-          dims: replace the sizes of axes that TensorFlow does not know; None for none.
-          outer: how often the batch is repeated along the axis; by default as in the input.
+          dims: sizes for the axes whose size TensorFlow does not know; None leaves them unknown.
+          outer: the number of repetitions of the batch along the axis; by default as in the input.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
@@ -115,18 +115,18 @@ class Given:
         outer: sizes.Size | None = None,
     ) -> Layout:
         """Return the layout of an output with examples along an axis; see `to`."""
-        own = layouts.own_dims(output)
-        for n, size in enumerate((dims or [])[: len(own)]):
-            if size is not None and own[n].unknown:
-                own[n] = size
-        return self.layout.at(axis, own, outer)
+        axis_sizes = layouts.own_dims(output)
+        for n, size in enumerate((dims or [])[: len(axis_sizes)]):
+            if size is not None and axis_sizes[n].unknown:
+                axis_sizes[n] = size
+        return self.layout.at(axis, axis_sizes, outer)
 
     def is_free(self, *places: int) -> bool:
-        """Return whether these inputs do not depend on the batch."""
+        """Return True if these inputs do not depend on the batch."""
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
-        """Return whether a broadcast input does not vary along an axis, counted from the end.
+        """Return True if a broadcast input does not vary along an axis, counted from the end.
 
         Args:
           place: the index of the input.
@@ -139,7 +139,7 @@ class Given:
         return rank < from_end or tensor.shape[rank - from_end] == 1 or self.is_even(tensor)
 
     def is_even(self, tensor: tf.Tensor) -> bool:
-        """Return whether all entries of a tensor are equal, or drawn independently."""
+        """Return True if all entries of a tensor are equal, or drawn independently."""
         if self.known.state(tensor) is not None:
             return self.known.state(tensor) == EVEN
         op = tensor.op
@@ -150,7 +150,7 @@ class Given:
         if op.type in ("BroadcastTo", "ExpandDims", "Reshape", "Tile"):
             return self.is_even(op.inputs[0])
         is_made = op.type in ENTRY_BY_ENTRY and tensor.shape.rank is not None
-        return is_made and all(own.shape.rank == 0 or self.is_even(own) for own in op.inputs)
+        return is_made and all(value.shape.rank == 0 or self.is_even(value) for value in op.inputs)
 
 
 def _are_equal(values: np.ndarray | None) -> bool:
@@ -158,4 +158,4 @@ def _are_equal(values: np.ndarray | None) -> bool:
 
 
 Rule = Callable[[Given], list[State] | None]
-"""A state for each output of an op that an input with a layout enters; None: not known."""
+"""A function from an op, one input of which has a layout, to its output states, or None."""

@@ -1,8 +1,8 @@
 """Forms of the gradients of B examples by one variable, with cheap norms.
 
-found = gradient_forms.Products(inputs, cotangents)   # g_i = sum_t inputs[i,t] cotangents[i,t]^T
-found.squared_norms()                                 # [B], without building a g_i
-found.products(found.total())                         # [B], <g_i, sum_j g_j>
+gradients = gradient_forms.Products(inputs, cotangents)  # g_i = sum_t inputs[i,t] cotangents[i,t]^T
+gradients.squared_norms()                                 # [B], without building a g_i
+gradients.products(gradients.total())                     # [B], <g_i, sum_j g_j>
 
 The norm of a layer's gradient from its inputs and cotangents: I. Goodfellow, "Efficient
 Per-Example Gradient Computations", 2015, arXiv:1510.01799; for layers that use a weight several
@@ -27,13 +27,13 @@ class ExampleGradients(Protocol):
         """Yield the tensors."""
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norm of each, [B]."""
+        """Return the squared norm of each gradient, [B]."""
 
     def scaled(self, factors: tf.Tensor) -> ExampleGradients:
-        """Return the gradients, each times its factor of [B]."""
+        """Return the gradients, each multiplied by its factor, [B]."""
 
     def total(self) -> tf.Tensor:
-        """Return their sum over the examples."""
+        """Return the sum of the gradients over the examples."""
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
         """Return the inner product of each gradient with the result of `total`, [B]."""
@@ -76,7 +76,7 @@ class Products(NamedTuple):
     def squared_norms(self) -> tf.Tensor:
         """Return `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
         # [B, T, T] each: cheap while T^2 is small beside P Q; see `ghost._is_smaller_built`.
-        grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
+        grams = [tf.linalg.matmul(factor, factor, transpose_b=True) for factor in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
     def scaled(self, factors: tf.Tensor) -> Products:
@@ -84,7 +84,7 @@ class Products(NamedTuple):
 
     def total(self) -> tf.Tensor:
         # [B T, P] and [B T, Q]: one product adds up places and examples.
-        inputs, cotangents = (tf.reshape(of, [-1, of.shape[-1]]) for of in self)
+        inputs, cotangents = (tf.reshape(factor, [-1, factor.shape[-1]]) for factor in self)
         return tf.linalg.matmul(inputs, cotangents, transpose_a=True)
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
@@ -93,7 +93,7 @@ class Products(NamedTuple):
         return tf.reduce_sum(along * self.cotangents, axis=[1, 2])
 
     def built(self) -> Plain:
-        """Return the same as gradients [B, P, Q]."""
+        """Return the gradients themselves, [B, P, Q]."""
         return Plain(tf.linalg.matmul(self.inputs, self.cotangents, transpose_a=True))
 
 
@@ -130,7 +130,7 @@ class Rows(NamedTuple):
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        # The same op as in `total`, so `slots` are rows of its result.
+        # This repeats an op of `total`, so `slots` are rows of its result.
         _, slots = tf.unique(self.ids)
         along = tf.reduce_sum(self.values * tf.gather(total, slots), axis=1)
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
@@ -138,7 +138,9 @@ class Rows(NamedTuple):
 
 def cast_gradients(part: ExampleGradients, dtype: tf.DType) -> ExampleGradients:
     """Return the same gradients with another dtype of floats."""
-    return type(part)(*(tf.cast(of, dtype) if of.dtype.is_floating else of for of in part))
+    return type(part)(
+        *(tf.cast(tensor, dtype) if tensor.dtype.is_floating else tensor for tensor in part)
+    )
 
 
 def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
@@ -146,11 +148,11 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
-        # Uses of one weight add up, as further places T of an example do.
-        return Products(*(tf.concat(of, axis=1) for of in zip(*parts, strict=True)))
+        # Several uses of a weight add up like several places T of an example.
+        return Products(*(tf.concat(tensors, axis=1) for tensors in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]
-        ids, examples, values = (tf.concat(of, axis=0) for of in columns)
+        ids, examples, values = (tf.concat(tensors, axis=0) for tensors in columns)
         return Rows(ids, examples, values, parts[0].batch_size)
     plain = typing.cast(Sequence[Plain], parts)  # The only remaining kind.
     return Plain(tf.add_n([part.gradients for part in plain]))
@@ -165,7 +167,7 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     """Return the sum over the examples, in the shape of the variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
-    # The same op as in `total`: rows and sums have the same order.
+    # This repeats an op of `total`, so rows and sums have the same order.
     rows, _ = tf.unique(part.ids)
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 

@@ -38,12 +38,12 @@ class Layout:
 
     @property
     def before(self) -> sizes.Size:
-        """How often the whole batch is repeated in order."""
+        """The number of repetitions of the whole batch, each in order."""
         return sizes.product([*self.dims[: self.axis], self.outer])
 
     @property
     def after(self) -> sizes.Size:
-        """How many consecutive entries an example has."""
+        """The number of consecutive entries of an example."""
         return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
 
     @property
@@ -63,15 +63,15 @@ class Layout:
         Args:
           axis: the axis of the examples.
           dims: the sizes of all axes; the size at `axis` is ignored.
-          outer: the number of o; by default as here.
-          inner: the number of i; by default as here.
+          outer: the number of o; by default unchanged.
+          inner: the number of i; by default unchanged.
         """
-        moved = dataclasses.replace(
+        layout = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
         )
         # The size of the axis follows from the layout; `dims` may hold any size there.
-        own = moved.outer * moved.count * moved.inner
-        return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
+        size = layout.outer * layout.count * layout.inner
+        return dataclasses.replace(layout, dims=(*dims[:axis], size, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> Layout | None:
         """Return the same entries in the same order; None unless examples lie along one axis."""
@@ -83,20 +83,20 @@ class Layout:
                 outer = self.before.divide_by(sizes.product(first))
                 inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:
-                    own = [*first, sizes.ONE, *last]  # `at` fills in the axis of examples.
-                    return self.at(axis, own, outer=outer, inner=inner)
+                    axis_sizes = [*first, sizes.ONE, *last]  # `at` fills in the axis of examples.
+                    return self.at(axis, axis_sizes, outer=outer, inner=inner)
         return None
 
 
 TOTAL = "a sum over examples"
-"""Of what each of them made with variables."""
+"""The state of a sum over examples of values that depend on variables."""
 EVEN = "draws or equal entries, alike wherever examples lie"
 DATA = "data of any examples"
-"""Nothing that comes of variables; as a factor of a TOTAL it is a constant."""
+"""The state of values that do not depend on variables. They may be factors of a TOTAL."""
 UNKNOWN = "not known"
 
 State = Layout | str | None
-"""Of a tensor; None if it is the same whatever the batch is."""
+"""The state of a tensor; None if the tensor does not depend on the batch."""
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
@@ -110,5 +110,12 @@ def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
 
 
 def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) -> Layout:
-    """Return the layout of a tensor with one entry of each example, or value, along an axis."""
+    """Return the layout of a tensor with one entry of each example along an axis.
+
+    Args:
+      owner: "" for examples; the name of a list's splits for the values of the list.
+      count: the number of examples or values.
+      axis: the axis.
+      dims: the sizes of all axes; the size at `axis` is ignored.
+    """
     return Layout(owner, count, axis, sizes.ONE, sizes.ONE, ()).at(axis, dims)

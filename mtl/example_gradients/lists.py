@@ -13,55 +13,57 @@ from mtl.deferred import tf, tf1
 
 
 def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether it is `ragged.value_rowids()`."""
-    return _is_made(tensor, ragged, lambda own: own.value_rowids())
+    """Return True if a tensor is the result of `ragged.value_rowids()`."""
+    return _is_made(tensor, ragged, lambda values: values.value_rowids())
 
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether a tensor is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
+    """Return True if a tensor is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
     # If both numbers are known, there is no op to compare.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
     return any(
         _is_made(tensor, ragged, functools.partial(tf.RaggedTensor.nrows, out_type=dtype))
-        # TensorFlow's functions on lists ask for the count in one type or the other.
+        # Functions of TensorFlow on lists compute the count in one of these types.
         for dtype in (tf.int64, tf.int32)
-    ) or _is_made(tensor, ragged, lambda own: tf.shape(own.row_splits)[0] - 1)
+    ) or _is_made(tensor, ragged, lambda values: tf.shape(values.row_splits)[0] - 1)
 
 
 def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether a tensor was made by `ragged.row_lengths()`."""
-    return _is_made(tensor, ragged, lambda own: own.row_lengths())
+    """Return True if a tensor is the result of `ragged.row_lengths()`."""
+    return _is_made(tensor, ragged, lambda values: values.row_lengths())
 
 
 def _is_made(
     tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
 ) -> bool:
-    """Return whether a tensor is the result of `make`.
+    """Return True if a tensor is the result of `make`.
 
     The result is built again in a separate graph, and compared op by op.
     """
-    given = ragged.row_splits
+    origin = ragged.row_splits
     with tf.Graph().as_default():
-        value = tf.get_static_value(given)  # TensorFlow folds constants: use one here, too.
-        splits = tf1.placeholder(given.dtype, given.shape) if value is None else tf.constant(value)
+        value = tf.get_static_value(origin)  # TensorFlow folds constants: use one here, too.
+        splits = (
+            tf1.placeholder(origin.dtype, origin.shape) if value is None else tf.constant(value)
+        )
         flat = tf1.placeholder(ragged.flat_values.dtype, ragged.flat_values.shape)
-        made = make(tf.RaggedTensor.from_row_splits(flat, splits, validate=False))
-        return _are_alike(tensor, made, {splits.name: _find_source(given).name})
+        expected = make(tf.RaggedTensor.from_row_splits(flat, splits, validate=False))
+        return _are_alike(tensor, expected, {splits.name: _find_source(origin).name})
 
 
-def _are_alike(tensor: tf.Tensor, made: tf.Tensor, given: dict[str, str]) -> bool:
-    tensor, made = _find_source(tensor), _find_source(made)
-    if made.name in given:
-        return tensor.name == given[made.name]
-    ours, theirs = tensor.op, made.op
+def _are_alike(tensor: tf.Tensor, expected: tf.Tensor, names: dict[str, str]) -> bool:
+    tensor, expected = _find_source(tensor), _find_source(expected)
+    if expected.name in names:
+        return tensor.name == names[expected.name]
+    ours, theirs = tensor.op, expected.op
     return (
         ours.type == theirs.type
-        and tensor.value_index == made.value_index
+        and tensor.value_index == expected.value_index
         and settings(ours) == settings(theirs)
         and len(ours.inputs) == len(theirs.inputs)
-        and all(_are_alike(*pair, given) for pair in zip(ours.inputs, theirs.inputs, strict=True))
+        and all(_are_alike(*pair, names) for pair in zip(ours.inputs, theirs.inputs, strict=True))
     )
 
 
@@ -75,8 +77,8 @@ def settings(op: tf.Operation) -> dict[str, bytes]:
     """Return the attributes that decide the results of an op, and its overridden gradient."""
     attributes = op.node_def.attr.items()
     return {
-        name: own.SerializeToString()
-        for name, own in attributes
+        name: value.SerializeToString()
+        for name, value in attributes
         # Attributes with an underscore, such as `_output_shapes`, only describe an op.
         if not name.startswith("_") or name == "_gradient_op_type"
     }

@@ -18,7 +18,7 @@ from mtl.deferred import tf
 _Size: TypeAlias = "int | tf.Tensor"
 
 _FEW = 4
-"""Up to so many channels it is faster to let a convolution copy them than to do so in slices."""
+"""Up to this number of channels, a convolution copies patches faster than slices do."""
 
 
 def extract_patches(op: tf.Operation) -> tf.Tensor:
@@ -29,7 +29,7 @@ def extract_patches(op: tf.Operation) -> tf.Tensor:
 def _convolve_patches(op: tf.Operation) -> tf.Tensor:
     shape = op.inputs[1].shape[:3]
     size = shape.num_elements()
-    # The identity as kernel: output n is the n-th number of a patch.
+    # With the identity as kernel, output n is the n-th number of a patch.
     return layers.replace_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
@@ -39,7 +39,7 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
     strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
     outputs = _find_sizes(op.outputs[0])
     reaches = [
-        # The pixels from the first to the last that the outputs read.
+        # The number of pixels from the first to the last one that the outputs read.
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
     ]
@@ -59,7 +59,7 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
 
 def _pad_images(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
     """Pad images with zeros on all sides; an odd row or column comes at the end."""
-    missing = [reach - own for reach, own in zip(reaches, _find_sizes(images), strict=True)]
+    missing = [reach - size for reach, size in zip(reaches, _find_sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]
     return tf.pad(images, [[0, 0], *sides, [0, 0]])

@@ -1,8 +1,8 @@
 """Proves, op by op, where examples lie in every tensor between a batch and its losses.
 
-found = proof.Proof(ops, losses, batch, rows)
-found.find_layout(tensor)           # its `layouts.Layout`; None unless it is proved
-found.is_apart(op)                  # True if each loss provably depends on its own example only
+facts = proof.Proof(ops, losses, batch, rows)
+facts.find_layout(tensor)           # its `layouts.Layout`; None unless it is proved
+facts.is_apart(op)                  # True if each loss provably depends on its own example only
 
 Without a rule in `rules`, an op proves nothing: the layout of its outputs is unknown, and its
 inputs may reach losses of other examples.
@@ -33,13 +33,13 @@ class Proof:
     """The layouts of the tensors between a batch and its losses.
 
     Args:
-      ops: these ops, in the order in which they were built.
+      ops: the ops between the batch and its losses, in the order in which they were built.
       losses: [B] each, or sums of them.
-      batch: the tensors that examples come in, in any nesting.
+      batch: the tensors that hold the examples, in any nesting.
       rows: B, if it is known while the graph is built.
 
     Attributes:
-      gap: the first op without a proof that a variable goes through; None without such an op.
+      gap: the first op without a proof that depends on a variable; None if there is no such op.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Proof:
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return whether entries of an example provably reach only the loss of this example."""
+        """Return True if entries of an example provably reach only the loss of this example."""
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
@@ -98,21 +98,21 @@ class Proof:
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Return whether the sizes in a tensor do not depend on the number of examples."""
+        """Return True if the sizes in a tensor do not depend on the number of examples."""
 
-        def static(own: tf.Tensor) -> Any:
-            is_fixed = own is not tensor and self.state(own) is None
-            return tf.get_static_value(own) if is_fixed else None
+        def static(part: tf.Tensor) -> Any:
+            is_fixed = part is not tensor and self.state(part) is None
+            return tf.get_static_value(part) if is_fixed else None
 
-        found = sizes.infer_sizes(tensor, lambda own: self.dims(own, of_one=True), static)
-        return found is not None and None not in found
+        entries = sizes.infer_sizes(tensor, lambda part: self.dims(part, of_one=True), static)
+        return entries is not None and None not in entries
 
     def examples(self, axis: int, dims: Sequence[sizes.Size]) -> layouts.Layout:
         """Return the layout of a tensor with one entry of each example along an axis."""
         return layouts.along("", self.count, axis, dims)
 
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
-        """Return whether a custom gradient of an op keeps examples apart.
+        """Return True if a custom gradient of an op keeps examples apart.
 
         The gradient is built again, from cotangents with the layouts of the outputs.
         """
@@ -125,11 +125,11 @@ class Proof:
         # gradient.
         first, inputs = len(op.graph.get_operations()), list(op.inputs)
         outputs = [output for output, _ in pairs]
-        found = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
+        gradients = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
         ops = op.graph.get_operations()[first:]
-        for made in ops:
-            self._pass_op(made)
-        is_apart = _are_linear(ops, upstream) and all(map(self._lies_like_input, found, inputs))
+        for gradient_op in ops:
+            self._pass_op(gradient_op)
+        is_apart = _are_linear(ops, upstream) and all(map(self._lies_like_input, gradients, inputs))
         self.gap = gap if is_apart else self.gap
         return is_apart
 
@@ -142,12 +142,12 @@ class Proof:
             self._moved.add(tensor.name)
         return upstream
 
-    def _lies_like_input(self, gradient: tf.Tensor | None, given: tf.Tensor) -> bool:
-        """Return whether the gradient of an input, if it has one, has the layout of that input."""
-        if gradient is None or self.state(given) is None:
+    def _lies_like_input(self, gradient: tf.Tensor | None, tensor: tf.Tensor) -> bool:
+        """Return True if the gradient of an input, if it has one, has the layout of that input."""
+        if gradient is None or self.state(tensor) is None:
             return True
-        pair = sizes.all_known([self.find_layout(gradient), self.find_layout(given)])
-        return pair is not None and len({(of.axis, of.key) for of in pair}) == 1
+        pair = sizes.all_known([self.find_layout(gradient), self.find_layout(tensor)])
+        return pair is not None and len({(layout.axis, layout.key) for layout in pair}) == 1
 
     def _enter_values(self, values: tf.Tensor | tf.RaggedTensor) -> None:
         if isinstance(values, tf.Tensor):
@@ -181,30 +181,32 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Return the states of the outputs, from the inputs; keep the op if it is a gap."""
+        """Return the states of the outputs, from the inputs; record the op if it is a gap."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states
-        found = rules.outputs(op, self, is_moved) if is_known else None
-        if found is not None:
-            return found
+        output_states = rules.outputs(op, self, is_moved) if is_known else None
+        if output_states is not None:
+            return output_states
         if not is_moved:
-            # Without variables, an op has no gradients that could mix examples: it is data.
+            # Without variables, an op has no gradients that could mix examples, so its outputs are
+            # data.
             return [layouts.DATA] * len(op.outputs)
         if is_known:
             self.gap = self.gap or op
         return [layouts.UNKNOWN] * len(op.outputs)
 
     def _depends_on_variables(self, op: tf.Operation) -> bool:
-        """Return whether the values of an op's outputs depend on variables."""
+        """Return True if the values of an op's outputs depend on variables."""
         # Shapes do not depend on the values of variables.
         if op.type in _SIZES:
             return False
-        # Handles of variables are resources, and so are those of vocabularies, which do not train.
+        # Handles of variables are resources. Handles of vocabularies are resources, too, but do not
+        # train.
         is_lookup = op.type.startswith("LookupTable")
         return any(
-            own.name in self._moved or (own.dtype == tf.resource and not is_lookup)
-            for own in op.inputs
+            tensor.name in self._moved or (tensor.dtype == tf.resource and not is_lookup)
+            for tensor in op.inputs
         )
 
     def _leading_to_gaps(
@@ -221,7 +223,7 @@ class Proof:
         return _add_leading(ops, tied)
 
     def _is_by_example(self, loss: tf.Tensor) -> bool:
-        """Return whether a loss holds a value for each example, [B], or is a sum over examples."""
+        """Return True if a loss holds a value for each example, [B], or is a sum over examples."""
         state = self.state(loss)
         if isinstance(state, layouts.Layout):
             return state == self.examples(0, state.dims[:1])
@@ -230,18 +232,18 @@ class Proof:
 
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
     """Return these names, and the names of all ops that lead to them."""
-    known, found = {op.name for op in ops}, set(names)
+    op_names, leading = {op.name for op in ops}, set(names)
     # Users come after an op, so one pass from the end reaches all.
     for op in reversed(ops):
         users = (user.name for out in op.outputs for user in out.consumers())
-        if any(name in found and name in known for name in users):
-            found.add(op.name)
-    return found
+        if any(name in leading and name in op_names for name in users):
+            leading.add(op.name)
+    return leading
 
 
-def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:
-    """Return whether the results of ops are linear in these tensors, as gradients should be."""
-    names = {tensor.name for tensor in given}
+def _are_linear(ops: Sequence[tf.Operation], tensors: Sequence[tf.Tensor]) -> bool:
+    """Return True if the results of ops are linear in these tensors, as gradients should be."""
+    names = {tensor.name for tensor in tensors}
     for op in ops:
         places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]
         if places and not _LINEAR.get(op.type, lambda places: False)(places):
@@ -263,4 +265,4 @@ _LINEAR: dict[str, Callable[[list[int]], bool]] = {
     **dict.fromkeys(("Select", "SelectV2"), lambda places: 0 not in places),
     "MaxPoolGrad": lambda places: places == [2],
 }
-"""By which of its inputs an op is linear."""
+"""{op: a function that returns True if the op is linear in its inputs at these places}."""

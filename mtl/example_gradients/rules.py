@@ -29,113 +29,113 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
     """
     if op.outputs[0].shape.rank is None:
         return None
-    given = Given(op, known, is_moved)
-    found = _apart_from_layouts(given)
-    if found is None and given.placed:
-        found = _by_rule(given)
-    # The gradient is not that of the op's type, so the rule says nothing about it.
-    if found and "_gradient_op_type" in op.node_def.attr and is_moved:
-        return found if known.is_apart_back(op, found) else None
-    return found
+    facts = Given(op, known, is_moved)
+    states = _apart_from_layouts(facts)
+    if states is None and facts.placed:
+        states = _by_rule(facts)
+    # The op overrides the gradient of its type, so the rule says nothing about its gradient.
+    if states and "_gradient_op_type" in op.node_def.attr and is_moved:
+        return states if known.is_apart_back(op, states) else None
+    return states
 
 
-def _by_rule(given: Given) -> list[State] | None:
-    """Treat ops with an input that has a layout."""
-    kind = given.op.type
+def _by_rule(facts: Given) -> list[State] | None:
+    """Handle ops with an input that has a layout."""
+    kind = facts.op.type
     rule = _RULES.get(kind)
     named = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
-    is_data = any(s == DATA for n, s in enumerate(given.states) if n not in named)
-    return rule(given) if rule and not is_data and TOTAL not in given.states else None
+    is_data = any(s == DATA for n, s in enumerate(facts.states) if n not in named)
+    return rule(facts) if rule and not is_data and TOTAL not in facts.states else None
 
 
-def _apart_from_layouts(given: Given) -> list[State] | None:
-    """Treat ops without an input with a layout, and ops that only read sizes of their inputs."""
-    op = given.op
-    is_size = sizes.is_made(op) and (op.type == "Shape" or not given.placed)
-    if is_size and given.known.is_of_one(given.output):
+def _apart_from_layouts(facts: Given) -> list[State] | None:
+    """Handle ops whose inputs have no layout, and ops that only read sizes of their inputs."""
+    op = facts.op
+    is_size = sizes.is_made(op) and (op.type == "Shape" or not facts.placed)
+    if is_size and facts.known.is_of_one(facts.output):
         return [None]
-    if TOTAL in given.states:
-        return _place_total(given)
-    if _are_lengths(given):
-        return [given.known.examples(0, layouts.own_dims(given.output))]
-    if op.type in ("BroadcastTo", "Tile") and given.is_free(0):
-        return _place_spread(given)
-    is_even = _EVEN_IF.get(op.type, lambda given: False)
-    return [EVEN] if is_even(given) else None
+    if TOTAL in facts.states:
+        return _place_total(facts)
+    if _are_lengths(facts):
+        return [facts.known.examples(0, layouts.own_dims(facts.output))]
+    if op.type in ("BroadcastTo", "Tile") and facts.is_free(0):
+        return _place_spread(facts)
+    is_even = _EVEN_IF.get(op.type, lambda facts: False)
+    return [EVEN] if is_even(facts) else None
 
 
-def _are_even(given: Given) -> bool:
-    """Return whether all inputs are even, or single values."""
-    if given.placed or DATA in given.states:
+def _are_even(facts: Given) -> bool:
+    """Return True if all inputs are even, or single values."""
+    if facts.placed or DATA in facts.states:
         return False
-    return all(own.shape.rank == 0 or given.is_even(own) for own in given.op.inputs)
+    return all(tensor.shape.rank == 0 or facts.is_even(tensor) for tensor in facts.op.inputs)
 
 
 _EVEN_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(ENTRY_BY_ENTRY, _are_even),
-    **dict.fromkeys(DRAWS, lambda given: given.is_free(*range(1, len(given.states)))),
-    **dict.fromkeys(("ExpandDims", "Reshape"), lambda given: given.states[0] == EVEN),
-    **dict.fromkeys(("OnesLike", "ZerosLike"), lambda given: True),
-    "Fill": lambda given: given.is_free(1),
+    **dict.fromkeys(DRAWS, lambda facts: facts.is_free(*range(1, len(facts.states)))),
+    **dict.fromkeys(("ExpandDims", "Reshape"), lambda facts: facts.states[0] == EVEN),
+    **dict.fromkeys(("OnesLike", "ZerosLike"), lambda facts: True),
+    "Fill": lambda facts: facts.is_free(1),
 }
-"""{op: when its output is even}."""
+"""{op: a function that returns True if the output is even, as `layouts.EVEN` says}."""
 
 
-def _are_lengths(given: Given) -> bool:
-    """Return whether these are the lengths of the lists of a batch."""
-    op = given.op
+def _are_lengths(facts: Given) -> bool:
+    """Return True if the output holds the lengths of the lists of a batch."""
+    op = facts.op
     is_difference = op.type == "Sub" and op.inputs[0].op.type == "StridedSlice"
-    if not is_difference or given.placed:
+    if not is_difference or facts.placed:
         return False
-    return any(lists.is_lengths(given.output, ragged) for ragged in given.known.lists())
+    return any(lists.is_lengths(facts.output, ragged) for ragged in facts.known.lists())
 
 
-def _place_total(given: Given) -> list[State] | None:
-    """Treat ops on a sum over examples whose result is again such a sum."""
-    # Behind it, a sum has no gradient that could mix examples.
-    if given.op.type == "StopGradient":
+def _place_total(facts: Given) -> list[State] | None:
+    """Handle ops that turn a sum over examples into another sum over examples."""
+    # After a StopGradient, a sum has no gradient that could mix examples.
+    if facts.op.type == "StopGradient":
         return [DATA]
-    is_total = _TOTAL_IF.get(given.op.type, lambda given: False)
-    return [TOTAL] if is_total(given) else None
+    is_total = _TOTAL_IF.get(facts.op.type, lambda facts: False)
+    return [TOTAL] if is_total(facts) else None
 
 
-def _is_first(given: Given) -> bool:
-    """Return whether the first input is a sum over examples."""
-    return given.states[0] == TOTAL
+def _is_first(facts: Given) -> bool:
+    """Return True if the first input is a sum over examples."""
+    return facts.states[0] == TOTAL
 
 
-def _is_one(given: Given) -> bool:
-    """Return whether exactly one input is a sum over examples, and the others lack layouts."""
-    return given.states.count(TOTAL) == 1 and not given.placed
+def _is_one(facts: Given) -> bool:
+    """Return True if exactly one input is a sum over examples, and the others lack layouts."""
+    return facts.states.count(TOTAL) == 1 and not facts.placed
 
 
 _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(
-        ("Add", "AddN", "AddV2", "Identity", "Neg", "Sub"), lambda given: not given.placed
+        ("Add", "AddN", "AddV2", "Identity", "Neg", "Sub"), lambda facts: not facts.placed
     ),
-    **dict.fromkeys(("DivNoNan", "RealDiv"), lambda given: _is_one(given) and _is_first(given)),
+    **dict.fromkeys(("DivNoNan", "RealDiv"), lambda facts: _is_one(facts) and _is_first(facts)),
     **dict.fromkeys(("ExpandDims", "Mean", "Reshape", "Squeeze", "Sum"), _is_first),
     "Mul": _is_one,
 }
-"""{op: when a sum over examples that enters it comes out as such a sum}."""
+"""{op: a function that returns True if the op turns a sum over examples into another one}."""
 
 
-def _place_spread(given: Given) -> list[State] | None:
-    """Treat ops that repeat a common value once for each example."""
-    dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
-    if dims is None or target is None or len(target) != given.output.shape.rank:
+def _place_spread(facts: Given) -> list[State] | None:
+    """Handle ops that repeat a common value once for each example."""
+    dims, target = facts.known.dims(facts.op.inputs[0]), facts.entries(1)
+    if dims is None or target is None or len(target) != facts.output.shape.rank:
         return None
     missing = len(target) - len(dims)
     dims = [*[sizes.ONE] * missing, *dims]
-    axis = _find_batch(target, given.known.count)
+    axis = _find_batch(target, facts.known.count)
     if axis is None or dims[axis] != sizes.ONE:
         return None
-    spread, own = sizes.all_known(target), sizes.all_known(dims)
-    if spread is None or own is None:
+    spread, input_sizes = sizes.all_known(target), sizes.all_known(dims)
+    if spread is None or input_sizes is None:
         return None
-    if given.op.type == "Tile":
-        spread = [times * size for times, size in zip(spread, own, strict=True)]
-    return [given.known.examples(axis, spread)]
+    if facts.op.type == "Tile":
+        spread = [times * size for times, size in zip(spread, input_sizes, strict=True)]
+    return [facts.known.examples(axis, spread)]
 
 
 def _find_batch(dims: sizes.Known, count: sizes.Size) -> int | None:

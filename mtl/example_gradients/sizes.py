@@ -37,15 +37,15 @@ class Size:
         Args:
           other: the divisor; each of its unknown sizes must be a factor here.
         """
-        left = list(self.unknown)
+        remaining = list(self.unknown)
         # Nothing follows from a size of 0: any number times it is 0.
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
         for name in other.unknown:
-            if name not in left:
+            if name not in remaining:
                 return None
-            left.remove(name)
-        return Size(self.number // other.number, tuple(left))
+            remaining.remove(name)
+        return Size(self.number // other.number, tuple(remaining))
 
 
 ONE = Size()
@@ -54,7 +54,7 @@ Known = list[Size | None]
 """The entries of a tensor of sizes, None for those that are not known."""
 
 DimsOf = Callable[["tf.Tensor"], Sequence[Size | None] | None]
-"""A tensor -> the sizes of its axes; None where not even their number is known."""
+"""A function from a tensor to the sizes of its axes; None if even their number is unknown."""
 
 
 _T = TypeVar("_T")
@@ -62,12 +62,12 @@ _T = TypeVar("_T")
 
 def all_known(values: Iterable[_T | None]) -> list[_T] | None:
     """Return the values; None if one of them is None."""
-    found: list[_T] = []
+    present: list[_T] = []
     for value in values:
         if value is None:
             return None
-        found.append(value)
-    return found
+        present.append(value)
+    return present
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -78,15 +78,17 @@ def product(sizes: Iterable[Size]) -> Size:
 def infer_sizes(
     tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] | None = None
 ) -> Known | None:
-    """Return the entries of a scalar or a vector of sizes; None if their number is unknown.
-
-    An entry below 0, such as the -1 of a reshape, is unknown.
+    """Infer the entries of a scalar or a vector of sizes.
 
     Args:
       tensor: the tensor of sizes.
-      dims_of: returns the sizes of the axes of a tensor.
-      static: returns the value of a tensor if it is known while the graph is built, or None;
-        `tf.get_static_value` by default.
+      dims_of: a function that returns the sizes of the axes of a tensor.
+      static: a function that returns the value of a tensor if it is known while the graph is built,
+        or None; `tf.get_static_value` by default.
+
+    Returns:
+      The entries; None if their number is unknown. An entry below 0, such as the -1 of a reshape,
+      is None.
     """
     value = (static or tf.get_static_value)(tensor)
     if value is not None:
@@ -94,11 +96,13 @@ def infer_sizes(
             return None
         return [Size(int(n)) if n >= 0 else None for n in value.reshape(-1)]
     make = _MAKERS.get(tensor.op.type)
-    return make(tensor.op, lambda own: infer_sizes(own, dims_of, static), dims_of) if make else None
+    return (
+        make(tensor.op, lambda part: infer_sizes(part, dims_of, static), dims_of) if make else None
+    )
 
 
 def is_made(op: tf.Operation) -> bool:
-    """Return whether `infer_sizes` can infer the outputs of this kind of op."""
+    """Return True if `infer_sizes` can infer the outputs of this kind of op."""
     return op.type in _MAKERS
 
 
@@ -135,7 +139,7 @@ def _slice_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 def _read_bounds(op: tf.Operation) -> list[int] | None:
     """Return begin, end and stride of a slice along a single axis; None if unknown."""
-    bounds = [tf.get_static_value(own) for own in op.inputs[1:]]
+    bounds = [tf.get_static_value(operand) for operand in op.inputs[1:]]
     is_known = all(bound is not None and bound.size == 1 for bound in bounds)
     if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
         return None

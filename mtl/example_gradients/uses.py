@@ -1,10 +1,11 @@
 """Finds the ops that combine variables with the batch, for gradients of single examples.
 
-found = uses.find_uses(losses, batch_tensors, variables)   # {name: uses}; None if one is unknown
+found = uses.find_uses(losses, batch_tensors, variables)
+found.by_variable        # {name: uses}; None if a use of the variable is unknown
 
-A reading of a variable may go through ops without examples, such as a product of two scales, and
-then enters an op with examples: a use. A use is known if it has one of a few kinds, and `proof`
-tells which entries of its output belong to which example.
+A value that is read from a variable may pass ops without examples, such as a product of two scales.
+The op with examples that it then enters is a use of the variable. A use is known if it has one of a
+few kinds, and `proof` tells which entries of its output belong to which example.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Found(NamedTuple):
 
     Attributes:
       by_variable: {name: uses}; None if a use of the variable is unknown.
-      gap: the first op that hides which example is which; None without such an op.
+      gap: the name of the first op that hides which example is which; None if there is no such op.
     """
 
     by_variable: dict[str, list[Use] | None]
@@ -99,26 +100,26 @@ def find_uses(
     """
     graph = tf.compat.v1.get_default_graph()
     # The tensors of a ragged list, its values and splits, are separate.
-    given = tf.nest.flatten(batch, expand_composites=True)
-    ops = _leading_to(losses, given)
-    of_batch = _find_dependent(ops, given)
-    known = {op.name for op in ops}
+    tensors = tf.nest.flatten(batch, expand_composites=True)
+    ops = _leading_to(losses, tensors)
+    of_batch = _find_dependent(ops, tensors)
+    op_names = {op.name for op in ops}
     proof = proof_lib.Proof(ops, losses, batch, rows)
-    found: dict[str, list[Use] | None] = {}
+    by_variable: dict[str, list[Use] | None] = {}
     names = list(map(patterns.variable_name, variables))
     for variable, name in zip(variables, names, strict=True):
         name_of_handle = find_handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
-        own = _place_all(_find_uses(readers, of_batch, known), proof)
+        variable_uses = _place_all(_find_uses(readers, of_batch, op_names), proof)
         is_whole = names.count(name) == 1  # Shards of a table share their name.
-        found[name] = own if is_whole else None
-    return Found(found, proof.gap and proof.gap.name)
+        by_variable[name] = variable_uses if is_whole else None
+    return Found(by_variable, proof.gap and proof.gap.name)
 
 
-def _place_all(own: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
+def _place_all(uses: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
     """Return uses with their layouts; None unless all uses are known."""
-    placed = [_place_use(use, proof) for use in own or ()]
-    return placed if own is not None and all(map(_is_known, placed)) else None
+    placed = [_place_use(use, proof) for use in uses or ()]
+    return placed if uses is not None and all(map(_is_known, placed)) else None
 
 
 def _place_use(use: Use, proof: proof_lib.Proof) -> Use:
@@ -137,13 +138,13 @@ def find_handle(graph: tf.Graph, variable: tf.Variable) -> str:
 
 def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list[tf.Operation]:
     """Return the ops between the batch and its losses, in the order in which they were built."""
-    given, names = {tensor.name for tensor in batch}, set()
+    batch_names, names = {tensor.name for tensor in batch}, set()
     waiting = [loss.op for loss in losses]
     while waiting:
         op = waiting.pop()
         if op.name not in names:
             names.add(op.name)
-            waiting += [tensor.op for tensor in op.inputs if tensor.name not in given]
+            waiting += [tensor.op for tensor in op.inputs if tensor.name not in batch_names]
     return [op for op in tf.compat.v1.get_default_graph().get_operations() if op.name in names]
 
 
@@ -158,7 +159,7 @@ def _find_dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> 
 
 
 def _find_uses(
-    readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]
+    readers: Sequence[tf.Operation], of_batch: set[str], op_names: set[str]
 ) -> list[Use] | None:
     """Return the uses by the readers of a variable's handle; None if a reader is unknown."""
     uses_by_place: dict[tuple[str, int], Use] = {}
@@ -168,36 +169,36 @@ def _find_uses(
                 return None
             uses_by_place[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
-            for use in _of_read(reader.outputs[0], of_batch, known):
+            for use in _of_read(reader.outputs[0], of_batch, op_names):
                 # Several readings may reach one op, which then has a gradient by each.
                 before = uses_by_place.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 uses_by_place[use.op.name, use.place] = use._replace(reads=reads)
         # Other readers, such as assignments, do not matter unless examples reach them.
         elif reader.name in of_batch or any(
-            _of_read(output, of_batch, known) for output in reader.outputs
+            _of_read(output, of_batch, op_names) for output in reader.outputs
         ):
             return None
     return list(uses_by_place.values())
 
 
-def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
+def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Use]:
     """Follow one reading through ops without examples to ops with examples."""
-    waiting, seen = [(read, True)], {read.name}
-    found: list[Use] = []
+    waiting, visited = [(read, True)], {read.name}
+    uses: list[Use] = []
     while waiting:
         tensor, is_plain = waiting.pop()
         for op in tensor.consumers():
-            if op.name not in known:
+            if op.name not in op_names:
                 continue
             if op.name in of_batch:
-                found += _list_entries(read, tensor, op, is_plain)
+                uses += _list_entries(read, tensor, op, is_plain)
                 continue
-            new = [output for output in op.outputs if output.name not in seen]
-            seen.update(output.name for output in new)
-            # Through any other op the input is no longer the variable: see `Use.is_plain`.
+            new = [output for output in op.outputs if output.name not in visited]
+            visited.update(output.name for output in new)
+            # After any other op, the value is no longer the variable itself; see `Use.is_plain`.
             waiting += [(output, is_plain and op.type == "Identity") for output in new]
-    return found
+    return uses
 
 
 def _list_entries(
@@ -210,7 +211,7 @@ def _list_entries(
 
 
 def _is_known(use: Use) -> bool:
-    """Return whether a use has a known kind, and a layout that tells examples apart."""
+    """Return True if a use has a known kind, and a layout that tells examples apart."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
     if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
@@ -220,14 +221,14 @@ def _is_known(use: Use) -> bool:
 
 
 def _can_split(layout: layouts.Layout) -> bool:
-    """Return whether the number of entries before or after the examples is known."""
+    """Return True if the number of entries before or after the examples is known."""
     is_plain = layout.outer == sizes.ONE or not layout.before.unknown
     return is_plain or not layout.inner.unknown
 
 
 def _is_matrix(use: Use) -> bool:
-    turned = "transpose_a" if use.op.type == "MatMul" else "adj_x"
-    is_usual = use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(turned)
+    attribute = "transpose_a" if use.op.type == "MatMul" else "adj_x"
+    is_usual = use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(attribute)
     return is_usual and use.placed.axis < use.output.shape.rank - 1
 
 
@@ -240,7 +241,7 @@ def _is_convolution(use: Use) -> bool:
 
 
 def _is_elementwise(use: Use) -> bool:
-    """Return whether each entry of the parameter meets the same place in every example."""
+    """Return True if each entry of the parameter is used at the same place of every example."""
     op = use.op
     if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
         return False

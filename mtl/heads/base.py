@@ -32,8 +32,8 @@ class Labelled(types.Head):
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0. By default
         every example weighs 1. The loss and the metrics use the same weights.
-      missing: more label values that mark a missing label, such as [-999].
-      trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
+      missing: additional label values that mark a missing label, such as [-999].
+      trainable: False freezes the last layer. `mtl.variables.freezing` freezes variables by name.
     """
 
     name: checks.Name
@@ -97,16 +97,16 @@ class Labelled(types.Head):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels [B, ...] into targets and a mask of present labels, [B] or [B, n].
 
-        Labels out of range fail through `checked`, when run.
+        When run, labels out of range fail in `checked`.
         """
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Return True if a Python value, not a missing one, is a label of this task."""
+        """Return True if a Python value is a valid label. The value is never a missing one."""
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for labels of this type, such as `be in [0, 10)`, for errors."""
+        """Return the rule that labels of this type meet, for errors, such as `be in [0, 10)`."""
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -151,7 +151,7 @@ class Labelled(types.Head):
         return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weights of the labels, [B] or [B, n]: 0 unless `present`."""
+        """Return the weights of the labels, [B] or [B, n], with 0 for missing labels."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(self.weight, labels, present)
@@ -220,7 +220,7 @@ class Labelled(types.Head):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """Return the start of an error about a label's rule. The label comes after it."""
+        """Return the start of an error: the field and its rule. The wrong label comes last."""
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
@@ -241,7 +241,7 @@ class Labelled(types.Head):
         return None
 
     def _explain_minus_one(self, value: Any) -> str:
-        """Return a hint on -1 in a head of numbers, for which -1 is a value by default."""
+        """Return a hint on a label of -1, which heads of numbers take as a value by default."""
         if self.has_ids or isinstance(value, str) or value != spec.NO_ID:
             return ""
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
@@ -254,6 +254,12 @@ class Labelled(types.Head):
         """Return True if the label of a record counts, apart from its weight."""
         del labels
         return is_present
+
+    def has_weight(self, labels: Mapping[str, Any]) -> bool:
+        """Return True if the label of a record counts, and its weight is not 0."""
+        label_values = values.flatten_values(labels.get(self.field, []))
+        weights = values.flatten_values(labels.get(self.weight or "", [1]))
+        return self.is_counted(bool(self.find_present(label_values)), labels) and any(weights)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """Return the check for each label value of a record, and its rule for errors."""
@@ -293,11 +299,11 @@ class Base(Labelled):
     # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of the targets that are outcomes. Outcomes occur only within the space."""
+        """Return a mask of outcomes, such as positive targets. They occur only inside the space."""
         return tf.zeros_like(targets, tf.bool)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return True if a Python value, not a missing one, is an outcome."""
+        """Return True if a Python value that is not missing is an outcome; by default, none is."""
         del value
         return False
 
@@ -306,18 +312,18 @@ class Base(Labelled):
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the inputs of the metrics: tensors that add up over rows, and totals."""
+        """Return the inputs of the metrics: tensors that add up over rows, or `metrics.Total`s."""
         raise NotImplementedError
 
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return more sums, over groups of rows with the same value of a label field."""
+        """Return additional sums, over groups of rows with the same value of a label field."""
         del examples, labels
         return {}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of these sums."""
+        """Compute the metrics from the sums."""
         raise NotImplementedError
 
     # All heads share these members.
@@ -347,7 +353,8 @@ class Base(Labelled):
         [B, size] and {field: [B, ...]} -> the task's metrics, including `average_loss`.
 
         `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
-        the loss. A single such row turns every metric except those of the labels alone into NaN.
+        the loss. A single such row turns every metric into NaN, except for metrics that depend on
+        labels alone.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -363,11 +370,11 @@ class Base(Labelled):
         return metrics.stream_sums(sums, self.all_metrics)
 
     def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
-        """Return the predictions, each with the weights' axes first."""
+        """Return the predictions. Their first axes are the axes of the weights."""
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of these sums, including those that every head has."""
+        """Compute the metrics from the sums, with the metrics that every head has."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
@@ -404,17 +411,17 @@ class Base(Labelled):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, and a mask of those that count, by their place in the space."""
+        """Return the targets, and a mask of the targets that count, by the masks of the space."""
         del outside
         return targets, present & inside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return True if one label counts. `place`: True inside, None if unknown."""
+        """Return True if one label counts. `place` is True inside of the space, None if unknown."""
         return is_present and bool(place)
 
     @property
     def _space_rule(self) -> str:
-        return f"tell of no outcome unless {self._space.rule}"
+        return f"hold no outcome unless {self._space.rule}"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label or weight of a record (Python values), or None."""
@@ -436,7 +443,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
     """Count rows with a NaN in an output.
 
     Args:
-      outputs: tensors [B, ...]; those that are not floats are left out.
+      outputs: tensors [B, ...]; only floats can hold a NaN.
       counts: True for labels that count, bool [B] or [B, n].
 
     Returns:
@@ -446,7 +453,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
     for output in outputs:
         if output.dtype.is_floating:
             is_nan = tf.math.is_nan(output)
-            # The axes of a prediction beyond those of its label, such as classes.
+            # The axes of a prediction that its label lacks, such as classes.
             spare = list(range(counts.shape.rank, is_nan.shape.rank))
             mask |= counts & tf.reduce_any(is_nan, axis=spare)
     rows = mask if mask.shape.rank == 1 else tf.reduce_any(mask, axis=-1)
@@ -461,7 +468,7 @@ def or_nan(
     Args:
       summary: {metric: scalar}.
       nan_predictions: the number of labelled rows with a NaN, a scalar.
-      of_labels: the metrics that stay, since only labels decide them.
+      of_labels: the metrics that depend on labels alone. They keep their values.
 
     Returns:
       {metric: scalar}, with `nan_predictions`.
@@ -488,7 +495,7 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """Return the classify output of [B, C] scores: the name of each class, in order of ids."""
+    """Return the classify output of scores [B, C], with the names of the classes."""
     classes = tile_names(names, scores)
     return compat.estimator.export.ClassificationOutput(scores, classes)
 
@@ -499,7 +506,15 @@ def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
 
 
 def check_share(where: str, value: float) -> None:
-    """Fail unless `value` is a number between 0 and 1."""
+    """Check that a value is a number between 0 and 1, both excluded.
+
+    Args:
+      where: the name of the setting, for errors.
+      value: the value.
+
+    Raises:
+      UserError: the value is not a number, or not between 0 and 1.
+    """
     checks.is_a(where, value, (int, float), "be a number between 0 and 1")
     checks.require(0 < value < 1, where, "be between 0 and 1", value)
 

@@ -40,22 +40,22 @@ class Binary(base.Base):
       positive: the label values that count as positive; 1 by default. The first names the class.
       negative: the label values that count as negative; by default 0 if `positive` is empty, else
         every other value.
-      positive_weight: w of positives, above 0; negatives weigh 1. Other values than 1 shift the
-        probabilities, so only the default keeps them calibrated.
+      positive_weight: w of positives, above 0; negatives weigh 1. Values other than 1 shift the
+        probabilities, which are then not calibrated.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma, at least 0; 2 is the paper's choice for rare positives.
       threshold: the probability in (0, 1) from which the positive class is predicted. It affects
         accuracy, precision and recall.
-      prior: the share of positives in (0, 1) from which training starts, as bias. It saves the
-        first steps, in which the head would learn how rare a class is.
-      knots: how many knots bend the logits: 0, or at least 4. `calibration.Isotonic` computes them;
-        until then they change nothing.
+      prior: the share of positives, in (0, 1), that the initial bias predicts. A good prior saves
+        the steps in which the head would learn how rare a class is.
+      knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
+        `calibration.Isotonic` computes the points; before that, the map changes nothing.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
-        `mtl.tools.calibration` calibrates each slice apart. A row in several slices belongs to
-        the first. Before the calibration the slices change nothing.
+        `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
+        the first one. Before the calibration, slices change nothing.
       group: the field whose equal values form a group, such as a user, for the metric `gauc`. It is
-        an int64 or string label, or such a feature in `Spec.keys`. Every row with a label needs it;
-        it takes 20 bytes a row.
+        an int64 or string label, or such a feature in `Spec.keys`. Every row with a label needs a
+        group. The metric holds 20 bytes of memory for each row.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
@@ -88,7 +88,7 @@ class Binary(base.Base):
     def __post_init__(self):
         super().__post_init__()
         label_values = [*self.positive, *self.negative]
-        # As texts: 1, 1.0 and True are one label, and so are "1" and 1.
+        # Compare values as texts: 1, 1.0 and True are one label, and so are "1" and 1.
         names = [
             str(value if (number := literals.whole(value)) is None else number)
             for value in label_values
@@ -131,7 +131,7 @@ class Binary(base.Base):
 
     @property
     def _values(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Positive and negative label values. Without negative values, all others are negative."""
+        """Positive and negative label values. If none are negative, all other values are."""
         if self.positive:
             return self.positive, self.negative
         return (1,), self.negative or (0,)
@@ -179,12 +179,12 @@ class Binary(base.Base):
         return groups.check_key(self, self.group, labels) if self.group and not problem else problem
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule, `be one of ...`."""
+        """Return the rule for errors, `be one of ...`."""
         positive, negative = self._values
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits [B], targets and weights, neutral for labels that do not count."""
+        """Align logits [B], targets and weights. Logits are 0 for labels that do not count."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -194,11 +194,11 @@ class Binary(base.Base):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of the two classes: [B, 1], [B, 1] -> [B]."""
+        """Return the divergence of two predicted probabilities: [B, 1], [B, 1] -> [B]."""
         return tf.squeeze(objectives.bernoulli_divergence(logits, others), -1)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the two classes: [B, 1] -> [B]."""
+        """Return the entropy of the predicted probability: [B, 1] -> [B]."""
         return tf.squeeze(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -227,7 +227,7 @@ class Binary(base.Base):
 
     def score_classes(self, logits: tf.Tensor, probability: tf.Tensor) -> tf.Tensor:
         """Return the probabilities of both classes: [..., 1] and [...] -> [..., 2]."""
-        # Not 1 - probability, which is 0 below 6e-8.
+        # A difference, 1 - probability, would round to 0 below 6e-8.
         return tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
 
     def list_outputs(
@@ -251,7 +251,7 @@ class Binary(base.Base):
         probability = tf.sigmoid(logits)
         predicted_positive = tf.cast(probability >= self.threshold, tf.float32)
         return {
-            # Logits, not probabilities: those round to 1 and would tie.
+            # Logits rank the rows, as probabilities may round to 1 and tie.
             "scores": ranking.stream_scores(
                 logits, weights * targets, weights * (1 - targets), True
             ),
@@ -274,7 +274,7 @@ class Binary(base.Base):
         return {"rows": groups.GroupedRows(keys, *examples)}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the quality of the classes, the ranking and the probabilities."""
+        """Return the metrics of predicted classes, of the ranking and of the probabilities."""
         weight, positive = sums["weight"], sums["positive"]
         areas = ranking.areas_by_class if weight.shape.rank else ranking.integrate_curves
         return {
@@ -285,7 +285,7 @@ class Binary(base.Base):
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
-            # 1 if as many positives were predicted as there are.
+            # 1 if the predicted number of positives equals the labelled number.
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
             "normalized_entropy": metrics.normalized_entropy(
@@ -297,7 +297,7 @@ class Binary(base.Base):
 def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
     """Return accuracy, precision and recall at the threshold."""
     positive, num_flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
-    # All rows without the missed positives, positive - hits, and the false alarms, flagged - hits.
+    # All rows minus the missed positives (positive - hits) and the false alarms (flagged - hits).
     num_correct = sums["weight"] - positive - num_flagged + 2 * hits
     return {
         "accuracy": metrics.ratio(num_correct, sums["weight"]),

@@ -1,4 +1,4 @@
-"""Growing variables of totals: reads and writes that work in every replica and branch.
+"""Variables of totals that grow: reads and writes for every replica and branch.
 
 start = buffers.read(used, tf.int64)
 buffers.put(keys, start, end, values)            # keys[start:end] = values
@@ -78,7 +78,8 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
             return tf.identity(end)
 
     def grow() -> tf.Tensor:
-        # By a share of the size, so that copies cost a constant for each row in the long run.
+        # The buffer grows by a share of its size, so that copies cost a constant time for each row
+        # on average.
         spare = tf.maximum(end // 2, LEAST_CAPACITY)
         longer = [
             assign(handle, tf.concat([read(handle, new.dtype)[:start], new, room], 0))

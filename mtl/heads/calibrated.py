@@ -1,10 +1,10 @@
-"""Calibration of logits after the last layer, by `transfer.calibration`: knots or lines.
+"""Calibration of logits after the last layer: piecewise linear maps (knots), or lines.
 
 logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
 variable = calibrated.create("click", "lines", values)        # outside of a head, with its values
 
-Uncalibrated knots and lines leave logits exactly as they are. The code uses plain ops alone, which
-every export format supports.
+`transfer.calibration` computes knots and lines. Before that, they leave logits exactly as they are.
+The code uses only plain ops, which every export format supports.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def calibrate(
 ) -> tf.Tensor:
     """Bend logits by knots, or transform them by the line of their slice: [B, C] -> [B, C].
 
-    Rows in no slice use the last knots or line. With knots, C is 1, and the slope is 1 beyond the
-    first and the last knot.
+    Rows outside of all slices use the last knots or the last line. With knots, C is 1, and the
+    slope is 1 beyond the first and the last knot.
 
     Args:
       logits: [B, C].
@@ -80,7 +80,7 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
     shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
     shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
-    # Below the first knot all shares are 0: only its shift is left.
+    # Below the first knot all shares are 0, and only the shift of the first knot remains.
     return logits + (low - starts)[..., :1] + shift
 
 

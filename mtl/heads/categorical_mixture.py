@@ -29,7 +29,7 @@ class CategoricalMixture(density.Density):
     Variables are `weights`, and `probabilities` [R, K, sum of sizes].
 
     Attributes:
-      sizes: how many categories each value has, at least 2. Values are in the order of their
+      sizes: the number of categories of each value, at least 2. Values are in the order of their
         columns, which are sorted by name. A vocabulary adds one category, for unknown values.
       min_probability: f, above 0 and below 1 / size for each value.
     """
@@ -50,7 +50,7 @@ class CategoricalMixture(density.Density):
         Raises:
           UserError: the width of the tower differs from the sum of the sizes.
         """
-        rule = f"add up to {width}, what the tower holds"
+        rule = f"add up to {width}, the width of the tower"
         total = sum(self.sizes)
         checks.require(width == total, self._where("sizes"), rule, f"{self.sizes}, {total}")
         shape, first = [self.num_starts, self.num_components, total], tf1.random_normal_initializer
@@ -78,12 +78,12 @@ class CategoricalMixture(density.Density):
         valid = tf.stack(are_one_hot, axis=1)
         text = (
             f"head {self.name!r}: its tower must hold one-hot columns of the sizes "
-            f"{list(self.sizes)}, with zeros alone for a missing value"
+            f"{list(self.sizes)}, and only zeros for a missing value"
         )
         with tf.control_dependencies([values.require(valid, valid, text)]):
             tower = tf.identity(tower)
         logs = tf.concat([tf.math.log(part) for part in parameters], axis=-1)
-        # One-hot columns choose the logarithm of their category; zeros add 0.
+        # A one-hot column selects the logarithm of its category; zeros add 0.
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:
@@ -98,8 +98,8 @@ class CategoricalMixture(density.Density):
         ids = []
         for index, probabilities in enumerate(parameters):
             ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(probabilities, axis=1)[:, :-1])
-            # The inverse of the distribution function: the id is the number of ends that the draw
-            # passes.
+            # The inverse of the distribution function: the id is the number of cumulative
+            # probabilities below the uniform number.
             above = tf.cast(drawn[..., index : index + 1] > ends, tf.float32)
             ids.append(tf.reduce_sum(above, axis=-1))
         return tf.stack(ids, axis=-1)

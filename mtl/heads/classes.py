@@ -2,7 +2,7 @@
 
 digit/heads.MultiClass.classes = 10
 animal/heads.MultiClass.classes = ["cat", "dog", "bird"]
-animal/heads.MultiClass.prior = {"cat": 3, "dog": 2}       # the others 1
+animal/heads.MultiClass.prior = {"cat": 3, "dog": 2}       # other classes: 1
 trend/heads.Ordinal.classes = ["-1", "0", "1"]             # labels of int64 are these numbers
 """
 
@@ -90,9 +90,9 @@ class Classes(base.Base):
 
     def _check_numbers(self) -> None:
         where, names = self._where("classes"), self.class_names
-        rule = f"hold whole numbers alone or none, as label {self.field!r} is int64"
+        rule = f"hold only whole numbers or none, as label {self.field!r} is int64"
         numbers = [name for name in names if re.fullmatch(literals.INT, name)]
-        fix = f"{', '.join(numbers[:1])} is a number, and could be a name or the place of a class."
+        fix = f"Label {', '.join(numbers[:1])} could mean the name or the id of a class."
         checks.require(len(numbers) in (0, len(names)), where, rule, list(names), fix)
         rule = f"hold each number once, as label {self.field!r} is int64"
         are_unique = len(set(self.class_numbers)) == len(names)
@@ -103,7 +103,7 @@ class Classes(base.Base):
         return value in (self.class_names if isinstance(value, str) else self.class_numbers)
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule, `be in [0, C)` or `be one of ...`."""
+        """Return the rule for errors, `be in [0, C)` or `be one of ...`."""
         is_text = dtype in (tf.string, str)
         return values.class_rule(self.class_names if is_text else self.class_numbers)
 

@@ -31,9 +31,9 @@ class Scaled(Linear):
     """`z_c = (1 + a_c) (h W + b)_c`; a starts at 0 in `logits/scale_offset`.
 
     Learnable weight scaling of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. There, W and b come from an earlier training
-    and are frozen. As in the authors' code, the scale also applies to the bias. The variable is the
-    difference from 1, so a penalty on it pulls the scales to 1.
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, W and b come from an earlier
+    training and are frozen. As in the authors' code, the scale also applies to the bias. The
+    variable is the difference from 1, so a penalty on it pulls the scales to 1.
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:

@@ -16,7 +16,15 @@ _LEAST = 0.001
 
 
 def check_levels(where: str, levels: Sequence[float]) -> None:
-    """Fail unless the levels are a list of numbers in [0.001, 0.999]."""
+    """Check the levels of predicted quantiles.
+
+    Args:
+      where: the name of the setting, for errors.
+      levels: the share of labels below each quantile.
+
+    Raises:
+      UserError: a level is not a number in [0.001, 0.999].
+    """
     checks.is_a(where, levels, (list, tuple), "be a list of shares")
     for level in levels:
         base.check_share(where, level)

@@ -50,13 +50,13 @@ class Dense(base.Base):
         where = f"head {self.name!r}: label {self.field!r}"
         fix = "A tower of networks.UNet is as large as the image."
         checks.require(
-            size == label_size, where, f"be a map of {size}, as its tower is", label_size, fix
+            size == label_size, where, f"be a map of {size}, the size of its tower", label_size, fix
         )
         return super().examples(flatten_places(logits), labels)
 
     def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
-        said = self.predictions(logits).values()
-        return [flatten_places(value) for value in said if value.dtype.is_floating]
+        outputs = self.predictions(logits).values()
+        return [flatten_places(value) for value in outputs if value.dtype.is_floating]
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
         """Predict. Classify and regress signatures cannot hold maps."""

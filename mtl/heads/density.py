@@ -31,10 +31,10 @@ class Density(unlabelled.Unlabelled):
     rows to one point. With a network that passes its input on (`MLP.layers = []`), it is a density
     of the columns.
 
-    The gradient holds responsibilities constant, as in `objectives.mixture_loss`. Like EM, training
-    ends in one of many local optima, which the first values decide. With several starts, several
-    mixtures train at once, each as if it were alone. Metrics, predictions and exports use the
-    mixture with the least training loss, by a moving average over about 100 steps, or about 100
+    The gradient holds responsibilities constant, as in `objectives.mixture_loss`. Training ends in
+    one of many local optima; as with EM, the initial values decide which one. With several starts,
+    several mixtures train at once, each as if it were alone. Metrics, predictions and exports use
+    the mixture with the least training loss, by a moving average over about 100 steps, or about 100
     slices (`Run.micro_batches`). With several replicas, the rows of the first replica decide.
 
     Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
@@ -42,14 +42,15 @@ class Density(unlabelled.Unlabelled):
     [B, S, ...] of the mixture. Samples depend on the row only through its draws; see
     `mtl.step.row_draws`.
 
-    All variables have an axis of starts first: `weights` [R, K], and the variables of components.
+    The first axis of every variable counts the starts: `weights` [R, K], and the variables of
+    components.
 
     Attributes:
       name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
       num_components: K, the number of components.
-      num_starts: R, how many mixtures train at once. A step takes R times as long.
+      num_starts: R, the number of mixtures that train at once. A step takes R times as long.
       num_samples: S, the number of samples in each prediction; 0 for none.
-      trainable: False freezes the mixture, as `mtl.variables.freezing` does by name.
+      trainable: False freezes the mixture. `mtl.variables.freezing` freezes variables by name.
     """
 
     name: checks.Name
@@ -87,7 +88,7 @@ class Density(unlabelled.Unlabelled):
         Args:
           chosen: the component of each sample, one-hot [B, S, K].
           drawn: uniform numbers in (0, 1), [B, S, draw_size].
-          parameters: of the best start, [K, ...] each.
+          parameters: the parameters of the best start, [K, ...] each.
 
         Returns:
           [B, S, n].
@@ -102,7 +103,7 @@ class Density(unlabelled.Unlabelled):
         then samples if there are draws. In prediction, the best start takes the place of all
         starts.
         """
-        # The density describes the tower, and does not move it.
+        # No gradient passes here, as the density must not change the tower.
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
         weights = tf1.get_variable("weights", shape, tf.float32, tf1.zeros_initializer())
         parameters = self.parameters(tower.shape[-1])
@@ -111,7 +112,7 @@ class Density(unlabelled.Unlabelled):
         best_parameters = [values[best] for values in (weights, *parameters)]
         if is_predicted or self.num_starts == 1:
             log_joint = self._log_joint(tower, *[values[tf.newaxis] for values in best_parameters])
-            # Repeated, so that logits have one layout in all graphs of the head.
+            # Values repeat, so that logits have the same layout in all graphs of the head.
             parts = [log_joint[:, 0]] + [log_joint[:, 0]] * (
                 self.num_starts if self._has_starts else 0
             )
@@ -157,20 +158,20 @@ class Density(unlabelled.Unlabelled):
 
     def _sample(self, uniform: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
         """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
-        # A component is chosen by the ends of the shares that its uniform number passes.
+        # The id of the component is the number of cumulative shares below its uniform number.
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
         index = tf.reduce_sum(tf.cast(uniform[..., :1] > ends, tf.int32), axis=-1)
         return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every row, [B, C] -> [B]: of the best start; all starts train."""
+        """Compute the loss of each row by the best start, [B, C] -> [B]. All starts train."""
         best = objectives.mixture_loss(logits[:, : self.num_components])
         if not self._has_starts:
             return best
         shape = [-1, self.num_starts, self.num_components]
         log_joint = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
         total = tf.reduce_sum(objectives.mixture_loss(log_joint), axis=1)
-        # The value is the loss of the best start; the gradient is that of all starts.
+        # The value is the loss of the best start; the gradient is the sum over all starts.
         return tf.stop_gradient(best) + (total - tf.stop_gradient(total))
 
     @property
@@ -202,7 +203,7 @@ class Density(unlabelled.Unlabelled):
 
         `average_loss` and `log_likelihood` are the means of `-log p(h)` and of `log p(h)`, in nats.
         `used_components` is exp of the entropy of the mean responsibilities: K if all components
-        have the same share of the rows, 1 if one component has them all. `nan_predictions` counts
+        have the same share of the rows, 1 if one component has all rows. `nan_predictions` counts
         rows with a NaN; a single such row turns the other metrics into NaN.
         """
         del labels

@@ -20,7 +20,7 @@ _SCALES = ("linear", "log")
 
 @checks.dataclass
 class Depth(dense.Dense):
-    """Regression at each place, of numbers above 0.
+    """Regression of a number above 0 at each place of a map.
 
     Labels are maps [H, W] of depths, or of disparities, in any unit. 0 and NaN mark places without
     a label. Predicts `depth` [B, H, W] in the same unit.
@@ -35,9 +35,9 @@ class Depth(dense.Dense):
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: the error, above 0 and in units of the scale, above which huber is linear.
       scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
-        "linear", a depth may be below 0. With "log", errors are differences of logarithms, so near
-        and far places count alike.
-      prior: the depth, above 0, from which training starts, as bias; the mean is a good choice.
+        "linear", a predicted depth may be below 0. With "log", errors are differences of
+        logarithms, so near and far places count alike.
+      prior: the depth, above 0, that the initial bias predicts; the mean is a good choice.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "absolute"
@@ -78,7 +78,7 @@ class Depth(dense.Dense):
         return 0 < value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a depth or 0."""
+        """Return the rule for errors: a label is a depth or 0."""
         del dtype
         return "be finite and at least 0"
 

@@ -35,16 +35,16 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 class EstimatorHead(types.Head):
     """A linear layer makes logits; `head` makes loss, predictions, metrics and signatures.
 
-    `head` sees only rows with a label. It reads its `weight_column` from the label fields. Its loss
-    is its own mean: `tf.estimator` heads divide by the number of rows, not by the sum of their
-    weights.
+    `head` sees only rows with a label. It reads its `weight_column` from the label fields. `head`
+    also decides how its loss averages rows: `tf.estimator` heads divide by the number of rows, not
+    by the sum of their weights.
 
     Attributes:
       name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
       head: a `tf.estimator.Head`, but not a MultiHead; use an `EstimatorHead` for each of its
         heads.
       label: the label field; the name of the task by default.
-      trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
+      trainable: False freezes the last layer. `mtl.variables.freezing` freezes variables by name.
     """
 
     name: checks.Name
@@ -56,14 +56,16 @@ class EstimatorHead(types.Head):
         where = f"EstimatorHead.head of task {self.name!r}"
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
         is_single = not isinstance(self.head, compat.estimator.MultiHead)
-        checks.require(is_single, where, "be a single head", "a MultiHead", "Give each on its own.")
+        fix = "Wrap each of its heads in an EstimatorHead."
+        checks.require(is_single, where, "be a single head", "a MultiHead", fix)
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """The directions that `head` declares, then those of the tf.estimator heads' metrics."""
-        own_directions = getattr(self.head, "directions", {})
-        # First for the order, which says what is most telling; last for the values.
-        return {**own_directions, **_DIRECTIONS, **own_directions}
+        """The directions that `head` declares, then the directions of tf.estimator's metrics."""
+        head_directions = getattr(self.head, "directions", {})
+        # Declared directions come first for the order of metrics, and last to win over the
+        # defaults.
+        return {**head_directions, **_DIRECTIONS, **head_directions}
 
     @property
     def field(self) -> str:
@@ -86,6 +88,9 @@ class EstimatorHead(types.Head):
     def _find_rows(self, labels: types.Tensors) -> tf.Tensor:
         """Return True for each row with a label, [B]."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
+        where, rule = f"head {self.name!r}: label {self.field!r}", "have a fixed shape"
+        is_dense, fix = isinstance(labels[self.field], tf.Tensor), "heads.MultiLabel takes lists."
+        checks.require(is_dense, where, rule, "lists of any length", fix)
         kinds = (compat.estimator.RegressionHead, compat.estimator.PoissonRegressionHead)
         is_number = isinstance(self.head, kinds)
         present = (values.are_present if is_number else values.are_ids_present)(labels[self.field])
@@ -111,7 +116,7 @@ class EstimatorHead(types.Head):
         """Return the metrics of `head`, under its names, and `nan_predictions`.
 
         `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single such
-        row turns every metric except those of the labels alone into NaN.
+        row turns every metric into NaN, except for metrics that depend on labels alone.
         """
         logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)

@@ -1,4 +1,4 @@
-"""A mixture of Gaussians over the tower: how usual a row is, and of which kind.
+"""A mixture of Gaussians over the tower: the density of a row, and its likely component.
 
 usual/heads.GaussianMixture.name = "usual"
 usual/heads.GaussianMixture.num_components = 8
@@ -27,9 +27,10 @@ class GaussianMixture(density.Density):
     With diagonal covariances, the numbers of a component are independent. Each has a scale
     `s = f + softplus(c)` with the floor f. A full covariance is `C = L L^T` with
     `L = (I - A)^-1 diag(s)` and A below the diagonal. Each number is then a linear function of the
-    numbers before it, plus a rest with the scale s (M. Pourahmadi, "Joint Mean-Covariance Models
-    with Applications to Longitudinal Data", 1999). So s is the diagonal of the Cholesky factor.
-    Both forms keep the density at or below `(2 pi f^2)^(-H/2)`, even if only few rows differ.
+    numbers before it, plus an independent residual with the scale s (M. Pourahmadi, "Joint
+    Mean-Covariance Models with Applications to Longitudinal Data", 1999). So s is the diagonal of
+    the Cholesky factor. Both forms keep the density at or below `(2 pi f^2)^(-H/2)`, even if most
+    rows are equal.
 
     Means start at random with the standard deviation `initial_spread`, as the scale of the tower is
     unknown; the default suits inputs of `features.Numeric`. Variables are `weights`, `means` and
@@ -39,7 +40,7 @@ class GaussianMixture(density.Density):
     gradient comes from the mean of `log p_k` over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`.
     So a covariance S of the rows becomes `S + e^2 I`, like the M step of scikit-learn with
     `reg_covar = e^2` (C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization",
-    1995). All values, including the loss, come from `p_k` without noise.
+    1995). The loss, metrics and predictions use `p_k` without noise.
 
     Attributes:
       covariance: "diagonal" or "full"; a step with "full" costs up to H times as much.
@@ -47,8 +48,8 @@ class GaussianMixture(density.Density):
         capital gain of 0: a component may collapse onto them, down to this scale.
       initial_spread: the standard deviation of the first means, above 0. The first scales are half
         of it.
-      noise: e, at least 0, in units of the tower. It regularizes full covariances of few rows, for
-        which `min_scale` bounds only the scales.
+      noise: e, at least 0, in units of the tower. It regularizes full covariances if rows are few;
+        `min_scale` bounds only their scales.
     """
 
     covariance: Annotated[str, checks.OneOf(_COVARIANCES)] = "diagonal"
@@ -83,7 +84,8 @@ class GaussianMixture(density.Density):
         means, scales, *coefficients = parameters
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
         for factor in coefficients:
-            # (I - A) times the deviations: each number less what those before it explain.
+            # (I - A) times the deviations: each number minus its prediction from the numbers before
+            # it.
             deviations -= tf.einsum("rkij,brkj->brki", factor, deviations)
         densities = objectives.gaussian_log_density(deviations / scales, scales)
         if not self.noise:
@@ -104,10 +106,10 @@ class GaussianMixture(density.Density):
         # G. E. P. Box, M. E. Muller, "A Note on the Generation of Random Normal Deviates", 1958.
         normal = tf.sqrt(-2 * tf.math.log(radius)) * tf.cos(2 * math.pi * turn)
         noise = tf.einsum("bsk,kd->bsd", chosen, scales) * normal
-        for below in coefficients:
-            # Sums of zeros broadcast the identity to [K, H, H].
-            unit = tf.eye(below.shape[-1]) + tf.zeros_like(below)
-            inverse = tf.linalg.triangular_solve(unit - below, unit)
+        for factor in coefficients:
+            # Adding zeros broadcasts the identity to [K, H, H].
+            unit = tf.eye(factor.shape[-1]) + tf.zeros_like(factor)
+            inverse = tf.linalg.triangular_solve(unit - factor, unit)
             noise = tf.einsum("bsk,kij,bsj->bsi", chosen, inverse, noise)
         return tf.einsum("bsk,kd->bsd", chosen, means) + noise
 
@@ -118,8 +120,8 @@ def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
     `C^-1 = L^-T L^-1`. Its trace is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """
     squares = tf.ones_like(scales)
-    for below in coefficients:  # A has zeros where I has ones.
-        squares += tf.reduce_sum(below**2, axis=-1)
+    for factor in coefficients:  # A has zeros where I has ones.
+        squares += tf.reduce_sum(factor**2, axis=-1)
     return tf.reduce_sum(squares / scales**2, axis=-1)
 
 

@@ -4,7 +4,7 @@ sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
 metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})
 
 A group is ranked as a whole, even if its rows come in several batches or replicas. Rows with equal
-scores have no order. A metric is then its mean over all possible orders.
+scores have no order, so metrics are means over all possible orders.
 """
 
 from __future__ import annotations
@@ -22,17 +22,27 @@ MAX_EXPONENT = 31.0
 
 
 def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
-    """Return the gain of each label, in the same shape.
+    """Compute the gain of each label.
 
     Args:
       labels: at least 0, any shape.
       kind: a name in `GAINS`.
+
+    Returns:
+      The same shape.
     """
     return tf.exp(labels * math.log(2)) - 1 if kind == "exponential" else labels
 
 
 def discounts(ranks: tf.Tensor) -> tf.Tensor:
-    """Return `1 / log2(1 + rank)` of ranks from 1 on; smooth ranks may be fractions."""
+    """Compute `1 / log2(1 + rank)`.
+
+    Args:
+      ranks: from 1 on, any shape; smooth ranks may be fractions.
+
+    Returns:
+      The same shape.
+    """
     return math.log(2) / tf.math.log1p(ranks)
 
 
@@ -41,13 +51,14 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
 
     H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
     arXiv:1703.02091. Without weights, a group counts by its number of rows. A label above 0 is
-    positive. Groups without both kinds of labels have no AUC and do not count. Ties count by half.
+    positive. A group with only positive or only negative labels has no AUC and does not count. Ties
+    count by half.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
     negatives = rows.weights - positives
     all_positives, all_negatives = rows.sum(positives), rows.sum(negatives)
-    # Negatives of the group that are neither above nor in the row's block are below it.
+    # The other negatives of the group, neither above the row's block nor in it, lie below it.
     until = tf.cumsum(blocks.sum(negatives))
     before = tf.cumsum(all_negatives, exclusive=True)
     block_negatives = tf.gather(blocks.sum(negatives), blocks.ids)
@@ -62,14 +73,22 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
 def compute_ranking(
     rows: groups.Ranked, gain: str, cutoffs: tuple[int, ...]
 ) -> dict[str, tf.Tensor]:
-    """Return `ndcg`, `mrr`, `gauc` and `<metric>_at_<k>` for each cutoff k.
+    """Compute the ranking metrics of a split.
 
     They are means over the groups with a label above 0, a relevant row. A group counts by the mean
     weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is its share of the DCG
     of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
     Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that is among the first k.
-    `precision_at_<k>` is the number of these rows divided by k, even if a group has fewer rows. MRR
-    is the mean of 1 / the rank of the first relevant row.
+    `precision_at_<k>` is the number of relevant rows among the first k divided by k, even if a
+    group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
+
+    Args:
+      rows: the rows of the split, sorted within groups.
+      gain: a name in `GAINS`.
+      cutoffs: the ranks k, at least 1.
+
+    Returns:
+      {metric: scalar}: `ndcg`, `mrr`, `gauc`, and `<metric>_at_<k>` for each cutoff.
     """
     blocks = _Blocks(rows)
     row_gains = gains(rows.labels, gain)
@@ -106,7 +125,7 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
 
 
 class _Blocks:
-    """Blocks of rows: the rows of a group with equal scores.
+    """Blocks of rows. A block holds the rows of a group that have equal scores.
 
     Attributes:
       ids: [N] int32, the block of each row, ascending.
@@ -137,7 +156,7 @@ class _Blocks:
 
 
 def _find_changes(values: tf.Tensor) -> tf.Tensor:
-    """Return True for each value that differs from the value before it; the first does, [N]."""
+    """Return True for the first value and each value that differs from the one before, [N]."""
     differ = tf.not_equal(values[1:], values[:-1])
     return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
 
@@ -149,7 +168,7 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     with a probability of C(n - x - 1, r - 1) / C(n, r).
     """
     hits = tf.gather(blocks.sum(relevant), blocks.ids)
-    # Select the first block with a relevant row, which has none before it.
+    # Select the first block of the group with a relevant row.
     sums = tf.cumsum(blocks.sum(relevant))
     before = tf.cumsum(rows.sum(relevant), exclusive=True)
     until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)

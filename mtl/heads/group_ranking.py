@@ -20,7 +20,7 @@ from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_los
 
 @checks.dataclass
 class Ranking(base.Labelled):
-    """Scores that rank the rows of a group. The score is the logit, and only its order counts.
+    """Scores that rank the rows of a group. A score is a logit; only the order of scores matters.
 
     `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. A group counts if two of its labels
     differ. Its weight w_g is the mean `weight` of its rows, or 1 without `weight`. If no group
@@ -29,13 +29,13 @@ class Ranking(base.Labelled):
     Training compares rows within a batch, or within a slice or replica of it. So `Pipeline.sampler`
     has to be `whole_groups.WholeGroups`, which keeps groups whole. Metrics, including
     `average_loss`, compare whole groups however their rows are spread over batches.
-    `mtl.heads.group_metrics` has the formulas. Metrics keep 20 bytes a row.
+    `mtl.heads.group_metrics` has the formulas. Metrics hold 20 bytes of memory for each row.
 
     Labels are grades from 0 on; above 0 is relevant. Predicts `score`, [B].
 
     Attributes:
-      group: the label field whose equal values form a group, int64 or string. Every row with a
-        label needs it.
+      group: the label field, int64 or string, whose equal values form a group. Every row with a
+        label needs a group.
       loss_type: "ranknet" (pairs), "lambdarank" (pairs, weighed by their change of NDCG), "softmax"
         (cross entropy over the group) or "approx_ndcg" (1 - NDCG of smooth ranks).
       gain: the gain of a label y in NDCG: "exponential", 2^y - 1, or "linear", y.
@@ -86,7 +86,7 @@ class Ranking(base.Labelled):
         return math.isfinite(value) and 0 <= value <= self._greatest_label
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a grade."""
+        """Return the rule for errors: a label is a grade."""
         del dtype
         return f"be a grade in [0, {self._greatest_label:g}]"
 
@@ -110,7 +110,7 @@ class Ranking(base.Labelled):
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Sum the weights of the groups: {field: [B]} -> a scalar."""
-        # The weights depend on the labels alone, so any scores do.
+        # The weights depend on the labels alone, so the values of the scores do not matter.
         scores = tf.zeros([types.count_rows(labels)])
         lists = rank_losses.of_batch(*self._read_rows(scores, labels))
         return tf.reduce_sum(rank_losses.weigh_groups(lists))
@@ -145,7 +145,7 @@ class Ranking(base.Labelled):
     def _read_rows(
         self, scores: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return keys, scores, grades and weights, [B] each. Scores are 0 if the weight is."""
+        """Return keys, scores, grades and weights, [B] each. Rows of weight 0 have the score 0."""
         targets, present = self.targets(self.label_of(labels))
         weights = self.weights(labels, present)
         keys = groups.read_keys(self, self.group, labels, weights > 0)

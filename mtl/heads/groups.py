@@ -1,10 +1,10 @@
 """Groups of rows, such as the results of one query: their keys, and all rows of a split.
 
 keys = groups.read_keys(head, "query", labels, counts)         # [B] int64
-groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total`, which reads `Ranked`
+groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total` with the value `Ranked`
 
 Metrics rank whole groups at the end of an evaluation. So batches, replicas and the order of rows do
-not change them. A loss cannot wait that long: it ranks the groups within a slice, see
+not change them. A loss sees only the rows of a slice, and ranks the groups in it; see
 `data.whole_groups`.
 """
 
@@ -22,7 +22,15 @@ _KEY_BITS = 32
 
 
 def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
-    """Fail unless the cutoffs are different ranks of at least 1."""
+    """Check the cutoffs of metrics such as `ndcg_at_<k>`.
+
+    Args:
+      where: the name of the setting, for errors.
+      cutoffs: the ranks k.
+
+    Raises:
+      UserError: a cutoff is not a whole number of at least 1, or occurs twice.
+    """
     checks.is_a(where, cutoffs, (list, tuple), "be a list of ranks")
     for cutoff in cutoffs:
         checks.whole(where, cutoff, 1)
@@ -38,10 +46,10 @@ def read_keys(
     probability of 3e-8.
 
     Args:
-      head: the head that errors name.
+      head: the head, for its name in errors.
       field: the label field that holds the keys, int64 or string.
       labels: {field: [B, ...]}.
-      counts: [B] bool, which rows count. Other rows may lack a key.
+      counts: [B] bool, True for rows that count. Other rows may lack a key.
 
     Raises:
       InvalidArgumentError: when run, if a row that counts lacks a key.
@@ -55,11 +63,17 @@ def read_keys(
 
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
-    """Return an error about the key of a record (Python values), or None."""
-    label_values = values.flatten_values(labels.get(head.field, []))
-    weights = values.flatten_values(labels.get(head.weight or "", [1]))
-    is_counted = head.is_counted(bool(head.find_present(label_values)), labels) and any(weights)
-    if not is_counted:
+    """Check the key of a record's group.
+
+    Args:
+      head: the head, for its name in errors, and to see if the label of the record counts.
+      field: the label field that holds the keys.
+      labels: {field: its value in plain Python}.
+
+    Returns:
+      An error, or None. A record whose label does not count may lack a key.
+    """
+    if not head.has_weight(labels):
         return None
     for key in values.flatten_values(labels.get(field, [])):
         if values.is_id_missing(key):
@@ -115,14 +129,14 @@ class GroupedRows:
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:
         """Return the sorted rows of all replicas."""
         keys, rows = buffers.read_all(replicas)
-        names, groups = tf.unique(keys)
+        distinct_keys, groups = tf.unique(keys)
         order = _order_rows(groups, rows[:, 0])
         scores, labels, weights = tf.unstack(tf.cast(tf.gather(rows, order), tf.float64), axis=1)
-        return Ranked(tf.gather(groups, order), scores, labels, weights, tf.size(names))
+        return Ranked(tf.gather(groups, order), scores, labels, weights, tf.size(distinct_keys))
 
 
 def _order_rows(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Return row indices by group, and within it by descending float32 values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
-    # One sort by both: the group in the high bits, the falling score in the low ones.
+    # A single sort orders rows by group, in the high bits, and by falling score, in the low bits.
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

@@ -14,14 +14,14 @@ from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.step import replicas, step_state
 
-# Odd numbers and shifts that mix the bits of a key; before that, each hash adds its offset.
+# Factors and shifts that mix the bits of a key, after each hash has added its offset.
 _MIX = ((0x5851F42D4C957F2D, 32), (0x14057B7EF767814F, 29))
 _APART = 0x1E3779B97F4A7C15
 
 
 @checks.dataclass
 class StreamedFrequency:
-    """The probability that a batch has an item: 1 / the steps between two batches with it.
+    """The probability that a batch has an item: 1 / the mean steps between two such batches.
 
     At step t, for each item y of the batch and each of the hashes h:
 
@@ -40,7 +40,7 @@ class StreamedFrequency:
         about 1 / rate batches with the item, and adapts to changes later.
       buckets: the entries of A, B and n for each hash, 16 bytes together. Use many more buckets
         than items to make collisions rare.
-      hashes: how many hashes an item has; items that collide in one hash rarely collide in all.
+      hashes: the number of hashes of an item; items that collide in one hash rarely collide in all.
     """
 
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
@@ -57,7 +57,8 @@ class StreamedFrequency:
 
         Args:
           keys: [B] int64, the items of this replica.
-          counts: [B] bool, which rows count. Other rows change nothing, and their Q is meaningless.
+          counts: [B] bool, True for rows that count. Other rows change nothing, and their Q is
+            meaningless.
         """
         size = self.buckets * self.hashes
         # The last entry takes the rows that do not count.
@@ -80,7 +81,8 @@ class StreamedFrequency:
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(entries), step)
-        with tf.control_dependencies([gap]):  # Else the new state could be read as the old.
+        # Otherwise, a read of the old state could return the new state.
+        with tf.control_dependencies([gap]):
             for variable, value in ((last_steps, steps), (visits, times), (gaps, gap)):
                 update = tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle, indices=entries, updates=value
@@ -107,8 +109,8 @@ def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
     count = replicas.count()
     if count == 1:
         return places
-    is_own = tf.one_hot(replicas.replica_index(), count, dtype=places.dtype)
-    columns = places[:, tf.newaxis] * is_own[:, tf.newaxis]
+    is_this_replica = tf.one_hot(replicas.replica_index(), count, dtype=places.dtype)
+    columns = places[:, tf.newaxis] * is_this_replica[:, tf.newaxis]
     return tf.reshape(replicas.sum_over_replicas(columns), [places.shape[0], -1])
 
 

@@ -24,8 +24,8 @@ class Joint(binary.Binary):
     """`p = prod_t p_t` of binary tasks t. Each p_t is the chance of t after the tasks before it.
 
     The head has no variables and does not use its tower. It joins the logits of the tasks `of` as
-    log-odds (`objectives.join_log_odds`). So neither loss nor gradient clips if probabilities round
-    to 0 or 1. All else works as in `Binary`, over all rows.
+    log-odds (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities
+    would round to 0 or 1. Otherwise the head works as `Binary`, over all rows.
 
     With a click task, and a conversion task after it with `has_loss = False`, this is ESMM: X. Ma
     et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch, it is
@@ -40,7 +40,7 @@ class Joint(binary.Binary):
 
     Attributes:
       of: tasks with a head `Binary`, and branches, in their order; at least one. "then" and "else"
-        hold a task, or such a list.
+        hold a task, or a list of tasks and branches.
     """
 
     of: Annotated[
@@ -53,12 +53,12 @@ class Joint(binary.Binary):
     def __post_init__(self):
         super().__post_init__()
         checks.require(self.prior is None, self._where("prior"), "be None", self.prior)
-        rule, fix = "be True where nothing is its own", "Hold the tasks of the chain."
+        rule, fix = "be True, as the head has no variables", "Freeze the tasks of the chain."
         checks.require(self.trainable, self._where("trainable"), rule, False, fix)
-        rule, fix = "be 0 where logits are composed", "Give them to the tasks of the chain."
+        rule, fix = "be 0, as the logits are composed", "Calibrate the tasks of the chain."
         checks.require(self.knots == 0, self._where("knots"), rule, self.knots, fix)
         where, slices = self._where("calibration_slices"), self.calibration_slices
-        checks.require(not slices, where, "be empty where logits are composed", slices, fix)
+        checks.require(not slices, where, "be empty, as the logits are composed", slices, fix)
 
     def check_model(self, model: Any) -> None:
         """Fail unless the tasks of the chain have a head `Binary`."""
@@ -85,7 +85,8 @@ class Joint(binary.Binary):
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the targets, 0 outside of the space, and True for known targets."""
-        # A row outside is a known negative; a row in an unknown place counts if its label is there.
+        # A row outside of the space is negative. If it is unknown whether a row is inside, the row
+        # counts if its label is present.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
@@ -101,7 +102,7 @@ def _list_tasks(where: str, chain: Any) -> list[str]:
     """Return the tasks of a chain, or fail. Both sides of a branch may hold the same tasks."""
     tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
-        checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of them")
+        checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of tasks")
         if isinstance(part, str):
             part_tasks = [part]
         else:
@@ -115,7 +116,7 @@ def _list_tasks(where: str, chain: Any) -> list[str]:
                 sides += _list_tasks(where, part[side])
             part_tasks = [part["if"], *dict.fromkeys(sides)]
         repeats = [task for task in part_tasks if task in tasks or part_tasks.count(task) > 1]
-        rule = "hold each task once, but on both sides of a branch"
+        rule = "hold each task once, except for the two sides of a branch"
         checks.require(not repeats, where, rule, repeats)
         tasks += part_tasks
     return tasks

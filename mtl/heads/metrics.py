@@ -5,7 +5,7 @@ metrics.stream_sums(sums, lambda sums: {"average_loss": sums["loss"] / sums["wei
 
 Totals that are more than sums, such as variances, are a `Total`: `metrics.Moments`,
 `mtl.heads.ranking`. A metric is NaN if the split leaves it undefined, such as AUC with one class or
-any metric without labelled rows. A 0 would look like a perfect loss or a useless model.
+any metric without labelled rows. A value of 0 would look like a perfect loss or a useless model.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def stream_sums(
     """
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
-    # By name, so that the variables have the same order in every process.
+    # Sorted by name, so that the variables have the same order in every process.
     for name in sorted(sums):
         value = sums[name]
         if isinstance(value, tf.Tensor):
@@ -129,7 +129,7 @@ def _create_variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
 
 
 class _Sums:
-    """Plain float64 sums of the same shape. A single variable for all keeps graphs small."""
+    """Plain float64 sums of the same shape. They share a variable, which keeps graphs small."""
 
     def __init__(self, values: Sequence[tf.Tensor]):
         self._values = tf.stack([tf.cast(value, tf.float64) for value in values])
@@ -206,6 +206,9 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
       values: any shape.
       weights: a shape that broadcasts to it.
       axis: the axis to sum over; None sums over all.
+
+    Returns:
+      float64, without the summed axis; a scalar by default.
     """
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
@@ -240,7 +243,14 @@ def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def mean_defined(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the values that are not NaN."""
+    """Average the values that are not NaN.
+
+    Args:
+      values: any shape.
+
+    Returns:
+      A scalar; NaN if all values are NaN.
+    """
     is_defined = ~tf.math.is_nan(values)
     finite_values = tf.where(is_defined, values, 0)
     return ratio(tf.reduce_sum(finite_values), tf.reduce_sum(tf.cast(is_defined, values.dtype)))
@@ -280,7 +290,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
     if bins.shape.rank == 2:
-        # Each column counts in a range of bins of its own.
+        # Each column counts in its own range of bins.
         bins += num_bins * tf.range(columns)
     counts = tf.math.unsorted_segment_sum(tf.cast(weights, tf.float64), bins, columns * num_bins)
     return tf.reshape(counts, [num_bins] if bins.shape.rank == 1 else [columns, num_bins])
@@ -306,5 +316,12 @@ def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
     It is the weighted mean over 15 equal bins of |mean probability - share of positives|. Guo,
     Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017, arXiv:1706.04599.
+
+    Args:
+      excess: the sums of `calibration_sums`, [..., 15].
+      weight: the weight of all rows, [...].
+
+    Returns:
+      [...], in [0, 1]; NaN for a weight of 0.
     """
     return ratio(tf.reduce_sum(tf.abs(excess), -1), weight)

@@ -39,14 +39,15 @@ class MixtureDensity(standardized.Standardized):
 
     `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, for logits (a, b, c), the mean
     m and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
-    Networks", 1994; there, `s = exp(c)` has no floor. A component on a single label could then
-    shrink its scale to 0 and raise the likelihood without bound.
+    Networks", 1994; in the paper, `s = exp(c)` has no floor. A component on a single label could
+    then shrink its scale to 0 and raise the likelihood without bound.
 
     The loss is in nats and depends on the unit of the label: with minutes it is log(60) below the
-    loss with seconds. It uses logarithms alone. Its gradient holds responsibilities constant, as in
-    `objectives.mixture_loss`.
+    loss with seconds. Logarithms replace all densities, and the gradient holds responsibilities
+    constant, as in `objectives.mixture_loss`.
 
-    With `quantiles`, the metrics of `mtl.heads.coverage` say how well they hold.
+    With `quantiles`, the metrics of `mtl.heads.coverage` compare the share of labels below each
+    quantile with its level.
 
     Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K]; and if
     set, `quantiles` [B, Q] and `samples` [B, S]. The draws of a row depend only on its features;
@@ -74,7 +75,7 @@ class MixtureDensity(standardized.Standardized):
         return 3 * self.num_components
 
     def initial_bias(self) -> list[float]:
-        """Return equal weights, means at Gaussian quantiles, and scales about as large as gaps."""
+        """Return equal weights, means at Gaussian quantiles, and scales as large as the gaps."""
         count, normal = self.num_components, python_statistics.NormalDist()
         # Means at equal shares of a Gaussian cover the standardized label.
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
@@ -101,7 +102,7 @@ class MixtureDensity(standardized.Standardized):
         of_components = objectives.gaussian_log_density(
             deviations[..., tf.newaxis], scales[..., tf.newaxis]
         )
-        # A density of y is that of the standardized y divided by d.
+        # The density of y is the density of the standardized y divided by d.
         return objectives.mixture_loss(log_weights + of_components) + math.log(self._unit)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
@@ -157,8 +158,8 @@ class MixtureDensity(standardized.Standardized):
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     """Return the quantiles of mixtures.
 
-    Bisection finds them, as the distribution function of a mixture has no closed inverse. Uniform
-    random shares give samples.
+    Bisection finds the quantiles, as the distribution function of a mixture has no closed inverse.
+    Uniform random shares give samples.
 
     Args:
       mixture: log weights, means and scales of K components, [B, K] each.

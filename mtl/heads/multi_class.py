@@ -31,15 +31,17 @@ class MultiClass(classes.Classes):
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
         focal loss and margins.
       classifier: the last layer; see `mtl.heads.classifiers`.
-      top_k: k of the metric `top_<k>_accuracy`; 0 for none. Ties count by their chance if broken at
-        random. For example, a class among 10 equal logits is in the top 3 with chance 0.3.
-      recall_limit: at most this many classes have a recall each in the metrics. With more classes
-        no recall is reported.
-      shots: adds the accuracy on classes with many, some and few rows; None for none.
-      prior: the share of each class, above 0, from which training starts, as bias.
-      class_counts: the rows of each class in the training split, as a list or as {name: rows} with
-        0 for absent names. With None, the head counts them if the objective or `shots` needs them.
-      calibration_slices: {feature: values}, slices that are calibrated apart, as in `Binary`.
+      top_k: k of the metric `top_<k>_accuracy`; with 0 there is no such metric. Ties are broken at
+        random, and a row counts by its chance to be right. For example, a class among 10 equal
+        logits is in the top 3 with a chance of 0.3.
+      recall_limit: the largest number of classes for which the metrics report a recall of each
+        class. With more classes, no recall is reported.
+      shots: adds the accuracy on classes with many, some and few rows; None adds nothing.
+      prior: the share of each class, above 0, that the initial bias predicts.
+      class_counts: the number of rows of each class in the training split, as a list or as {name:
+        rows} with 0 for absent names. With None, the head counts them if the objective or `shots`
+        needs them.
+      calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
     """
 
     objective: Annotated[softmax.CrossEntropy, checks.Part("softmax.CrossEntropy", arguments=3)] = (
@@ -100,17 +102,17 @@ class MultiClass(classes.Classes):
 
     @property
     def balances(self) -> str | None:
-        """The label if the objective makes up for the shares of its classes, else None."""
+        """The label field if the objective compensates for unequal class shares, else None."""
         return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
-        """Return a counter of the classes' rows, if they are needed and not set."""
+        """Return a counter of class rows, if the head needs the counts and no setting has them."""
         needs_counts = self.class_counts is None and (self.shots or self.objective.needs_counts)
         counters = label_counts.accumulators(self.field) if needs_counts else {}
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> MultiClass:
-        """Return the head with the counted rows of its classes."""
+        """Return the head with the number of training rows of each class."""
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix
@@ -134,7 +136,7 @@ class MultiClass(classes.Classes):
         return self.classifier(tower, self.size, self.initial_bias())
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by lines, if there are any: [B, C] -> [B, C]."""
+        """Scale and shift the logits by the line of their slice, if any: [B, C] -> [B, C]."""
         if not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -147,11 +149,11 @@ class MultiClass(classes.Classes):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of the classes: [B, C], [B, C] -> [B]."""
+        """Return the divergence of two distributions of classes: [B, C], [B, C] -> [B]."""
         return objectives.categorical_divergence(logits, others)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the classes: [B, C] -> [B]."""
+        """Return the entropy of the distribution of classes: [B, C] -> [B]."""
         return objectives.categorical_entropy(logits)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -189,7 +191,7 @@ class MultiClass(classes.Classes):
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return accuracies over rows, classes, shots and the first k, and recalls of classes."""
+        """Return accuracies of all rows, of the top k and by shots, and recalls by class."""
         weight = sums["weight"]
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {

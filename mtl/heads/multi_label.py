@@ -31,10 +31,10 @@ class MultiLabel(classes.Classes):
     """One logistic regression per class: `p = sigmoid(logits)`.
 
     The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is
-    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or missing for each class. A
-    missing class adds nothing to the loss. A list, of shape (None,), holds the ids (int64) or names
-    (string) of the classes that apply. If all names are whole numbers, int64 labels are these
-    numbers.
+    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or missing for each class. An
+    entry that is missing adds nothing to the loss. A list, of shape (None,), holds the ids (int64)
+    or names (string) of the classes that apply. If all names are whole numbers, int64 labels are
+    these numbers.
 
     Predicts `probabilities` [B, C] and `multi_hot` [B, C]. `auc` and `pr_auc` are means over the
     classes, exact within the limits of `mtl.heads.ranking`.
@@ -45,12 +45,13 @@ class MultiLabel(classes.Classes):
         class applies. A list with a missing value, [-1] or [""], always means a missing label.
       positive_weight: the factor of the loss of positives, above 0; one number for all classes, or
         one for each as a list or as {name: weight}.
-      label_smoothing: in [0, 1).
-      focal_gamma: at least 0; see `objectives.binary_cross_entropy`.
+      label_smoothing: the share of label smoothing, in [0, 1).
+      focal_gamma: the exponent of the focal loss, at least 0; see
+        `objectives.binary_cross_entropy`.
       threshold: the probability in (0, 1) from which a class is predicted.
-      prior: the share of rows with each class, in (0, 1), from which training starts, as bias. One
+      prior: the share of rows with each class, in (0, 1), that the initial bias predicts: one
         number for all classes, or one for each.
-      calibration_slices: {feature: values}, slices that are calibrated apart, as in `Binary`.
+      calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
     """
 
     empty_is_missing: bool = False
@@ -129,13 +130,15 @@ class MultiLabel(classes.Classes):
         return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Take C values for a multi-hot label, or for a list if they all differ."""
-        if len(given) == self.size > len(set(given)):
+        """Return the check of a multi-hot label for C values that are floats or have repeats."""
+        # A list holds each class once, as int64 or string.
+        is_multi_hot = len(set(given)) < self.size or any(isinstance(v, float) for v in given)
+        if len(given) == self.size and is_multi_hot:
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by lines, if there are any: [B, C] -> [B, C]."""
+        """Scale and shift the logits by the line of their slice, if any: [B, C] -> [B, C]."""
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 
@@ -167,11 +170,11 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return scores of each class, the pooled confusion, and rows without a mistake."""
+        """Return scores of each class, the confusion of all classes, and rows with a mistake."""
         logits, targets, weights = examples
         predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
-        # Missing entries weigh 0, so the greatest weight is that of the row.
+        # Missing entries weigh 0, so the greatest weight is the weight of the row.
         row_weights = tf.reduce_max(weights, axis=-1)
         has_mistake = tf.cast(tf.reduce_any(mistakes * weights > 0, axis=-1), tf.float32)
         return {

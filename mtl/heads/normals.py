@@ -30,9 +30,9 @@ class Normals(dense.Dense):
 
     `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
     `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert, "Data-Driven 3D
-    Primitives for Single Image Understanding", ICCV 2013). The median is the smallest angle that
-    half of the weight reaches. It comes from counts of angles in 18,000 bins, so any split takes
-    the same memory. Its error is at most 0.01 degrees, the width of a bin.
+    Primitives for Single Image Understanding", ICCV 2013). Half of the weight lies below the
+    median. The median comes from counts of angles in 18,000 bins, so any split takes the same
+    memory. Its error is at most 0.01 degrees, the width of a bin.
     """
 
     size: ClassVar[int] = 3
@@ -65,7 +65,7 @@ class Normals(dense.Dense):
         return math.isfinite(value)
 
     def rule(self, dtype: Any) -> str:
-        """Return that a component of a vector must be finite."""
+        """Return the rule for errors: each component of a vector is finite."""
         del dtype
         return "be a finite number"
 
@@ -86,7 +86,7 @@ class Normals(dense.Dense):
         return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sum of the angles, and the weight of the places by angle and below limits."""
+        """Return the sum of angles, the weight of places by angle, and the weight below limits."""
         logits, targets, weights = examples
         angles = _compute_angles(_normalise_vectors(logits), targets)
         bins = tf.cast(tf.reshape(angles, [-1]) * (_BINS / 180), tf.int32)
@@ -114,13 +114,14 @@ def _normalise_vectors(vectors: tf.Tensor) -> tf.Tensor:
     return tf.math.l2_normalize(vectors, -1, epsilon=_LEAST)
 
 
-def _compute_angles(ones: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+def _compute_angles(vectors: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Return the angles between unit vectors in degrees, [..., 3] twice -> [...].
 
-    Sine and cosine give the angle, as a float32 cosine near 1 has an error of 1/50 degree.
+    Sine and cosine together give the angle: the arc cosine of a float32 near 1 has an error of 1/50
+    degree.
     """
-    sine = tf.norm(tf.linalg.cross(ones, others), axis=-1)
-    return tf.math.atan2(sine, tf.reduce_sum(ones * others, -1)) * (180 / math.pi)
+    sine = tf.norm(tf.linalg.cross(vectors, others), axis=-1)
+    return tf.math.atan2(sine, tf.reduce_sum(vectors * others, -1)) * (180 / math.pi)
 
 
 def _read_median(counts: tf.Tensor) -> tf.Tensor:
@@ -128,7 +129,7 @@ def _read_median(counts: tf.Tensor) -> tf.Tensor:
     ends, total = tf.cumsum(counts), tf.reduce_sum(counts)
     place = tf.searchsorted(ends, [total / 2])[0]
     before, bin_weight = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)
-    # Within the bin of the median, weights count as evenly spread.
+    # The weights in the bin of the median are taken as evenly spread.
     share = tf.math.divide_no_nan(total / 2 - before, bin_weight)
     median = tf.cast(place, counts.dtype) + share
     return tf.where(total > 0, median, tf.constant(float("nan"), counts.dtype))

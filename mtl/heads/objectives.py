@@ -72,8 +72,8 @@ def binary_cross_entropy(
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the log-odds of two events together.
 
-    `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. A probability would
-    round to 0 or 1. Without one, value and gradient are finite if a + b is.
+    `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. Probabilities would
+    round to 0 or 1. Log-odds do not: value and gradient are finite if a + b is finite.
 
     Args:
       first: the log-odds of the first event, a.
@@ -109,7 +109,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
 def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
-    # From the greater one, whose softplus is at most log 2.
+    # Add to the greater of the two: its softplus is at most log 2.
     from_first, from_second = (
         first + tf.nn.softplus(second - first),
         second + tf.nn.softplus(first - second),
@@ -231,7 +231,7 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
       counts: the labels, in the same shape.
     """
     counts = tf.cast(counts, log_rates.dtype)
-    # A count of 0 takes nothing, even of an infinite logarithm.
+    # A count of 0 adds nothing, even if the logarithm is infinite.
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
@@ -245,7 +245,7 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
     """Compute `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
 
-    It is the negative log-likelihood without terms of y and the dispersion.
+    It is the negative log-likelihood without terms that depend only on y and the dispersion.
 
     Args:
       log_rates: the logarithm of r, of any shape.
@@ -298,7 +298,7 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
     """Return `-sum_c p_c log(p_c)` with p the softmax of [B, C] -> [B], in nats."""
-    # The divergence from equal shares is log(C) less the entropy.
+    # The divergence from equal shares is log(C) minus the entropy.
     return math.log(logits.shape[-1]) - categorical_divergence(logits, tf.zeros_like(logits))
 
 

@@ -26,7 +26,7 @@ class Ordinal(classes.Classes):
 
     `loss_i = sum_k CE(P(y > k), [y_i > k])`; Cao, Mirjalili and Raschka, "Rank consistent ordinal
     regression for neural networks with application to age estimation" (CORAL), 2019,
-    arXiv:1901.07884. There, the thresholds are in order at the optimum. Here
+    arXiv:1901.07884. In the paper, the thresholds are in order only at the optimum. Here
     `t_k = t_0 + sum softplus(d)` keeps them in order, so every probability is at least 0.
 
     A label is a class id if its field is int64, and a class name if it is string. If all names are
@@ -35,8 +35,8 @@ class Ordinal(classes.Classes):
 
     Attributes:
       classes: the number of classes, at least 2, or their names from the lowest to the highest.
-      prior: the share of each class, above 0, from which training starts, as thresholds; equal
-        shares by default.
+      prior: the share of each class, above 0, that the initial thresholds predict; equal shares by
+        default.
     """
 
     prior: float | Sequence[float] | Mapping[str, float] | None = None
@@ -130,7 +130,7 @@ class Ordinal(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the accuracy, and errors in classes."""
+        """Return the accuracy, and errors in numbers of classes."""
         weight, off_by = sums["weight"], sums["off_by"]
         distance = np.arange(self.size + 1, dtype=np.float64)
         return {
@@ -144,7 +144,7 @@ class Ordinal(classes.Classes):
 def _compute_probabilities(logits: tf.Tensor) -> tf.Tensor:
     """Turn falling logits [B, C - 1] into probabilities [B, C], precise even if tiny.
 
-    A difference of sigmoids near 1 is 0 below 6e-8. For `a >= b` it is the product
+    A difference of sigmoids near 1 would round to 0 below 6e-8. For `a >= b` it equals the product
     `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))`.
     """
     above, below = tf.sigmoid(logits), tf.sigmoid(-logits)

@@ -50,7 +50,7 @@ class Quantile(standardized.Standardized):
         super().__post_init__()
         where = self._where("levels")
         rises = all(level < next_level for level, next_level in itertools.pairwise(self.levels))
-        checks.require(rises, where, "rise from one to the next", list(self.levels))
+        checks.require(rises, where, "be ascending", list(self.levels))
 
     @property
     def size(self) -> int:

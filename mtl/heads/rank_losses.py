@@ -15,7 +15,7 @@ from mtl.deferred import tf
 from mtl.heads import group_metrics, groups
 
 Pairs = Callable[[Callable[..., "tf.Tensor"], Sequence["tf.Tensor"]], "tf.Tensor"]
-"""(function, fields [N]) -> [N]: sums `function(own, other)` over the other rows of a group."""
+"""(function, fields [N]) -> [N]: sums `function(row, other)` over the other rows of a group."""
 
 
 class Lists(NamedTuple):
@@ -49,7 +49,7 @@ class Lists(NamedTuple):
         return tf.math.unsorted_segment_sum(row_values, self.groups, self.num_groups)
 
     def max(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the greatest counted value of each group, [N] -> [G], or the least float."""
+        """Return the greatest value of each group, [N] -> [G]; the least float if no row counts."""
         row_values = tf.where(self.counts, values, values.dtype.min)
         return tf.math.unsorted_segment_max(row_values, self.groups, self.num_groups)
 
@@ -83,10 +83,10 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
 
 
 def of_split(rows: groups.Ranked) -> Lists:
-    """Return the groups of a split. Memory is a few numbers a row.
+    """Return the groups of a split. Memory grows with the number of rows, not of pairs.
 
-    Each pass over the rows takes the pairs of one distance within their groups. So there are as
-    many passes as the largest group has rows.
+    Each pass over the rows handles all pairs at one distance in the order of the rows. So the
+    number of passes is the number of rows of the largest group.
     """
     sizes = rows.sum(tf.ones_like(rows.groups))
     index = tf.range(tf.size(rows.groups))
@@ -114,7 +114,7 @@ def of_split(rows: groups.Ranked) -> Lists:
             add,
             start,
             shape_invariants=shape,
-            # One at a time, because each pass takes memory for all rows.
+            # Passes run one at a time, because each takes memory for all rows.
             parallel_iterations=1,
         )
         return total
@@ -125,17 +125,23 @@ def of_split(rows: groups.Ranked) -> Lists:
 
 
 def weigh_groups(lists: Lists) -> tf.Tensor:
-    """Return the weight of each group, [G]: the mean of its weights, 0 if labels are equal."""
+    """Return the weight of each group, [G]: the mean weight of its rows, 0 for equal labels."""
     differ = lists.max(lists.labels) > -lists.max(-lists.labels)
     mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
     return tf.where(differ, mean, tf.zeros_like(mean))
 
 
 def ranknet(lists: Lists) -> tf.Tensor:
-    """Return the mean over pairs with y_i > y_j of `log(1 + exp(s_j - s_i))`, weighed w_i w_j, [G].
+    """Compute the mean over pairs with y_i > y_j of `log(1 + exp(s_j - s_i))`, weighed w_i w_j.
 
     C. Burges et al., "Learning to Rank using Gradient Descent", ICML 2005. As in the paper, a known
     order has a probability of 1.
+
+    Args:
+      lists: the rows of G groups.
+
+    Returns:
+      [G]; 0 for a group without pairs.
     """
     fields = [lists.scores, lists.labels, lists.weights]
 
@@ -180,10 +186,10 @@ def softmax(lists: Lists) -> tf.Tensor:
     """Return `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y`, `p_i = e^(s_i) / sum w e^s`, [G].
 
     S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
-    Relevance", ICTIR 2019. With one relevant row it is the first factor of ListMLE (F. Xia et al.,
-    "Listwise Approach to Learning to Rank", 2008).
+    Relevance", ICTIR 2019. With one relevant row, the loss is the first factor of ListMLE (F. Xia
+    et al., "Listwise Approach to Learning to Rank", 2008).
     """
-    # Scores count from the greatest of the group, so no exponential overflows.
+    # The greatest score of the group is subtracted from all of them, so no exponential overflows.
     greatest = lists.max(lists.scores)
     # A group in which no row counts has the least float as its maximum.
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
@@ -196,15 +202,18 @@ def softmax(lists: Lists) -> tf.Tensor:
 
 
 def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
-    """Return `1 - DCG / ideal DCG` for the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`, [G].
+    """Compute `1 - DCG / ideal DCG` for the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`.
 
     T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
     Information Retrieval Measures", 2010.
 
     Args:
-      lists: the groups.
+      lists: the rows of G groups.
       gain: a name in `group_metrics.GAINS`.
       temperature: t, above 0, in the unit of the scores.
+
+    Returns:
+      [G]; 0 for a group without gains.
     """
 
     def is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -241,7 +250,7 @@ def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor
       kind: a name in `TYPES`.
       lists: the groups.
       gain: the gain of a label, for losses of NDCG: "exponential" or "linear".
-      temperature: of "approx_ndcg", above 0.
+      temperature: the temperature of "approx_ndcg", above 0.
 
     Returns:
       [G].

@@ -4,8 +4,8 @@ sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
 The areas are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes. Beyond
-that, neighbouring scores are merged. `auc_error_bound` and `pr_auc_error_bound` then bound the
-errors of the areas; they are 0 for exact areas.
+these limits, neighbouring scores are merged. `auc_error_bound` and `pr_auc_error_bound` then bound
+the errors of the areas; they are 0 for exact areas.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mtl.deferred import tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
-"""The limit of different scores: 24 bytes each, twice."""
+"""The largest number of different scores. Each takes up to 48 bytes of memory."""
 
 MAX_EXACT_CLASSES = 128
-"""The limit of classes: sorting the scores of more would take longer than their network."""
+"""The largest number of classes. Sorting the scores of more could outlast the network."""
 
 BOUND = "_error_bound"
 """The end of the names of metrics that bound the error of another metric."""
@@ -60,7 +60,7 @@ def stream_scores(
       logits: the scores, float32 [B] or [B, C].
       positives: the weight of each score as a positive, in the same shape.
       negatives: the weight of each score as a negative.
-      are_tasks: True if the C columns are tasks: each is then as exact as it would be alone.
+      are_tasks: True if the C columns are tasks. Each task is then as exact as a single one.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -73,8 +73,8 @@ class _Different:
     """The different scores and their weights, in a growing buffer that is compacted when full.
 
     A key holds the class in the high bits, then the score as an integer in the order of floats. If
-    there are more than `most` keys, the last bits of all scores are dropped. Early and late scores
-    thus stay in the same order.
+    there are more keys than the limit, the last bits of all scores are dropped, so that scores of
+    early and late batches are rounded alike.
     """
 
     @property
@@ -83,7 +83,7 @@ class _Different:
         return (
             tf.TensorSpec([None], tf.int64),  # Keys.
             tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
-            tf.TensorSpec([], tf.int64),  # How many of them are in use.
+            tf.TensorSpec([], tf.int64),  # How many keys are in use.
             tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
         )
 
@@ -94,7 +94,7 @@ class _Different:
         negatives: tf.Tensor,
         max_cells: int | None = None,
     ):
-        self._most = max_cells or MAX_CELLS
+        self._max_keys = max_cells or MAX_CELLS
         self._num_classes = 1 if logits.shape.rank == 1 else logits.shape[-1]
         classes = 0 if logits.shape.rank == 1 else tf.range(self._num_classes, dtype=tf.int64)
         self._keys = tf.reshape(order_bits(logits) + classes * 2**_SCORE_BITS, [-1])
@@ -120,10 +120,10 @@ class _Different:
             all_keys = tf.concat([buffers.read(keys, tf.int64)[:start], self._keys], 0)
             all_weights = tf.concat([buffers.read(weights, tf.float64)[:start], self._weights], 0)
             distinct_keys, total, bits = _compact_keys(
-                all_keys, all_weights, buffers.read(dropped_bits, tf.int64), self._most
+                all_keys, all_weights, buffers.read(dropped_bits, tf.int64), self._max_keys
             )
             count = tf.size(distinct_keys)
-            # Room for as many again, so that sorting costs a constant for each row in the long run.
+            # The buffer doubles, so that sorting costs a constant time for each row on average.
             spare = [[0, tf.maximum(count, buffers.LEAST_CAPACITY)]]
             with tf.control_dependencies(
                 [
@@ -141,13 +141,20 @@ class _Different:
         keys = tf.concat([keys[:size] for keys, _, size, _ in replicas], 0)
         weights = tf.concat([weights[:size] for _, weights, size, _ in replicas], 0)
         dropped_bits = tf.reduce_max(tf.stack([dropped_bits for *_, dropped_bits in replicas]))
-        keys, weights, dropped_bits = _compact_keys(keys, weights, dropped_bits, self._most)
+        keys, weights, dropped_bits = _compact_keys(keys, weights, dropped_bits, self._max_keys)
         classes = tf.bitwise.right_shift(keys, tf.constant(_SCORE_BITS, tf.int64))
         return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped_bits > 0)
 
 
 def order_bits(logits: tf.Tensor) -> tf.Tensor:
-    """Map float32 to int64 in [0, 2^32), in the same order; -0 and 0 are equal."""
+    """Map floats to integers of the same order.
+
+    Args:
+      logits: float32, any shape.
+
+    Returns:
+      int64 in [0, 2^32), in the same shape; -0 and 0 are equal.
+    """
     bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
     half = 2 ** (_SCORE_BITS - 1)
     # Negative floats have the sign bit, and their other bits rise as the number falls.
@@ -167,7 +174,8 @@ def _compact_keys(
     exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
-    remaining_keys = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # By dropped bits.
+    # The number of keys that remain, by the number of dropped bits.
+    remaining_keys = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)
     too_many = tf.reduce_sum(tf.cast(remaining_keys[:_SCORE_BITS] > max_keys, tf.int64))
     dropped_bits = tf.maximum(dropped_bits, too_many)
     keys, before = _drop_bits(keys, dropped_bits), _drop_bits(before, dropped_bits)
@@ -212,7 +220,7 @@ class _Histogram:
 def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
     """Return `auc` and `pr_auc` with their error bounds.
 
-    They are means over the classes that have them.
+    The values are means over the classes for which they are defined.
     """
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
@@ -228,10 +236,14 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the share of (positive, negative) pairs in the right order, [C], and its bound.
+    """Compute the share of (positive, negative) pairs in the right order; ties count by half.
 
-    Ties count by half. NaN if a class lacks positives or negatives. The bound is half of the share
-    of pairs within a cell if cells are merged, else 0.
+    Args:
+      cells: the weights of positives and negatives at every score, for C classes.
+
+    Returns:
+      The areas [C], NaN for a class without positives or negatives, and the bounds of their errors
+      [C]: half of the share of pairs within a cell if cells are merged, else 0.
     """
     positives, negatives = cells.positives, cells.negatives
     all_negatives = _by_class(cells, negatives)
@@ -239,7 +251,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     below = tf.cumsum(negatives, exclusive=True) - earlier
     pairs = _by_class(cells, positives) * all_negatives
     ordered_pairs = _by_class(cells, positives * (below + negatives / 2))
-    # Ties within a cell count by half above, so the true share lies within half of them.
+    # Ties within a cell count by half, so the error is at most half of the tied pairs.
     tied_pairs = _by_class(cells, positives * negatives)
     return metrics.ratio(ordered_pairs, pairs), _bound_error(
         cells, metrics.ratio(tied_pairs / 2, pairs)
@@ -247,9 +259,13 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the share of pairs within a class in the right order, over all classes, a scalar.
+    """Compute the share of pairs within a class in the right order, over all classes.
 
-    The error bound comes second. NaN without pairs.
+    Args:
+      cells: the weights of positives and negatives at every score.
+
+    Returns:
+      The share and the bound of its error, scalars; NaN without pairs.
     """
     (areas, bounds) = compute_auc(cells)
     pairs = _by_class(cells, cells.positives) * _by_class(cells, cells.negatives)
@@ -261,10 +277,14 @@ def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the area under the precision-recall curve, [C], and its error bound.
+    """Compute the area under the precision-recall curve: the sum of recall steps times precision.
 
-    The area is the sum of recall steps times precision; NaN without positives. If cells are merged,
-    the bound covers every order of the scores within a cell; else it is 0.
+    Args:
+      cells: the weights of positives and negatives at every score, for C classes.
+
+    Returns:
+      The areas [C], NaN for a class without positives, and the bounds of their errors [C]. The
+      bounds cover every order of the scores within a merged cell; they are 0 for exact cells.
     """
     hits, flagged_wrongly = _sum_above(cells, cells.positives), _sum_above(cells, cells.negatives)
     cell_hits = cells.positives

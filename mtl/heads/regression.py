@@ -89,7 +89,7 @@ class Number(base.Base):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the moments of the labels, the sum of predictions, and the sums of errors."""
         logits, targets, weights = examples
-        # In float64, so errors of large integer labels are exact.
+        # Float64 keeps errors of large integer labels exact.
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
             "labels": metrics.Moments(targets, weights),
@@ -119,19 +119,19 @@ class Number(base.Base):
 class Regression(Number):
     """Linear regression on the tower: the prediction is the logit times `unit`.
 
-    Predicts `value`, [B] or [B, n]. If a label has several numbers, each has a loss and may be
-    missing.
+    Predicts `value`, [B] or [B, n]. If a label has several numbers, each number has a loss and may
+    be missing.
 
     Errors of integer labels are exact, but predictions are float32 with 7 digits. If labels need
-    more digits, such as times, give them as distances from a start.
+    more digits, as times do, store their distances from a start.
 
     Attributes:
       loss_type: the loss of an error e: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: the error, above 0 and in units of the label, above which huber is linear.
       dimension: the numbers in one label: 1 for labels [B], n for [B, n].
-      prior: the value from which training starts, as bias; the label's mean is a good choice if it
-        is far from 0.
+      prior: the value that the initial bias predicts; the label's mean is a good choice if it is
+        far from 0.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
         prediction is the logit times the unit, and the loss divides errors by it. Use the standard
         deviation of the labels if it is far from 1. Outputs then start in the range of the labels,
@@ -163,13 +163,13 @@ class Regression(Number):
         return logits if self.unit == 1 else logits * tf.cast(self.unit, logits.dtype)
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a finite number."""
+        """Return the rule for errors: a label is a finite number."""
         del dtype
         return "be a finite number"
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, ...], [B, ...] -> [B, ...]."""
-        # The loss compares in units of `unit`, so the delta has to be in them as well.
+        # The loss measures errors in units of `unit`, so the delta needs the same unit.
         settings = {"delta": self.huber_delta / self.unit} if self.loss_type == "huber" else {}
         if self.unit != 1:
             targets = targets / tf.cast(self.unit, targets.dtype)
@@ -178,7 +178,7 @@ class Regression(Number):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
 
-        Its unit is `unit` squared, like that of the squared loss.
+        Its unit is the square of `unit`, like the unit of the squared loss.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
@@ -192,7 +192,7 @@ class Rate(Number):
     """The common base of heads with one logit, the logarithm of the mean.
 
     Attributes:
-      prior: the mean, above 0, from which training starts, as bias.
+      prior: the mean, above 0, that the initial bias predicts.
     """
 
     prior: checks.Positive = 1.0
@@ -208,11 +208,11 @@ class Rate(Number):
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the rate, exp(logit); above e^30 it follows its tangent."""
+        """Return the rate, exp(logit); above a logit of 30, the rate follows the tangent of exp."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
-        """Return True for numbers of at least 0. Fractions are rates over less exposure."""
+        """Return True for numbers of at least 0. Fractions may be counts of a part of a period."""
         return value >= 0
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -237,7 +237,7 @@ class Dispersion(Rate):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the sums of `Number`, and the deviance."""
         logits, targets, weights = examples
-        # In float64, as large terms cancel if a count is large and its rate is right.
+        # Float64 is needed, as large terms cancel if a count is large and its rate is right.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
         deviance = metrics.sum_weighted(self.deviance(logits, targets), weights)
         return {**super().sums(examples), "deviance": deviance}
@@ -257,7 +257,7 @@ class Poisson(Dispersion):
     """
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a count."""
+        """Return the rule for errors: a label is a count."""
         del dtype
         return "be a finite count of at least 0"
 
@@ -278,12 +278,12 @@ class Poisson(Dispersion):
 class Tweedie(Dispersion):
     """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
 
-    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for the mean r, without terms of the
-    label alone. The logit is the logarithm of r, and the variance grows as r^p. Predicts `value`,
-    the mean, [B].
+    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for the mean r, without terms that depend
+    only on the label. The logit is the logarithm of r, and the variance grows as r^p. Predicts
+    `value`, the mean, [B].
 
     Attributes:
-      power: p in (1, 2): near 1 like counts, near 2 like gamma distributions.
+      power: p in (1, 2): near 1, amounts resemble counts; near 2, a gamma distribution.
     """
 
     power: Annotated[
@@ -291,7 +291,7 @@ class Tweedie(Dispersion):
     ] = 1.5
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be an amount."""
+        """Return the rule for errors: a label is an amount."""
         del dtype
         return "be a finite amount of at least 0"
 
@@ -308,11 +308,11 @@ class Tweedie(Dispersion):
 class WeightedLogistic(Rate):
     """A watch time, 0 if nothing was watched: weighted logistic regression.
 
-    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`. Positives weigh their time t, and n is 1 for
-    negatives. Predicts the odds e^z as `value`, [B], in the unit of the label. P. Covington, J.
-    Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In the paper,
-    negatives are the rows with a time of 0. The odds are then the expected time divided by the
-    share of these rows: too large by a ninth if a tenth of the rows is watched. With
+    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`. Positives have their time t as weight; n is 1 for
+    negatives and 0 for other rows. Predicts the odds e^z as `value`, [B], in the unit of the label.
+    P. Covington, J. Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys
+    2016. In the paper, negatives are the rows with a time of 0. The odds are then the expected time
+    divided by the share of these rows: too large by a ninth if a tenth of the rows is watched. With
     `negatives = "all"`, every row also counts as a negative once, and the odds are the expected
     time.
 
@@ -323,7 +323,7 @@ class WeightedLogistic(Rate):
     negatives: Annotated[str, checks.OneOf(("unwatched", "all"))] = "unwatched"
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a time."""
+        """Return the rule for errors: a label is a time."""
         del dtype
         return "be a finite time of at least 0"
 

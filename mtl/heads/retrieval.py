@@ -24,7 +24,7 @@ from mtl.heads import base, buffers, groups, item_frequency, metrics, objectives
 from mtl.networks import fields as fields_lib
 from mtl.spec import literals
 
-# How many queries are compared with all items at once.
+# The number of queries that are compared with all items at once.
 _TOGETHER = 256
 # The least expected number of rows, as 0 has no logarithm.
 _LEAST = 1e-20
@@ -54,24 +54,25 @@ class Retrieval(base.Labelled):
     as negatives. So more slices or replicas mean fewer negatives.
 
     Metrics rank the item of each row with a label above 0 among all different items of such rows in
-    the split. `ranked_items` is the number of these items; items that nobody chose are not
-    candidates. `recall_at_<k>` is the share of rows with their item among the first k, and `mrr` is
-    the mean of 1 / its rank. `average_loss` is the cross entropy with these items as negatives,
-    without Q. The metrics store both vectors of every such row. If the features of an item vary,
-    its vector is the mean over its rows, normalised again if `normalizes` is set.
+    the split. `ranked_items` is the number of these items; other items are not candidates.
+    `recall_at_<k>` is the share of rows with their item among the first k, and `mrr` is the mean of
+    1 / its rank. `average_loss` is the cross entropy with these items as negatives, without Q. The
+    metrics store both vectors of every such row. If the features of an item vary, its vector is the
+    mean over its rows, normalised again if `normalizes` is set.
 
     Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
-      item: the label field with the item, int64 or string. Rows with a label above 0 need it.
+      item: the label field with the item, int64 or string. Rows with a label above 0 need an item.
       query: the label field with the query, such as a user. The other items of a query are not its
         negatives. With None, queries are unknown and every other item is a negative.
       temperature: the temperature of the softmax, above 0. Smaller values focus on the hardest
         negatives.
       normalizes: True divides vectors by their length.
       corrects_popularity: True subtracts `log Q`.
-      frequency: estimates Q from the batches, if the training split cannot be counted: the
-        probability that a batch has the item, as a row or drawn. None counts the split.
+      frequency: estimates Q from the batches, if the training split cannot be counted. Q is then
+        the probability that a batch has the item, in a row or among the drawn items. With None, Q
+        comes from counts over the training split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
       item_counts: {item: the number of its rows with a label above 0 in the training split}. By
@@ -114,11 +115,11 @@ class Retrieval(base.Labelled):
             checks.require(
                 self.item_counts is None, where, "be None beside item_counts", "both", fix
             )
-            rule = "be None where corrects_popularity is False"
+            rule = "be None if corrects_popularity is False"
             checks.require(self.corrects_popularity, where, rule, self.frequency)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return a counter of the items, if Q needs it, and one for the items to draw."""
+        """Return a counter of the items, if Q needs it, and a counter of the items to draw."""
         counters = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return counters
@@ -153,7 +154,7 @@ class Retrieval(base.Labelled):
         fits = fits and isinstance(trunk, networks.TwoTower)
         rule = "be a SharedBottom of a TwoTower, without a tower, for the head Retrieval "
         rule += repr(self.name)
-        fix = "Else the vector of a query would know the item that it is compared with."
+        fix = "Otherwise the vector of a query would depend on the item that it is compared with."
         network_name = type(model.network).__name__
         checks.require(fits, "MultiTaskModel.network", rule, network_name, fix)
         if self.negatives is not None:
@@ -222,7 +223,7 @@ class Retrieval(base.Labelled):
         return 0 <= value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a finite number of at least 0."""
+        """Return the rule for errors: a label is a finite number of at least 0."""
         del dtype
         return "be a finite number of at least 0"
 
@@ -257,19 +258,20 @@ class Retrieval(base.Labelled):
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
         if self.frequency is not None:
-            # Labels of training have log Q of the whole batch; in an evaluation they lack it.
+            # In training, `see_batch` has added log Q to the labels; an evaluation has none.
             scores -= labels.get(self._frequency_field, 0.0)
         elif self.corrects_popularity:
             scores -= self._log_share(labels, counts, rows.is_drawn)
-        is_own = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
-        # [B, B]: column j is a negative of row i. The same item would be a false one.
+        is_same_row = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
+        # [B, B]: True if column j is a negative of row i. The same item would be a false negative.
         is_other = tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
         is_other &= counts | rows.is_drawn
         if self.query is not None:
             queries = groups.read_keys(self, self.query, labels, counts)
             is_other &= tf.not_equal(queries[:, tf.newaxis], queries) | rows.is_drawn
-        # Not the least float, whose exponential gets a gradient if all rows are out.
-        scores = tf.where(is_own | is_other, scores, -1e9)
+        # Masked scores are -1e9, as the least float would get a gradient if a row had only masked
+        # scores.
+        scores = tf.where(is_same_row | is_other, scores, -1e9)
         losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)
         return objectives.weighted_mean(losses, rows.weights)
 
@@ -295,8 +297,8 @@ class Retrieval(base.Labelled):
         shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
         expected_count = tf.add_n(
             [
-                tf.reduce_sum(tf.cast(among, tf.float32)) * self._look_up(items, *table)
-                for among, table in (
+                tf.reduce_sum(tf.cast(mask, tf.float32)) * self._look_up(items, *table)
+                for mask, table in (
                     (counts, (names, numbers / numbers.sum(), math.exp(-total))),
                     (is_drawn, (list(shares), list(shares.values()), 0.0)),
                 )
@@ -382,7 +384,8 @@ class ItemCounts:
 
     label: str
     item: str
-    # Not in the repr, which a run compares to decide if its statistics are up to date.
+    # The repr omits the marks, because a run compares reprs to decide if its statistics are up to
+    # date.
     missing: Sequence[Any] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
@@ -401,7 +404,7 @@ class ItemCounts:
         where = f"label {self.item!r}"
         plain = {literals.decode_text(where, key): count for key, count in self._counts.items()}
         where = f"labels {self.label!r} of the training split"
-        checks.require(bool(plain), where, "be above 0 somewhere, for items to be counted", 0)
+        checks.require(bool(plain), where, "be above 0 in some row, to count items", 0)
         items = sorted(plain)
         return {"items": items, "counts": [plain[item] for item in items]}
 
@@ -410,7 +413,8 @@ class ItemCounts:
 class _Rows:
     """Rows of a batch: [B] int64, [B, D], [B, D], [B] and [B] bool.
 
-    Weights are 0 if a row does not count. Vectors are then also 0, except for drawn items.
+    Weights are 0 if a row does not count. The vectors of such rows are 0, too, except for drawn
+    items.
     """
 
     keys: tf.Tensor
@@ -483,11 +487,11 @@ class AllItems:
 
         Items with equal scores have no order: values are means over all orders.
         """
-        mine = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
-        above = tf.reduce_sum(tf.cast(scores > mine, tf.float64), 1)
-        # At least 1, for a score of NaN, which equals nothing.
-        level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, mine), tf.float64), 1), 1)
-        loss = tf.reduce_logsumexp((scores - mine) / self._temperature, 1)
+        label_scores = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
+        above = tf.reduce_sum(tf.cast(scores > label_scores, tf.float64), 1)
+        # At least 1, even for a score of NaN, which does not equal itself.
+        level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, label_scores), tf.float64), 1), 1)
+        loss = tf.reduce_logsumexp((scores - label_scores) / self._temperature, 1)
         # The sum of 1 / rank over the ranks that equal scores share: a difference of harmonic
         # numbers.
         sums = tf.math.digamma(above + level + 1) - tf.math.digamma(above + 1)

@@ -17,7 +17,7 @@ from mtl.heads import base, metrics, unlabelled
 
 @checks.dataclass
 class Score(unlabelled.Unlabelled):
-    """Predicts its tower, one value for each row, as `score` [B]. It trains nothing.
+    """Predicts the value of its tower for each row as `score` [B], and trains nothing.
 
     The head has neither a label nor variables, and its loss is 0. So `average_loss` cannot rank
     checkpoints. A weighting that divides by losses, or takes their logarithms, gives NaN.

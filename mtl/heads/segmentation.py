@@ -28,13 +28,13 @@ class Segmentation(dense.Dense, classes.Classes):
     arXiv:1411.4038). The mean omits classes that are neither labelled nor predicted anywhere.
 
     Attributes:
-      ignored: a class id that counts as missing, like -1; None for none.
+      ignored: a class id that counts as missing, like -1; None if no id does.
       objective: the loss of a place; see `mtl.heads.softmax` for class weights, label smoothing and
-        focal loss. Parts that need the rows of classes, such as margins, are refused.
+        focal loss. Parts that need the number of rows of each class, such as margins, are refused.
       predict_probabilities: True adds the probability of each class at each place to predictions
-        and exports, C times the size of the classes.
-      iou_limit: at most this many classes have an `iou/<class>` each in the metrics. With more
-        classes no `iou/<class>` is reported.
+        and exports. It is C times as large as `class_id`.
+      iou_limit: the largest number of classes for which the metrics report an `iou/<class>` of each
+        class. With more classes, no `iou/<class>` is reported.
     """
 
     ignored: int | None = None
@@ -42,7 +42,7 @@ class Segmentation(dense.Dense, classes.Classes):
         softmax.CrossEntropy,
         checks.Part("softmax.CrossEntropy", arguments=3),
         checks.Rule(
-            "have weights that are given, as the places of classes are not counted",
+            "not need the rows of each class, as places are not counted",
             lambda value: not value.needs_counts,
         ),
     ] = softmax.CrossEntropy()
@@ -115,7 +115,8 @@ class Segmentation(dense.Dense, classes.Classes):
         """Return intersections over unions, and shares of correct places."""
         confusion, weight = sums["confusion"], sums["weight"]
         hits, class_weights = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
-        # Rows of the matrix are labels and columns predictions, so a union is both less the hits.
+        # Rows of the matrix are labels, and columns are predictions: the union of a class is the
+        # sum of its row and its column, minus the hits.
         ious = metrics.ratio(hits, class_weights + tf.reduce_sum(confusion, 0) - hits)
         summary = {
             "miou": metrics.mean_defined(ious),

@@ -19,12 +19,13 @@ class Shots:
     """Groups of classes: more than `many` rows, fewer than `few`, and the rest (medium).
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160.
-    The accuracy of a group is the mean recall of its classes, and NaN if it has no class.
+    The accuracy of a group is the mean recall of its classes; it is NaN if no class is in the
+    group.
 
     Attributes:
       many: the largest number of rows of a medium class, at least 0; 100 is the paper's choice.
-      few: the smallest number of rows of a medium class, above 0 and at most many + 1; 20 is the
-        paper's choice.
+      few: the smallest number of rows of a medium class, in [0, many + 1]; 20 is the paper's
+        choice.
     """
 
     many: checks.Natural = 100

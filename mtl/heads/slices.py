@@ -1,7 +1,7 @@
 """Slices of the rows: rows with a value of a field, or with a number in a range.
 
 given = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
-[one.name for one in slices.list_slices(given)]        # ["country=DE", ..., "age=30.."]
+[part.name for part in slices.list_slices(given)]        # ["country=DE", ..., "age=30.."]
 slices.find_first(given, features, "Binary.calibration_slices")     # [B], slice of each row
 """
 
@@ -35,8 +35,15 @@ class Slice(NamedTuple):
         """The name of the slice, such as `age=30..40`."""
         if not self.is_range:
             return f"{self.field}={self.value}"
-        low, high = ("" if end is None else f"{end:g}" for end in self.value)
+        low, high = ("" if end is None else _show_end(end) for end in self.value)
         return f"{self.field}={low}..{high}"
+
+
+def _show_end(end: float) -> str:
+    """Return the text of a number, short if six digits are enough."""
+    text = f"{end:g}"
+    # Different ranges need different names, such as hours in seconds since 1970.
+    return text if float(text) == end else repr(end)
 
 
 def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
@@ -45,7 +52,15 @@ def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
 
 
 def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
-    """Fail unless the slices are {field: values}."""
+    """Check the slices of a setting.
+
+    Args:
+      where: the name of the setting, for errors.
+      given: {field: its values, or ranges (from, to) with None for an open end}.
+
+    Raises:
+      UserError: a value is of another kind, a range is not ascending, or two slices are equal.
+    """
     checks.mapping(where, given, _RULE)
     for field, field_values in given.items():
         setting = f"{where}[{field!r}]"
@@ -63,7 +78,7 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
-    """Return the index of the first of S slices with each row, or S for none: int32 [B].
+    """Return the index of the first of S slices that holds each row, S if none does: [B].
 
     Args:
       given: {field: values}, not empty.
@@ -74,18 +89,25 @@ def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where:
       UserError: as in `find_rows`.
     """
     rows = [find_rows(fields, part, where) for part in list_slices(given)]
-    # All ranks differ, as argmax may choose any of equal ones.
+    # All ranks differ, as argmax may choose any of several equal ranks.
     ranks = tf.range(len(rows) + 1, 0, -1)
     are_in = tf.stack([*rows, tf.ones_like(rows[0])], axis=-1)
     return tf.argmax(tf.where(are_in, ranks, 0), axis=-1, output_type=tf.int32)
 
 
 def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
-    """Return True for each row in a slice, {field: [B]} -> bool [B].
+    """Find the rows of a slice.
+
+    Args:
+      fields: {field: [B]}.
+      one: the slice.
+      where: the name of the setting with the slice, for errors.
+
+    Returns:
+      bool [B].
 
     Raises:
-      UserError: the field has several values, or values of another type. The error names `where`,
-        the setting with the slice.
+      UserError: the field has several values, or values of another type.
     """
     field, value, tensor = one.field, one.value, fields[one.field]
     where = f"{where}[{field!r}]"

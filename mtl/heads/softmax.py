@@ -28,10 +28,10 @@ class Classes(NamedTuple):
 
 
 class Margin(Protocol):
-    """Shifts the logits in the loss. Some classes then have to win by more."""
+    """Shifts the logits in the loss. Some classes then have to win by a larger margin."""
 
     balances: bool
-    """True if it makes up for the shares of the classes, as a balanced sampler does."""
+    """True if it compensates for unequal class shares, as a balanced sampler does."""
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
         """Shift logits: logits [B, C], targets [B] and counts [C] -> logits [B, C]."""
@@ -107,7 +107,7 @@ class EffectiveNumber:
     def __call__(self, counts: np.ndarray) -> tf.Tensor:
         """Return the weights of the classes from their rows, [C] -> [C]."""
         weights = (1 - self.beta) / (1 - self.beta**counts)
-        # Scaled so that the mean weight of a training row is 1.
+        # Weights are scaled so that the mean weight of a training row is 1.
         weights = tf.constant(weights * counts.sum() / (weights * counts).sum(), tf.float32)
         if not self.start_step:
             return weights
@@ -127,7 +127,8 @@ class CrossEntropy:
         `EffectiveNumber`.
       label_smoothing: s in [0, 1); 0.1 is the paper's choice.
       focal_gamma: gamma, at least 0; 2 is the paper's choice.
-      margin: shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None for no shift.
+      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None
+        for no shift.
     """
 
     class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
@@ -149,23 +150,23 @@ class CrossEntropy:
 
     def check(self, names: Sequence[str]) -> None:
         """Fail unless the settings suit a head of these classes."""
-        self._given_weights(names)
+        self._fixed_weights(names)
 
     @property
-    def _by_counts(self) -> list[Any]:
-        """The parts that need the rows of each class."""
+    def _counting_parts(self) -> list[Any]:
+        """The parts that need the number of rows of each class."""
         weights = self.class_weights if callable(self.class_weights) else None
         return [part for part in (weights, self.margin) if part is not None]
 
     @property
     def needs_counts(self) -> bool:
-        """True if the objective needs the rows of each class."""
-        return bool(self._by_counts)
+        """True if the objective needs the number of rows of each class."""
+        return bool(self._counting_parts)
 
     @property
     def balances(self) -> bool:
-        """True if the objective makes up for the shares of the classes."""
-        return any(part.balances for part in self._by_counts)
+        """True if the objective compensates for unequal class shares."""
+        return any(part.balances for part in self._counting_parts)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
         """Compute losses: [B, C], [B] -> [B]."""
@@ -178,9 +179,9 @@ class CrossEntropy:
     def _find_weights(self, classes: Classes) -> Any:
         if callable(self.class_weights):
             return self.class_weights(self._check_counts(classes))
-        return self._given_weights(classes.names)
+        return self._fixed_weights(classes.names)
 
-    def _given_weights(self, names: Sequence[str]) -> list[float] | None:
+    def _fixed_weights(self, names: Sequence[str]) -> list[float] | None:
         weights = self.class_weights
         if weights is None or callable(weights):
             return None
@@ -189,7 +190,7 @@ class CrossEntropy:
     def _check_counts(self, classes: Classes) -> np.ndarray:
         counts = cast(Sequence[int], classes.counts)  # Known if `needs_counts`.
         empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
-        fix = "Give MultiClass.class_counts if it has."
+        fix = "Set MultiClass.class_counts if the class has rows."
         rule = "have a row in the training split"
         checks.require(not empty, f"class {', '.join(empty[:3])}", rule, "none", fix)
         return np.asarray(counts, np.float64)

@@ -4,7 +4,7 @@ space = spaces.Space("click")                       # the rows with label click 
 space = spaces.Space({"income": [">50K", ">50K."]})       # the rows with one of these
 inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
 
-Heads drop labels outside of the space when they read them. Code after the heads needs no spaces.
+Heads drop labels outside of the space when they read them, so other code ignores spaces.
 """
 
 from __future__ import annotations
@@ -36,24 +36,31 @@ class Space:
 
     @property
     def fields(self) -> Mapping[str, Sequence[Any]]:
-        """{label field: the values that open the space}."""
+        """{label field: its values in the rows of the space}."""
         return {self.within: (1,)} if isinstance(self.within, str) else self.within
 
     @property
     def rule(self) -> str:
-        """The condition for an outcome, for errors: `label 'click' is 1`."""
+        """The condition for an outcome, as text for errors, such as `label 'click' is 1`."""
         conditions = []
         for name, accepted in self.fields.items():
-            is_one = (
+            text = (
                 values.show(accepted[0])
                 if len(accepted) == 1
                 else values.one_of(accepted)[len("be ") :]
             )
-            conditions.append(f"label {name!r} is {is_one}")
+            conditions.append(f"label {name!r} is {text}")
         return " and ".join(conditions)
 
     def check(self, where: str) -> None:
-        """Fail unless the fields and values can define a space."""
+        """Fail unless the fields and values can define a space.
+
+        Args:
+          where: the name of the setting, for errors.
+
+        Raises:
+          UserError: `within` has no fields, or a field has no values or a missing value.
+        """
         checks.is_a(where, self.within, (str, Mapping), _RULE)
         checks.mapping(where, self.fields, _RULE)
         checks.require(bool(self.fields) and "" not in self.fields, where, _RULE, self.within)
@@ -67,7 +74,19 @@ class Space:
                 checks.require(not values.is_missing(value), setting, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return masks of the rows inside and outside: {field: [B]} -> bool [B] each."""
+        """Find the rows inside and outside of the space.
+
+        Args:
+          labels: {field: [B]}, with every field of the space.
+          where: the name of the setting, for errors.
+
+        Returns:
+          Two masks, bool [B] each: rows inside, and rows outside. A row with a missing value may be
+          in neither.
+
+        Raises:
+          UserError: a field is absent, has several values in an example, or has another type.
+        """
         inside, outside = [], []
         for name, accepted in self.fields.items():
             checks.one_of(where, name, labels)
@@ -81,18 +100,25 @@ class Space:
 
     @property
     def suffix(self) -> str:
-        """The end of the names of the space's statistics. Statistics of all rows lack it."""
+        """The suffix of the names of statistics over the space. Statistics of all rows lack it."""
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
-        """Return the same accumulators, renamed, over the rows inside alone."""
+        """Return accumulators with new names that read only the rows inside of the space."""
         return {
             f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
             for name, accumulator in accumulators.items()
         }
 
     def place(self, labels: Mapping[str, Any]) -> bool | None:
-        """Return True if a record (Python values) is inside, None if unknown."""
+        """Say where a record lies.
+
+        Args:
+          labels: {field: its value in plain Python}.
+
+        Returns:
+          True inside, False outside, and None if a missing value leaves it unknown.
+        """
         is_known = True
         for name, accepted in self.fields.items():
             for value in values.flatten_values(labels.get(name, [])):

@@ -30,12 +30,12 @@ class Standardized(regression.Number):
         """The number of logits."""
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a finite number."""
+        """Return the rule for errors: a label is a finite number."""
         del dtype
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return an accumulator of the label's moments, unless both are set."""
+        """Return an accumulator of the label's moments, unless settings hold both moments."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read_numbers = functools.partial(_read_numbers, field=self.field, head=self)

@@ -1,7 +1,7 @@
 """The time until an event, which some rows have not had yet.
 
 churn/heads.Survival.name = "churn"
-churn/heads.Survival.label = "days"        # until the event, or observed without one
+churn/heads.Survival.label = "days"        # until the event, or the end of observation
 churn/heads.Survival.event = "churned"     # 1: an event; 0: none so far
 churn/heads.Survival.boundaries = [7, 14, 30, 60, 90]
 """
@@ -30,23 +30,25 @@ class Survival(base.Base):
     The intervals `(t_(j-1), t_j]` have the hazards `h_j = sigmoid(logit_j)`. For an event in
     interval k, `loss = -log h_k - sum_(j<k) log(1 - h_j)`. For a row that is censored at time c,
     `loss = -sum_(t_j <= c) log(1 - h_j)`: no event up to c. M. Gensheimer and B. Narasimhan, "A
-    Scalable Discrete-Time Survival Model for Neural Networks", 2019, arXiv:1805.00917. There, a
-    censored row survives an interval from its middle on; here, only from its end on. A row with an
-    event after the last boundary is censored there. The hazards may take any form.
+    Scalable Discrete-Time Survival Model for Neural Networks", 2019, arXiv:1805.00917. In the
+    paper, a row that is censored in the second half of an interval counts as having survived it.
+    Here, only a row that is censored at the end of the interval or later counts as having survived
+    it. An event after the last boundary counts as censored at that boundary. Hazards of different
+    intervals are independent.
 
     Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B], the
     mean time without an event up to the last boundary, with linear survival within an interval.
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
-    has the shorter predicted `value`. In such a pair, one event lies in an earlier interval than
-    the time of the other row. Ties count by half. F. Harrell and others, "Evaluating the Yield of
-    Medical Tests", 1982; there the times are compared, here the intervals.
+    has the shorter predicted `value`. Two rows form a pair if one of them has an event in an
+    earlier interval than the time of the other row. Ties count by half. F. Harrell and others,
+    "Evaluating the Yield of Medical Tests", 1982, compare times; this metric compares intervals.
 
     Attributes:
-      event: the label field with 1 for an event and 0 for a censored row. If it is missing, the
-        label counts as missing.
+      event: the label field with 1 for an event and 0 for a censored row. If the event is missing,
+        the label counts as missing.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
-      prior: the hazard of each interval, between 0 and 1, from which training starts, as bias.
+      prior: the hazard of each interval, between 0 and 1, that the initial bias predicts.
     """
 
     event: Annotated[str, checks.Is(str, "name a label field")]
@@ -65,7 +67,7 @@ class Survival(base.Base):
         where = self._where("boundaries")
         ends = [0.0, *self.boundaries]
         rises = all(end < next_end for end, next_end in zip(ends, ends[1:], strict=False))
-        checks.require(rises, where, "rise from above 0", list(self.boundaries))
+        checks.require(rises, where, "be ascending and above 0", list(self.boundaries))
 
     @property
     def size(self) -> int:
@@ -77,7 +79,7 @@ class Survival(base.Base):
         return base.logit(self.prior)
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a time."""
+        """Return the rule for errors: a label is a time."""
         del dtype
         return "be a finite time of at least 0"
 
@@ -93,7 +95,7 @@ class Survival(base.Base):
         return self.checked(times, valid, label, self.rule(label.dtype)), present
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return targets [B, 2] and weights: intervals survived, and 1 if an event comes next."""
+        """Return targets [B, 2] (intervals survived; 1 if an event follows) and weights [B]."""
         times, weights = super()._targets_and_weights(labels)
         events = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_ids_present(events), weights, 0)
@@ -109,7 +111,7 @@ class Survival(base.Base):
             _EVENT_RULE,
             self.event,
         )
-        # In the label's precision: 0.3 as float32 and 0.3 as float64 are different numbers.
+        # Ends take the precision of the label: 0.3 as float32 and as float64 are different numbers.
         kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
         ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
         # An event at a boundary belongs to the interval that ends there. A row that is censored
@@ -129,14 +131,15 @@ class Survival(base.Base):
         return tf.reduce_sum(losses, axis=1)
 
     def _find_intervals(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the intervals that rows survived, and those with their event, bool [B, T]."""
+        """Return masks of the intervals survived, and of the interval with the event, [B, T]."""
         num_survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
         places = tf.range(self.size)[tf.newaxis]
         return places < num_survived, tf.equal(places, num_survived) & tf.equal(is_event, 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
-        # log(1 - h) = -softplus(logit): a product of many chances as a sum.
+        # A sum of logarithms replaces a product of many probabilities: `log(1 - h)` is
+        # `-softplus(logit)`.
         survival = tf.exp(-tf.cumsum(tf.math.softplus(logits), axis=1))
         return {"survival": survival, "value": self._mean_time(survival)}
 
@@ -155,9 +158,9 @@ class Survival(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the sum of events, and mean times of rows with an event in or after each interval.
+        """Return the weight of rows with an event, and the risks of rows to compare by interval.
 
-        Interval j compares rows with an event in it with rows whose time comes after it.
+        Interval j compares each row with an event in it with each row whose time comes after it.
         """
         logits, targets, weights = examples
         late, early = (
@@ -165,7 +168,7 @@ class Survival(base.Base):
             for mask in self._find_intervals(targets)
         )
         risks = -self.predictions(logits)["value"]
-        # [B, T]: a row has the same risk in each interval, but its weights there differ.
+        # [B, T]: a row has the same risk in each interval, but its weight differs.
         risks = tf.broadcast_to(risks[:, tf.newaxis], tf.shape(early))
         return {
             "events": metrics.sum_weighted(tf.cast(targets[:, 1], tf.float64), weights),
@@ -185,9 +188,10 @@ class Survival(base.Base):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the time, event or weight of a record, or None."""
-        events = labels.get(self.event, [])
+        events, has_weight = labels.get(self.event, []), self.has_weight(labels)
         for value in values.flatten_values(events):
-            if not values.is_id_missing(value) and value not in (0, 1):
+            # An event matters only if its row counts.
+            if has_weight and not values.is_id_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
             if value == 1 and self.within is not None and self._space.place(labels) is False:
                 return f"{self.message(self.event, self._space_rule)} {values.show(value)}"

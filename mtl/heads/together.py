@@ -1,4 +1,4 @@
-"""Many equal heads in shared ops: losses and metrics of [B, T] instead of T times [B].
+"""Many equal heads built with shared ops: losses and metrics of [B, T], not T times [B].
 
 losses = together.compute_losses(heads, logits, labels)          # {task: scalar}
 weights = together.sum_label_weights(heads, labels)          # {task: scalar}
@@ -6,9 +6,9 @@ metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
 At least `FROM` heads that differ only in names and labels are built together if their class can do
-that (`types.JointHead`). Sums over a batch then have another order and may round differently.
-Predictions are built together if variables are stacks. All other heads are built one by one. Names
-of tasks, variables, metrics and predictions are the same either way.
+that (`types.JointHead`). Sums over a batch then add numbers in another order and may round
+differently. Predictions are built together if the variables are stacked. All other heads are built
+one by one. Names of tasks, variables, metrics and predictions are the same either way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mtl.variables import stacks
 if TYPE_CHECKING:
     from mtl.heads import binary
 
-# The number of equal heads from which they share ops. The metrics of a head alone take some 800
+# From this number of equal heads on, they share ops. The metrics of a single head take about 800
 # ops.
 FROM = 16
 
@@ -42,7 +42,7 @@ def build_logits(
     Args:
       heads: the heads.
       towers: {task: [B, H]}.
-      build: a head and its tower -> logits; builds a single head.
+      build: a function from a head and its tower to logits, for heads that are built one by one.
 
     Returns:
       {task: [B, C]}, in the order of the heads.
@@ -50,10 +50,10 @@ def build_logits(
     stacked_parts = [
         part for part in _group_heads(heads) if isinstance(part, Alike) and part.is_stacked
     ]
-    of_stacks = {head.name for part in stacked_parts for head in part.heads}
+    stacked_names = {head.name for part in stacked_parts for head in part.heads}
     logits, seeds = {}, {}
     for head in heads:
-        if head.name in of_stacks:
+        if head.name in stacked_names:
             # Draw seeds in the order of the heads, as if they were built one by one.
             (seeds[head.name],) = stacks.draw_seeds(1)
         else:
@@ -128,7 +128,7 @@ def build_metrics(
 
 
 def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dict[str, tf.Tensor]:
-    """Predict by every head.
+    """Compute the predictions of every head.
 
     Args:
       heads: the heads.
@@ -216,16 +216,18 @@ class Alike:
     def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
         """Compute the logits: {task: [B, H]} and {task: seed} -> {task: [B, 1]}."""
         names, first = [head.name for head in self.heads], self.heads[0]
-        inputs_by_head, own_seeds = (
+        inputs_by_head, head_seeds = (
             [towers[name] for name in names],
             [seeds[name] for name in names],
         )
-        # One tower for all, as of a shared bottom, needs no copies.
+        # A tower that all heads share, as with a shared bottom, needs no copies.
         is_shared = all(tower is inputs_by_head[0] for tower in inputs_by_head)
         inputs = inputs_by_head[0] if is_shared else stacked.stack_parts(inputs_by_head)
         initializer = tf.compat.v1.constant_initializer(first.initial_bias())
         scopes = [f"head/{name}" for name in names]
-        stacked_logits = stacked.dense(inputs, first.size, "logits", scopes, own_seeds, initializer)
+        stacked_logits = stacked.dense(
+            inputs, first.size, "logits", scopes, head_seeds, initializer
+        )
         return dict(zip(names, tf.unstack(stacked_logits, len(names), axis=1), strict=True))
 
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -10,7 +10,7 @@ from mtl.deferred import compat, tf
 
 
 class Unlabelled(types.Head):
-    """A head that only predicts."""
+    """A head that needs no label."""
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Return the number of rows of any label field, or 1 without label fields."""
@@ -22,5 +22,5 @@ class Unlabelled(types.Head):
         return None
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Return the predictions as a predict output."""
+        """Return the export output "predict" with all predictions."""
         return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}

@@ -19,22 +19,22 @@ from mtl import checks, spec
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Up to this many names are compared one by one; a hash table looks up more.
+# Up to this number of names, a label is compared with each name; with more, a hash table is used.
 _MAX_COMPARED = 1000
-# The names that an error lists.
+# The largest number of names that an error lists.
 _MAX_LISTED = 10
 _MAX_CLASSES = 10**7
 
 
 def are_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return True unless a label is missing, marked as in `mtl.spec.MISSING`; same shape."""
+    """Return True for each label that is present, in the same shape; see `mtl.spec.MISSING`."""
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
 def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return True unless a label is missing or an int64 label is -1; same shape."""
+    """Return False for each label that is missing or, in int64, is -1; in the same shape."""
     present = are_present(labels)
     return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
 
@@ -74,6 +74,9 @@ def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> 
       where: the name of the setting, for errors.
       field: the name of the field, for errors.
 
+    Returns:
+      The values, in their order.
+
     Raises:
       UserError: the type of the field cannot hold a value.
     """
@@ -87,7 +90,15 @@ def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> 
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
-    """Return True for each label that is one of a few choices, in the same shape."""
+    """Find the labels that are one of a few choices.
+
+    Args:
+      labels: [...].
+      choices: at least one value, in the type of the labels.
+
+    Returns:
+      bool [...].
+    """
     equal = [tf.equal(labels, tf.constant(choice, labels.dtype)) for choice in choices]
     return functools.reduce(tf.logical_or, equal)
 
@@ -98,7 +109,15 @@ def class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_classes(where: str, classes: int | Sequence[str]) -> None:
-    """Fail unless `classes` is a number of at least 2, or a list of 2 or more different names."""
+    """Check the classes of a head.
+
+    Args:
+      where: the name of the setting, for errors.
+      classes: the number of classes, at least 2, or a list of at least 2 different names.
+
+    Raises:
+      UserError: the classes are of another kind, too few or too many, or a name is empty.
+    """
     checks.is_a(where, classes, (int, list, tuple), "be a number of classes or a list of names")
     if isinstance(classes, int):
         # Each class takes a name and a column of the last layer in memory.
@@ -139,7 +158,7 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fail unless these are numbers. `per_class` checks their count once classes are known."""
+    """Fail unless all values are numbers. `per_class` checks their count once classes are known."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = list(numbers.values())
@@ -158,11 +177,14 @@ def read_number(name: str) -> int | None:
 def class_ids(
     labels: tf.Tensor, classes: Sequence[str] | Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the class ids of labels [...], int64, and True for labels that name a class.
+    """Look up the class ids of labels.
 
     Args:
-      labels: int64 or string.
+      labels: int64 or string [...].
       classes: the label of each class, in the type of labels; a range from 0 on if labels are ids.
+
+    Returns:
+      The ids, int64 [...], and True for labels that name a class, bool [...].
     """
     if isinstance(classes, range):
         return labels, (labels >= 0) & (labels < len(classes))
@@ -202,16 +224,27 @@ def show(value: Any) -> str:
 
 
 def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
-    """Return an op that fails unless all labels are valid, with `text` and the first wrong label.
+    """Build an op that fails unless all labels are valid.
 
     The single op formats its data only when it fails. `tf.debugging.Assert` would build a
     conditional around it, at a cost in every step.
+
+    Args:
+      valid: bool [...].
+      labels: the labels, [...].
+      text: the text of the error; the first wrong label follows it.
     """
     return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
 
 def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> tf.Operation:
-    """Return an op like `require` for labels [B, T]; each of T tasks has its error text."""
+    """Build an op that fails unless the labels of all tasks are valid.
+
+    Args:
+      valid: bool [B, T].
+      labels: [B, T].
+      texts: the text of the error for each of the T tasks; the first wrong label follows it.
+    """
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])
     return _assert_valid(valid, tf.gather_nd(labels, places), text)

@@ -19,20 +19,21 @@ _MAX_LOG = 80.0
 
 @checks.dataclass
 class ZeroInflatedLogNormal(regression.Number):
-    """Customer value (ZILN): the chance of an amount above 0, and a log-normal distribution of it.
+    """Customer value (ZILN): the chance of an amount above 0, and a log-normal one of its size.
 
     `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)` in nats, with `p = sigmoid(a)`, `mu = b`
     and `s = f + softplus(c)` for logits (a, b, c) and the floor f. X. Wang, T. Liu and J. Miao, "A
-    Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. There,
-    s has no floor, and the likelihood of equal amounts grows without bound.
+    Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. In the
+    paper, s has no floor, and the likelihood of equal amounts grows without bound.
 
     Predicts `value`, the mean `p exp(mu + s^2 / 2)`; `positive_probability`, p; `log_mean`, mu; and
     `log_scale`, s; [B] each. `positive_auc` says how well p ranks amounts above 0.
 
     Attributes:
       min_scale: f, the least scale of the log amounts, above 0.
-      prior: the share of rows above 0, between 0 and 1, from which training starts, as bias.
-      prior_value: the typical positive amount, above 0, from which training starts, as bias.
+      prior: the share of rows with an amount above 0, between 0 and 1, that the initial bias
+        predicts.
+      prior_value: the typical positive amount, above 0, that the initial bias predicts.
     """
 
     min_scale: checks.Positive = 0.01
@@ -56,7 +57,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return value >= 0
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be an amount."""
+        """Return the rule for errors: a label is an amount."""
         del dtype
         return "be a finite amount of at least 0"
 

@@ -21,7 +21,8 @@ class TargetAttention(types.HistoryEncoder):
 
     G. Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
     arXiv:1706.06978. As in the paper, weights are not normalised: many events of an interest count
-    more than few. If a target q is not D wide, a layer projects it to D. Without events h is zeros.
+    more than few events. If a target q is not D wide, a layer projects it to D. Without events h is
+    zeros.
 
     Attributes:
       layers: the hidden units of the MLP, in `hidden_<i>`; `weight` is its last layer.
@@ -41,7 +42,7 @@ class TargetAttention(types.HistoryEncoder):
         values, rows = events.flat_values, events.value_rowids()
         weights = self._weigh_events(values, rows, padded.fit_target(events, target))
         if self.normalization == "softmax":
-            # [N, 1] of all events in one vector: a softmax by row, without padding.
+            # A softmax by row over the weights of all events, [N, 1], needs no padding.
             greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
             shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
             weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
@@ -74,19 +75,19 @@ class TargetAttention(types.HistoryEncoder):
 
 @checks.dataclass
 class HashedAttention(types.HistoryEncoder):
-    """h = mean over groups of hashes of the events that share the target's: -> [B, D].
+    """h = the mean over groups of hashes of the events with the target's hashes: -> [B, D].
 
     Y. Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR
     Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random projections. In
     each group of `width` hashes, the events whose hashes all equal the target's are added up, and
     the sum is scaled to length 1. A long history costs a product with `num_hashes` columns, but no
-    MLP. Hashes pass no gradients: the events learn from their sums, and the target does not.
+    MLP. Hashes pass no gradients, so the target gets none; events get gradients from their sums.
 
     The target must be as wide as an event. Without events h is zeros.
 
     Attributes:
       num_hashes: the number of hashes, a multiple of width.
-      width: the hashes of a group: with more hashes, fewer events match.
+      width: the number of hashes in a group; with more hashes, fewer events match.
       seed: the seed of the projections.
     """
 
@@ -108,14 +109,14 @@ class HashedAttention(types.HistoryEncoder):
         size, width = values.shape[2], None if target is None else target.shape[1]
         rule = f"be as wide as an event, {size}, for HashedAttention"
         checks.require(width == size, "History.target", rule, width)
-        # Constants of the graph: a server must hash as training did.
-        drawn = np.random.default_rng(self.seed).normal(size=[size, self.num_hashes])
-        projections = tf.constant(drawn, values.dtype)
-        same = tf.equal(
+        # The projections are constants of the graph, as a server must hash as training did.
+        directions = np.random.default_rng(self.seed).normal(size=[size, self.num_hashes])
+        projections = tf.constant(directions, values.dtype)
+        matches = tf.equal(
             self._hash_groups(values, projections),
             self._hash_groups(target, projections)[:, tf.newaxis],
         )
-        shares = tf.cast(same & is_event[:, :, tf.newaxis], values.dtype)
+        shares = tf.cast(matches & is_event[:, :, tf.newaxis], values.dtype)
         outlets.add_prediction("attention", tf.reduce_mean(shares, axis=2))
         sums = tf.linalg.matmul(shares, values, transpose_a=True)  # [B, groups, D]
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
@@ -124,5 +125,5 @@ class HashedAttention(types.HistoryEncoder):
         """Return the hash of each group, [..., D] -> int64 [..., groups]."""
         signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
         shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)
-        # The signs of a group as the bits of a number: equal numbers are equal groups.
+        # The signs of a group become the bits of a number, so that equal numbers mean equal signs.
         return tf.reduce_sum(tf.reshape(signs, shape) * (1 << np.arange(self.width)), axis=-1)

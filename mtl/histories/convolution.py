@@ -19,9 +19,9 @@ class Convolution(types.HistoryEncoder):
     is shorter than a filter has an output, too. Without events h is zeros.
 
     Attributes:
-      filters: the filters of each size.
-      sizes: how many neighbouring events a filter sees; H = filters times the number of sizes. The
-        kernel of size s lies in `size_<s>`.
+      filters: the number of filters of each size.
+      sizes: the numbers of neighbouring events that a filter sees; H = filters times the number of
+        sizes. The kernel of size s lies in `size_<s>`.
     """
 
     filters: checks.Count = 32
@@ -35,14 +35,15 @@ class Convolution(types.HistoryEncoder):
         """Convolve events, [B, (L), D] -> [B, H]."""
         del target
         values, is_event = padded.pad_events(events)
-        found = []
+        outputs = []
         for size in self.sizes:
             before = (size - 1) // 2
             around = tf.pad(values, [[0, 0], [before, size - 1 - before], [0, 0]])
-            # A product, not a convolution op: its bits do not depend on the padding of rows.
+            # The bits of a matrix product do not depend on the padding of rows, unlike a
+            # convolution.
             places = tf.shape(values)[1]
             windows = tf.concat([around[:, i : i + places] for i in range(size)], axis=2)
-            made = layers.dense(windows, self.filters, f"size_{size}", tf.nn.relu)
+            filtered = layers.dense(windows, self.filters, f"size_{size}", tf.nn.relu)
             # A ReLU's output is at least 0: zeros at places without events never win.
-            found.append(tf.where(is_event[:, :, tf.newaxis], made, tf.zeros_like(made)))
-        return tf.reduce_max(tf.concat(found, axis=2), axis=1)
+            outputs.append(tf.where(is_event[:, :, tf.newaxis], filtered, tf.zeros_like(filtered)))
+        return tf.reduce_max(tf.concat(outputs, axis=2), axis=1)

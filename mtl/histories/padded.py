@@ -11,10 +11,14 @@ from mtl.deferred import tf
 
 
 def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return events with zeros behind them, [B, L, D], and a mask of the events, bool [B, L].
+    """Pad events with zeros.
 
-    L is the greatest number of events in the batch, but at least 1, because some operations do not
-    take an empty axis.
+    Args:
+      events: [B, (L), D].
+
+    Returns:
+      The events [B, L, D], and a mask of the events, bool [B, L]. L is the greatest number of
+      events in the batch, but at least 1, because some operations do not take an empty axis.
     """
     size = events.flat_values.shape[1]
     width = tf.maximum(events.bounding_shape(axis=1), 1)
@@ -24,11 +28,27 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
-    """Return the target, [B, T] -> [B, D], projected by a layer `target` if T is not D."""
+    """Project a target to the width of an event, by a layer `target` if the widths differ.
+
+    Args:
+      events: [B, (L), D].
+      target: [B, T].
+
+    Returns:
+      [B, D].
+    """
     size = events.flat_values.shape[1]
     return target if target.shape[1] == size else layers.dense(target, size, "target")
 
 
 def sum_rows(values: tf.Tensor, events: tf.RaggedTensor) -> tf.Tensor:
-    """Sum the values of each row's events, [N, D] -> [B, D]; 0 for a row without events."""
+    """Sum the values of each row's events.
+
+    Args:
+      values: a value for each event, [N, D].
+      events: the N events, [B, (L), D].
+
+    Returns:
+      [B, D]; 0 for a row without events.
+    """
     return tf.math.unsorted_segment_sum(values, events.value_rowids(), events.nrows())

@@ -15,8 +15,9 @@ class GRU(types.HistoryEncoder):
     """h = the state of a gated recurrent unit after the last event: [B, (L), D] -> [B, units].
 
     K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate comes before the product.
-    Without events h is zeros. The products come one after another: time grows with the length.
+    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate acts before the product.
+    Without events h is zeros. The events run one after another, so time grows with the length of a
+    history.
 
     Attributes:
       units: the length of the state.
@@ -32,21 +33,22 @@ class GRU(types.HistoryEncoder):
 
 @checks.dataclass
 class InterestEvolution(types.HistoryEncoder):
-    """A GRU over events, and a second one over its states, with updates scaled by attention.
+    """A GRU over events, and a second GRU over its states, with updates scaled by attention.
 
     G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
     arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e.
     The second unit (AUGRU) multiplies its update gate by a[t]. Without events h is zeros.
 
-    In the auxiliary loss `<history>_next_event`, the state before each event tells the event from
-    another event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events
-    of a row except the first. e' is drawn from all events of the slice. The paper draws an item
-    that was not clicked, and its code has a network instead of V.
+    In the auxiliary loss `<history>_next_event`, the state before each event distinguishes the
+    event from a random event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')`
+    over the events of a row except the first. e' is drawn from all events of the slice. The paper
+    draws an item that was not clicked, and its code has a network instead of V.
 
     Attributes:
       units: the length of both states, in `extraction` and `evolution`; W lies in `attention`, V in
         `next_event`.
-      next_event_weight: the loss's weight, at least 0; 0 leaves it out. The paper takes 1.
+      next_event_weight: the weight of the auxiliary loss, at least 0; 0 leaves the loss out. The
+        paper takes 1.
     """
 
     units: checks.Count = 32
@@ -54,7 +56,7 @@ class InterestEvolution(types.HistoryEncoder):
 
     needs_target = True
     weighs_events = True
-    are_emitted_rows_apart = False  # Other events come from other rows.
+    are_emitted_rows_apart = False  # Random events come from other rows.
 
     def name_losses(self, history: str) -> dict[str, float]:
         """Return {the auxiliary loss: its weight} of a history; empty with a weight of 0."""
@@ -74,7 +76,7 @@ class InterestEvolution(types.HistoryEncoder):
             )
         queries = layers.dense(target, self.units, "attention", use_bias=False)
         scores = tf.linalg.matvec(states, queries)
-        # The lowest number, not -inf: a row without events would become NaN.
+        # The lowest number replaces -inf, which would turn a row without events into NaN.
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
         weights = tf.nn.softmax(scores)
         outlets.add_prediction("attention", weights * tf.cast(is_event, weights.dtype))
@@ -91,18 +93,18 @@ def _tell_next_events(
       states: the state after each event, [B, L, units].
       values: the events, [B, L, D].
       is_event: [B, L].
-      pool: all events, [N, D]; the other events are drawn from them.
+      pool: all events, [N, D]; random events are drawn from them.
     """
     size = values.shape[2]
     expected = layers.dense(states[:, :-1], size, "next_event")
     is_next = tf.cast(is_event[:, 1:], values.dtype)
-    # With an empty pool, the zeros give the draws an entry; its losses do not count.
+    # With an empty pool, draws take the row of zeros, whose losses do not count.
     pool = tf.concat([pool, tf.zeros([1, size], pool.dtype)], 0)
     count = tf.maximum(tf.shape(pool)[0] - 1, 1)
-    drawn = tf.random.stateless_uniform(
+    places = tf.random.stateless_uniform(
         tf.shape(is_next), draws.make_step_seed("next_event"), 0, count, tf.int32
     )
-    others = tf.gather(pool, drawn)
+    others = tf.gather(pool, places)
     losses = tf.nn.softplus(-tf.reduce_sum(expected * values[:, 1:], -1))
     losses += tf.nn.softplus(tf.reduce_sum(expected * others, -1))
     total = tf.reduce_sum(is_next * losses, 1)
@@ -118,7 +120,7 @@ def _run_gru(
       values: the events, [B, L, D].
       is_event: [B, L]; places without an event leave the state as it is.
       units: the length of the state.
-      attention: the share of its update that a state takes, [B, L]; None for all of it.
+      attention: the factor of each update of the state, [B, L]; None for 1.
     """
     # [L, B, 3 units]: `tf.scan` walks along the first axis. One product serves all events.
     steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])
@@ -129,15 +131,15 @@ def _run_gru(
     shares = tf.cast(is_event, dtype) if attention is None else attention
     shares = tf.transpose(tf.where(is_event, shares, tf.zeros_like(shares)))[:, :, tf.newaxis]
 
-    def move(state: tf.Tensor, given: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        inputs, share = given
+    def move(state: tf.Tensor, step_inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        inputs, share = step_inputs
         update, reset = tf.split(
             tf.sigmoid(inputs[:, : 2 * units] + tf.linalg.matmul(state, gates)), 2, axis=1
         )
         proposed = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
-        moved = state + share * update * (proposed - state)
+        next_state = state + share * update * (proposed - state)
         # `tf.scan` refuses a state whose static shape changes.
-        return tf.ensure_shape(moved, state.shape)
+        return tf.ensure_shape(next_state, state.shape)
 
     states = tf.scan(move, (steps, shares), tf.zeros_like(steps[0, :, :units]))
     return states[-1], tf.transpose(states, [1, 0, 2])

@@ -18,14 +18,14 @@ class Transformer(types.HistoryEncoder):
     without events.
 
     With `joins_target` the target is the last token, and h is its output. Q. Chen et al., "Behavior
-    Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874 (BST)
-    also do so; but they give all tokens to the next layers, and normalise after each block. The
-    order of events counts only with `History.place_dimension` or with the times of events.
+    Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874 (BST) do
+    so, too, but pass all tokens to the next layers and normalise after each block. The order of
+    events matters only with `History.place_dimension` or with the times of events.
 
     Attributes:
       dimension: the length of a token, a multiple of `num_heads`.
-      num_blocks: at least 1; variables in `block_<i>`.
-      num_heads: the heads of the attention.
+      num_blocks: the number of blocks, at least 1; their variables lie in `block_<i>`.
+      num_heads: the number of attention heads.
       feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
       joins_target: True makes the target a token.
     """
@@ -37,7 +37,7 @@ class Transformer(types.HistoryEncoder):
     joins_target: bool = False
 
     def __post_init__(self):
-        rule = f"be a multiple of {self.num_heads}, its heads"
+        rule = f"be a multiple of num_heads, {self.num_heads}"
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "Transformer.dimension", rule, self.dimension)
 
@@ -62,16 +62,16 @@ class Transformer(types.HistoryEncoder):
             is_token = tf.pad(is_token, [[0, 0], [0, 1]], constant_values=True)
         for index in range(self.num_blocks):
             with tf1.variable_scope(f"block_{index}"):
-                given = layers.layer_norm(tokens, "attention_norm")
-                attended, weights = self._attend_among(given, is_token)
+                normalized = layers.layer_norm(tokens, "attention_norm")
+                attended, weights = self._attend_among(normalized, is_token)
                 tokens += attended
-                given = layers.layer_norm(tokens, "feed_forward_norm")
+                normalized = layers.layer_norm(tokens, "feed_forward_norm")
                 units = self.feed_forward_factor * self.dimension
-                hidden = layers.dense(given, units, "feed_forward/hidden", tf.nn.relu)
+                hidden = layers.dense(normalized, units, "feed_forward/hidden", tf.nn.relu)
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
-            # Show the target's attention to events in the last block, without that to itself.
+            # Show the target's attention to events in the last block, but not to itself.
             outlets.add_prediction("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
@@ -88,9 +88,9 @@ class Transformer(types.HistoryEncoder):
             tf.transpose(tf.reshape(mixed, shape), [2, 0, 3, 1, 4]), num=3
         )
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
-        is_seen = is_token[:, tf.newaxis, tf.newaxis, :]
-        # The lowest number, not -inf: a row without tokens would become NaN.
-        scores = tf.where(is_seen, scores, tf.constant(scores.dtype.min, scores.dtype))
+        is_key = is_token[:, tf.newaxis, tf.newaxis, :]
+        # The lowest number replaces -inf, which would turn a row without tokens into NaN.
+        scores = tf.where(is_key, scores, tf.constant(scores.dtype.min, scores.dtype))
         weights = tf.nn.softmax(scores)
         joined = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
         joined = tf.reshape(joined, tf.shape(tokens))

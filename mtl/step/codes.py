@@ -3,8 +3,8 @@
 codes.remember(texts, {"categorical_job": ids})          # of this tensor alone
 codes.find_ids(texts, "categorical_job")                 # ids, or None: the graph looks them up
 
-Ids belong to a tensor, and not to a name: a feature that something has changed since is another
-tensor, so its ids are looked up anew.
+Ids belong to a tensor, not to a name. If some code changes a feature, the result is another tensor,
+and its ids are looked up again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from mtl.deferred import tf
 from mtl.tf_internals import graphs
 
-# A key that is not a string: saved graphs leave such collections out.
+# Saved graphs leave out collections whose key is not a string.
 _KEY = ("codes of texts",)
 
 

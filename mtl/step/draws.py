@@ -22,10 +22,10 @@ class _Pass(NamedTuple):
     """A pass over a slice of the batch, for the parts that draw in it.
 
     Attributes:
-      number: of the slice among equal slices, from 0.
-      total: how many slices there are.
+      number: the number of the slice among equal slices, from 0.
+      total: the number of slices.
       again: the number of the pass over this slice; 0 is the first.
-      names: gets the names of the draws of this pass; None if nobody reads them.
+      names: a list that receives the names of the draws of this pass; None if no code reads them.
       features: {field: [B, ...]} in predictions, whose draws depend on them; None in training.
     """
 
@@ -88,7 +88,7 @@ def draw_uniform(
 
     Args:
       shape: the shape of the result.
-      seed: int32 [2], such as of `make_step_seed`.
+      seed: int32 [2], such as a result of `make_step_seed`.
       minval: the least number.
 
     Returns:
@@ -112,16 +112,16 @@ def make_step_seed(name: str) -> tf.Tensor:
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
-    # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get unlike seeds; the
-    # product wraps.
+    # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get different seeds. The
+    # product may overflow, and then wraps around.
     slice_seed = tf.cast(_PASS.get().number, tf.int32) * 0x61C88647
-    # Another factor than for slices: a second pass must not draw like the first pass of another
-    # slice.
+    # The factor differs from the factor of slices, as a second pass must not repeat the draws of
+    # another slice.
     if repeat := _PASS.get().again:
         slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _PASS.get().names) is not None:
         names.append(scope)
-    # A CRC, because Python's `hash` of a text differs from process to process.
+    # A CRC is used, because Python's `hash` of a text differs from process to process.
     slice_seed = tf.bitwise.bitwise_xor(
         slice_seed, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF
     )
@@ -136,8 +136,8 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
 
     Args:
       name: the name of the draw, unique in the open variable scope.
-      num_rows: the rows of this slice, the same for all slices.
-      size: the numbers for each row.
+      num_rows: the number of rows of this slice, the same for all slices.
+      size: the number of draws for each row.
 
     Returns:
       float32 in [0, 1), [num_rows, size].
@@ -145,7 +145,7 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     slice_info = _PASS.get()
     with draw_for_slice(0):
         seed = make_step_seed(name)
-    # Draws for all rows at once: TensorFlow's generators take no seed per row.
+    # All rows are drawn at once, as TensorFlow's generators take no seed for each row.
     numbers = draw_uniform([slice_info.total * num_rows, size], seed)
     if isinstance(slice_info.total, int) and slice_info.total == 1:
         return numbers
@@ -153,7 +153,14 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
 
 
 def make_run_seed(name: str) -> tf.Tensor:
-    """Make a seed [2] int32 of the run and a name, the same in every step and slice."""
+    """Make a seed that is the same in every step and slice.
+
+    Args:
+      name: the name of the draw, unique in the run.
+
+    Returns:
+      int32 [2]: a number of the run's seed and the name; and -1.
+    """
     run_seed = tf1.get_default_graph().seed or 0
     # No step is numbered -1, so no step draws the same numbers.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
@@ -162,7 +169,7 @@ def make_run_seed(name: str) -> tf.Tensor:
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed [2] int32 of the run and the global step, the same for every slice.
 
-    Older than `make_step_seed`, and kept: resumed runs have to repeat their draws.
+    The function is older than `make_step_seed`. It stays, because resumed runs repeat their draws.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

@@ -2,7 +2,7 @@
 
 with extensions.enter([make(model, features, labels) for make in makers]) as entered:
     for extension in entered: ...
-extensions.current()                # the same, read within the network
+extensions.current()                # the extensions, read within the network
 gradients = extensions.mask_gradients(gradients, variables)     # an update calls these
 before = extensions.check_update(losses, gradients, step, unless=False)
 extensions.show_update(gradients, variables)
@@ -34,7 +34,15 @@ def current() -> Sequence[types.StepExtension]:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> Sequence[types.Connected]:
-    """Return N gradients, with 0 for the entries of N variables that the extensions hold."""
+    """Set the entries of gradients that extensions mask to 0.
+
+    Args:
+      gradients: N gradients.
+      variables: their N variables.
+
+    Returns:
+      N gradients.
+    """
     for extension in current():
         gradients = extension.mask_gradients(gradients, variables)
     return gradients
@@ -46,12 +54,23 @@ def check_update(
     step: tf.Tensor,
     unless: tf.Tensor | bool,
 ) -> list[tf.Operation]:
-    """Return the ops by which the extensions refuse a step; see `types.StepExtension`."""
-    return [op for one in current() for op in one.check_update(losses, gradients, step, unless)]
+    """Build the ops with which extensions refuse a step; see `types.StepExtension`.
+
+    Args:
+      losses: {task: scalar}.
+      gradients: the gradients of the step.
+      step: the global step, a scalar.
+      unless: a bool scalar; True lets the step through.
+    """
+    return [
+        op
+        for extension in current()
+        for op in extension.check_update(losses, gradients, step, unless)
+    ]
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show N gradients, as the optimizer gets them, and N variables to the extensions."""
+    """Show N variables to the extensions, with their gradients as the optimizer gets them."""
     for extension in current():
         extension.see_update(gradients, variables)
 

@@ -19,7 +19,8 @@ def merge_rows(gradient: types.Gradient) -> types.Gradient:
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    # Not `tf.convert_to_tensor`: a dense gradient of a table takes the memory of the whole table.
+    # `tf.convert_to_tensor` would build a dense gradient, which takes the memory of the whole
+    # table.
     rows, slots = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, slots, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
@@ -93,7 +94,7 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
-    """Return `squares(tf.float32)` as float64, or `squares(tf.float64)` if it is not finite."""
+    """Return `squares(tf.float32)` as float64; if not finite, return `squares(tf.float64)`."""
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))
@@ -105,7 +106,14 @@ def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
 
 
 def take_roots(squares: tf.Tensor) -> tf.Tensor:
-    """Return square roots of float64 as float32; finite roots are capped at float32's largest."""
+    """Take square roots.
+
+    Args:
+      squares: float64, any shape, at least 0.
+
+    Returns:
+      float32 in the same shape. Finite roots stay finite: the largest float32 caps them.
+    """
     roots = tf.sqrt(squares)
     capped_roots = tf.where(tf.math.is_finite(roots), tf.minimum(roots, tf.float32.max), roots)
     return tf.cast(capped_roots, tf.float32)

@@ -1,6 +1,6 @@
-"""Hooks of layers: what acts on the inputs and outputs of layers from outside.
+"""Hooks that act on the inputs and outputs of layers from outside.
 
-with layer_hooks.attach(hook): ...            # a network that is built in here meets the hook
+with layer_hooks.attach(hook): ...            # the hook acts on networks that are built here
 inputs = layer_hooks.take_inputs(inputs)      # `layers.dense` and `layers.conv` call this
 layer_hooks.take_outputs(sums, outputs)       # activations call this
 
@@ -20,8 +20,8 @@ class LayerHook:
     """Acts on the layers of a network that is being built; each member does nothing by default.
 
     Attributes:
-      takes_inputs: True if it changes or notes inputs. Then several copies of a layer are built one
-        by one, each in its own scope, and not as a single product.
+      takes_inputs: True if the hook changes or notes inputs. Several copies of a layer are then
+        built one by one, each in its own scope, and not as a single product.
     """
 
     takes_inputs = False
@@ -31,7 +31,7 @@ class LayerHook:
         return inputs
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """See what an activation makes of the sums of its layer; both have one shape."""
+        """Look at the sums of a layer and the outputs of its activation, in the same shape."""
 
 
 class NoteOutputs(LayerHook):
@@ -41,7 +41,7 @@ class NoteOutputs(LayerHook):
         self.found: dict[str, tf.Tensor] = {}
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Note outputs under the name of the layer that made the sums; once, if called twice."""
+        """Note outputs, each tensor once, under the name of the layer that computed the sums."""
         if any(outputs is other for other in self.found.values()):
             return
         scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
@@ -77,9 +77,9 @@ def attach(hook: LayerHook) -> Iterator[LayerHook]:
 
 
 def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
-    """Return the inputs of the layer whose scope is open, as the hooks leave them.
+    """Return the inputs of the layer whose scope is open, after the changes of all hooks.
 
-    The hook that was attached last comes first: it is the nearest to the layer's caller.
+    The hook that was attached last acts first, as it is the nearest to the caller of the layer.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)

@@ -1,11 +1,11 @@
-"""Networks and heads hand on scalars, losses, predictions and summaries beside their result.
+"""Outlets: networks and heads pass on scalars, losses, predictions and summaries.
 
-A part adds them. Losses, predictions and serialized summaries are dropped unless the code around
-the part asks for them.
+A part adds them beside its result. Losses, predictions and serialized summaries are dropped unless
+the code around the part asks for them.
 
-outlets.add_scalar("gate/income/entropy", entropy)             # for people to watch, in training
-outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow ones: only in some steps
-outlets.add_loss("commitment", lambda: compute(hidden))        # [B], of `emitted_losses`
+outlets.add_scalar("gate/income/entropy", entropy)             # a scalar to watch in training
+outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow scalars: only at some steps
+outlets.add_loss("commitment", lambda: compute(hidden))        # [B]; see `emitted_losses`
 outlets.add_prediction("attention", weights)                   # [B, ...], beside predictions
 outlets.add_summary(summary)                                   # serialized, for TensorBoard
 
@@ -13,8 +13,8 @@ with outlets.collect_losses() as losses, outlets.compute_where(is_due):
     ...                                                        # build the network
 scalars, predictions = outlets.take_scalars(), outlets.take_predictions()
 
-If a batch goes in slices, only the values of the first slice are handed on. Each replica has its
-own scalars.
+If a batch is cut into slices, only the values of the first slice are passed on. Each replica has
+its own scalars.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _SUMMARY_OPS = (
 )
 
 
-class _Asked(NamedTuple):
+class _Requests(NamedTuple):
     """The requests of the code around a network.
 
     Attributes:
-      losses: gets losses of rows, {name: [B]}; None if nobody wants them.
+      losses: a dict that receives losses of rows, {name: [B]}; None if no code reads them.
       predictions: True if predictions show the values that parts add.
-      summaries: gets serialized summaries, string scalars; None if nobody wants them.
+      summaries: a list that receives serialized summaries, string scalars; None if no code reads
+        them.
       is_due: a bool scalar, true in the steps that compute slow scalars; None for all steps.
     """
 
@@ -60,7 +61,7 @@ class _Asked(NamedTuple):
     is_due: tf.Tensor | None = None
 
 
-_ASKED: ambient.Ambient[_Asked] = ambient.Ambient("outlets", default=_Asked())
+_REQUESTS: ambient.Ambient[_Requests] = ambient.Ambient("outlets", default=_Requests())
 
 
 def add_scalar(name: str, value: tf.Tensor) -> None:
@@ -77,15 +78,16 @@ def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]
     """Add scalars that a step computes only if something reads them.
 
     Args:
-      names: of the N scalars.
-      compute: returns them, float32 [N]; they are NaN in all other steps.
+      names: the names of the N scalars.
+      compute: a function that returns the scalars, float32 [N]. They are NaN in steps that do not
+        compute them.
     """
     _list_scalars().append((tuple(names), compute))
 
 
-def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Asked]:
+def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Requests]:
     """Let `take_scalars` compute slow scalars only if a bool scalar is true."""
-    return _ASKED.set(_ASKED.get()._replace(is_due=is_due))
+    return _REQUESTS.set(_REQUESTS.get()._replace(is_due=is_due))
 
 
 def take_scalars() -> dict[str, tf.Tensor]:
@@ -107,19 +109,19 @@ def list_keys() -> list[str]:
 
 def _list_scalars() -> list[Any]:
     """Return the collection of this replica: the threads of replicas build one graph in turns."""
-    is_one = replicas.count() == 1 or tf.distribute.in_cross_replica_context()
-    index = 0 if is_one else replicas.replica_index()
+    is_single = replicas.count() == 1 or tf.distribute.in_cross_replica_context()
+    index = 0 if is_single else replicas.replica_index()
     return tf1.get_collection_ref(f"{_SCALARS}_{tf.get_static_value(index)}")
 
 
 def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
-    """Return all slow scalars; a single branch is cheaper than one for each."""
+    """Return all slow scalars; a single branch is cheaper than a branch for each."""
 
     def compute() -> tf.Tensor:
         return tf.concat([compute_group() for _, compute_group in slow_groups], axis=0)
 
     count = sum(len(names) for names, _ in slow_groups)
-    is_due = _ASKED.get().is_due
+    is_due = _REQUESTS.get().is_due
     if is_due is None:
         return compute()
     return tf.cond(is_due, compute, lambda: tf.fill([count], float("nan")))
@@ -132,10 +134,10 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
     losses. Evaluations, and further passes of a step, do not compute them.
 
     Args:
-      name: the name; losses of one name add up.
-      compute: returns float32 [B], with 0 for rows without a loss.
+      name: the name; losses with the same name add up.
+      compute: a function that returns the losses, float32 [B], with 0 for rows without a loss.
     """
-    total_losses = _ASKED.get().losses
+    total_losses = _REQUESTS.get().losses
     if total_losses is not None:
         losses = compute()
         total_losses[name] = total_losses[name] + losses if name in total_losses else losses
@@ -145,13 +147,13 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
 def collect_losses() -> Iterator[dict[str, tf.Tensor]]:
     """Compute the losses that parts add within the context; yield them, {name: [B]}."""
     losses: dict[str, tf.Tensor] = {}
-    with _ASKED.set(_ASKED.get()._replace(losses=losses)):
+    with _REQUESTS.set(_REQUESTS.get()._replace(losses=losses)):
         yield losses
 
 
-def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Asked]:
+def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Requests]:
     """Let predictions show the values that parts add within the context."""
-    return _ASKED.set(_ASKED.get()._replace(predictions=is_asked))
+    return _REQUESTS.set(_REQUESTS.get()._replace(predictions=is_asked))
 
 
 def add_prediction(name: str, values: tf.Tensor) -> None:
@@ -161,7 +163,7 @@ def add_prediction(name: str, values: tf.Tensor) -> None:
       name: the values are named `<scope>/<name>`, without the `features/` of a column's scope.
       values: [B, ...].
     """
-    if _ASKED.get().predictions:
+    if _REQUESTS.get().predictions:
         scope = tf1.get_variable_scope().name.removeprefix("features/")
         tf1.add_to_collection(_PREDICTIONS, (f"{scope}/{name}", values))
 
@@ -176,7 +178,7 @@ def take_predictions() -> dict[str, tf.Tensor]:
 
 def add_summary(summary: tf.Tensor) -> None:
     """Add a serialized summary of the step that is being built, a string scalar; "" if not due."""
-    summaries = _ASKED.get().summaries
+    summaries = _REQUESTS.get().summaries
     if summaries is not None:
         summaries.append(summary)
 
@@ -185,17 +187,17 @@ def add_summary(summary: tf.Tensor) -> None:
 def collect_summaries() -> Iterator[list[tf.Tensor]]:
     """Yield a list of the string scalars that `add_summary` adds within the context."""
     summaries: list[tf.Tensor] = []
-    with _ASKED.set(_ASKED.get()._replace(summaries=summaries)):
+    with _REQUESTS.set(_REQUESTS.get()._replace(summaries=summaries)):
         yield summaries
 
 
 def take_summaries() -> tf.Tensor | None:
     """Merge the graph's `tf1.summary` ops, and empty their collection.
 
-    TensorFlow would merge them outside of the loop over steps, which cannot read them. A call of
-    several steps makes summaries in every step, due or not, so large images slow down each step.
-    Summaries in a branch, a loop or a `tf.function` of the step cannot be read: a warning names
-    them.
+    TensorFlow would merge them outside of the loop over steps, where ops of the loop cannot be
+    read. A call of several steps makes summaries in every step, due or not, so large images slow
+    down each step. Summaries in a branch, a loop or a `tf.function` of the step cannot be read: a
+    warning names them.
 
     Returns:
       A serialized summary, a string scalar; None if the step makes none.
@@ -209,17 +211,17 @@ def take_summaries() -> tf.Tensor | None:
     hidden_names += [operation.name for operation in operations if operation.type in _SUMMARY_OPS]
     if hidden_names:
         places, names = "a branch, a loop or a tf.function", ", ".join(dict.fromkeys(hidden_names))
-        _log.warning("Made in %s, and so not written: summary %s", places, names)
+        _log.warning("Summaries within %s are not written: %s", places, names)
     return tf1.summary.merge(readable, collections=[]) if readable else None
 
 
 @contextlib.contextmanager
 def drop_summaries() -> Iterator[None]:
-    """Drop the `tf1.summary` ops that are made within the context: of a second pass, say."""
+    """Drop the `tf1.summary` ops that are built within the context, such as by a second pass."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)
     try:
         yield
     finally:
-        # In place: TensorFlow keeps a reference to this very list.
+        # The list changes in place, as TensorFlow keeps a reference to it.
         collection[:] = before

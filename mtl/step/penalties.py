@@ -1,10 +1,10 @@
-"""Terms of the loss that no balancing touches, REGULARIZATION_LOSSES, for a batch in parts.
+"""Terms in REGULARIZATION_LOSSES, which balancing leaves alone, for a batch in parts.
 
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
-A term is a scalar: of weights alone, or a mean over the rows of a pass. Any other function of the
-rows calls `add_of_means` with the means that it is computed from. A batch in slices, or on
-replicas, then trains by the terms of all its rows.
+A term is a scalar that depends on weights alone, or a mean over the rows of a pass. For any other
+function of the rows, call `add_of_means` with the means that the function reads. If a batch is cut
+into slices or spread over replicas, each term is then computed from all its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Penalty(NamedTuple):
 
     Attributes:
       means: float tensors in any nesting, each a mean over the rows of the part.
-      compute: means over the whole batch -> the term; None if the term is the mean itself.
+      compute: a function from means over the whole batch to the term; None if the term is the mean
+        itself.
     """
 
     means: Any
@@ -32,7 +33,7 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
     """Add the term `compute(means)` to REGULARIZATION_LOSSES.
 
     Args:
-      compute: tensors nested as `means` -> a float32 scalar.
+      compute: a function from tensors, nested as `means`, to a float32 scalar.
       means: float tensors in any nesting, each a mean over the rows of the pass.
     """
     value = compute(means)
@@ -41,17 +42,19 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 
 
 def take(before: int = 0, rows: Any = None) -> list[Penalty]:
-    """Take the terms of these rows out of REGULARIZATION_LOSSES; terms of weights alone stay.
+    """Remove the terms of these rows from REGULARIZATION_LOSSES, and return them.
+
+    Terms that depend on weights alone stay.
 
     Args:
-      before: the number of terms before these rows went through.
+      before: the number of terms that existed before the pass of these rows.
       rows: the tensors that hold the rows, in any nesting; None takes all terms.
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
     row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
     ids = set(map(id, row_terms))
-    # By id, since `==` between tensors builds an op.
+    # Terms are compared by id, since `==` between tensors builds an op.
     terms[before:] = [term for term in terms[before:] if id(term) not in ids]
     return [penalties.get(id(term), Penalty(term)) for term in row_terms]
 
@@ -63,6 +66,13 @@ def share_terms(
 
     All replicas build one graph. Some terms belong only to the first replica, which creates the
     variables together with their regularisers. Copies are equal, and so are their gradients.
+
+    Args:
+      terms: scalars.
+      variables: N variables.
+
+    Returns:
+      The terms that depend on the first replica's copies, and these N copies.
     """
     strategy = tf.distribute.get_strategy()
     firsts = [strategy.experimental_local_results(variable)[0] for variable in variables]

@@ -38,8 +38,8 @@ def sum_over_replicas(structure: Any) -> Any:
     if count() == 1:
         return structure
     flat = tf.nest.flatten(structure)
-    # One call for all tensors: each `merge_call` lets the threads of all replicas wait for each
-    # other.
+    # A single call sums all tensors, as each `merge_call` lets the threads of all replicas wait for
+    # each other.
     values = [value for value in flat if value is not None]
     context = tf.distribute.get_replica_context()
     sums = iter(context.merge_call(_sum_values, args=(values,)) if values else ())
@@ -55,30 +55,37 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
     Returns:
       The mean, or the value itself while replicas are separate.
 
-    Raises:
-      UserError: if its gradient is taken in a branch or a loop, where replicas cannot meet.
+    Raises: UserError: its gradient is taken in a branch or a loop, where replicas cannot
+    communicate.
     """
 
     @tf.custom_gradient
     def of_all(local_value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            rule = "be 'replica' where gradients are taken at some steps only"
+            rule = "be 'replica' if gradients are taken only at some steps"
             fix = "Or set every_steps of Combine or Monitored to 1."
             is_outermost = tf1.get_default_graph() is graphs.outermost_graph()
             checks.require(is_outermost, "Distribution.batch_norm", rule, "global", fix)
             return sum_over_replicas(upstream) / count()
 
-        # Without this TensorFlow would look for the weights of other replicas behind the sum.
+        # Without `stop_gradient`, TensorFlow would look behind the sum for weights of other
+        # replicas.
         return sum_over_replicas(tf.stop_gradient(local_value)) / count(), gradient
 
     return value if are_separate() else of_all(value)
 
 
 def call_together(function: Callable[[], Any]) -> Any:
-    """Wait until every replica has come here, call a function once, and return its result to each.
+    """Wait for all replicas, call a function once, and return its result to each replica.
 
     The threads of replicas build one graph in turns, and share its collections. Within a branch or
     a loop, whose graph is not shared, each replica calls the function for itself.
+
+    Args:
+      function: a function without arguments, the same in all replicas.
+
+    Returns:
+      The result of the function.
     """
     is_outermost = tf1.get_default_graph() is graphs.outermost_graph()
     if count() == 1 or not is_outermost or tf.distribute.in_cross_replica_context():
@@ -87,7 +94,7 @@ def call_together(function: Callable[[], Any]) -> Any:
 
 
 def are_separate() -> bool:
-    """Return whether this replica averages only over itself."""
+    """Return True if this replica averages only over itself."""
     return count() == 1 or _ARE_SEPARATE.get()
 
 
@@ -97,7 +104,7 @@ def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bo
 
 
 class once:  # noqa: N801, as functools.cached_property
-    """A property that is computed once, and in which replicas may meet.
+    """A property that is computed once. Replicas may communicate while they compute it.
 
     `functools.cached_property` before Python 3.12 holds a single lock, so replicas would deadlock.
     """
@@ -116,8 +123,8 @@ class once:  # noqa: N801, as functools.cached_property
 
 
 def _sum_values(strategy: tf.distribute.Strategy, values: list) -> list:
-    # `batch_reduce_to` takes pairs of a value and its destination: the result lies where the value
-    # lies.
+    # `batch_reduce_to` takes pairs of a value and its destination. Each result lies on the device
+    # of its value.
     pairs = [(value, value) for value in values]
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 

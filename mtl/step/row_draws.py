@@ -1,7 +1,7 @@
 """Random numbers that depend on the values of a row, for predictions that are samples.
 
 with draws.know_rows(features):                          # {field: [B, ...]}
-    numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1), or None outside
+    numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1); None outside
 
 The numbers depend only on the values of all fields of the row and on the name. A row has the same
 draws in evaluation, export and server, whatever the batch, process or time, so exports can be
@@ -19,12 +19,12 @@ from mtl import types
 from mtl.deferred import tf
 from mtl.step import draws
 
-# Hashes are the lowest 32 bits of int64: overflows leave these bits right.
+# Hashes are the lowest 32 bits of int64; an overflow does not change these bits.
 _LOW_BITS = 0xFFFFFFFF
 # The golden ratio as a fraction of 2^32: multiples of it lie far apart.
 _STRIDE = 0x9E3779B9
-# A float32 has 24 bits: 23 of them, and a half to keep 0 out, are exact. With more bits the largest
-# numbers would round to 1.
+# A float32 has 24 bits. It can hold a number of 23 bits plus one half, which keeps 0 out. With more
+# bits, the largest numbers would round to 1.
 _EXACT_BITS = 23
 
 
@@ -37,8 +37,8 @@ def draw(name: str, size: int) -> tf.Tensor | None:
     """Draw uniform numbers for each row, by the values of its fields.
 
     Args:
-      name: draws of other names are other numbers.
-      size: the numbers for each row.
+      name: the name of the draw; each name gets other numbers.
+      size: the number of draws for each row.
 
     Returns:
       float32 in (0, 1), [B, size]; None if rows are unknown, as in training.
@@ -57,7 +57,7 @@ def draw(name: str, size: int) -> tf.Tensor | None:
 def _make_keys(features: types.Tensors) -> tf.Tensor:
     """Hash all values of each row to a number of 32 bits, [B] int64."""
     keys = _make_constant(0)
-    # By name, since the order of the features may differ between a run and a server.
+    # Sorted by name, since the order of the features may differ between a run and a server.
     for name in sorted(features):
         keys = _mix(keys * 31 + _make_field_keys(features[name]) + zlib.crc32(name.encode()))
     return keys
@@ -85,7 +85,7 @@ def _take_bits(values: tf.Tensor) -> tf.Tensor:
         # Adding 0 turns -0.0 into 0.0, and NaNs have many bit patterns.
         one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
         return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
-    # `_mix` reads the lowest 32 bits; the highest ones are added behind it.
+    # `_mix` reads only the lowest 32 bits, so the highest 32 bits are added to its result.
     whole = tf.cast(values, tf.int64)
     return _mix(whole) + tf.bitwise.right_shift(whole, _make_constant(32))
 

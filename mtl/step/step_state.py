@@ -16,12 +16,12 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
 
     Args:
       name: the name in the scope.
-      initial: the first value, which decides shape and type.
+      initial: the initial value, with the shape and the type of the variable.
 
     Returns:
       A variable that is saved and restored, but not trained.
     """
-    # An array of zeros as a constant would make the graph as large as any other array.
+    # A constant array of zeros would take as much space in the graph as any other array.
     is_zero = not initial.any()
     return tf1.get_variable(
         name,

@@ -36,9 +36,9 @@ class StepResult:
       names: the names of the M monitors.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
         makes none. A call of a single step computes it only if it is fetched.
-      due: string scalar, the summaries that were due in the call's last step, "" if none was;
+      due: string scalar, the summaries that were due in the call's last step, "" if none was due;
         None if a step never adds any.
-      is_repeated: whether a call may run several steps.
+      is_repeated: True if a call may run several steps.
       waited: float64 scalar, the seconds that the call's steps waited for their batches; None if a
         call runs a single step, whose batch comes from outside.
     """
@@ -98,16 +98,16 @@ def run_repeatedly(
 
     Args:
       step_fn: one training step; it is traced once, as the body of a `tf.while_loop`.
-      iterator: its `get_next()` gives (features, labels).
-      steps_per_call: the most steps of a call.
+      iterator: an iterator whose `get_next()` returns (features, labels).
+      steps_per_call: the largest number of steps of a call.
       last_step: no call passes this global step.
       due_every: no call passes a multiple of any of these.
       due_at: no call passes any of these steps.
-      has_due: whether the step adds summaries that are due at some steps.
+      has_due: True if the step adds summaries that are due at some steps.
     """
     start = tf1.train.get_or_create_global_step().read_value()
-    # Computed once, before the loop: the steps of a call must agree on the last one, which alone
-    # makes summaries.
+    # Computed once, before the loop: the steps of a call must agree on the last step, as only the
+    # last step makes summaries.
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     start_time = tf.timestamp()
     # The loop carries this string only if a step can add summaries.
@@ -118,15 +118,20 @@ def run_repeatedly(
         in_time = state.clock.read - start_time < SECS_PER_CALL
         return (state.step < end) & (in_time | tf.equal(state.step, start))
 
-    nothing = tf.zeros([0]), tf.constant(""), Clock(start_time, tf.zeros([], tf.float64)), no_due
+    initial_values = (
+        tf.zeros([0]),
+        tf.constant(""),
+        Clock(start_time, tf.zeros([], tf.float64)),
+        no_due,
+    )
     scalar = tf.TensorShape([])
     rest = scalar, Clock(scalar, scalar), tuple(scalar for _ in no_due)
     # TensorFlow runs several iterations of a loop at once by default. Steps must run one by one:
-    # each reads the weights that the one before has moved.
+    # each step reads the weights that the step before has moved.
     (final_state,) = tf.while_loop(
         goes_on,
         steps.take_one,
-        [_State(start, *nothing)],
+        [_State(start, *initial_values)],
         shape_invariants=[_State(scalar, tf.TensorShape([None]), *rest)],
         parallel_iterations=1,
     )
@@ -167,13 +172,13 @@ class _Steps:
 
     Args:
       step_fn: builds one step.
-      iterator: gives its batch.
+      iterator: an iterator whose `get_next()` returns a batch.
       end: the global step at which the call ends.
       no_due: the value of `Due` in a step without summaries.
 
     Attributes:
       names: the names of the monitors, once a step is traced.
-      has_summary: whether a step makes summaries, once a step is traced.
+      has_summary: True if a step makes summaries, once a step is traced.
     """
 
     def __init__(self, step_fn: StepFn, iterator: Any, end: tf.Tensor, no_due: Due):
@@ -190,7 +195,8 @@ class _Steps:
         tensors = tf.nest.flatten((labels, features), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
-        # Only a call's last step writes, and every step with something due ends its call.
+        # Only the last step of a call writes, and a call ends at each step with a summary that is
+        # due.
         is_last = tf.equal(step + 1, self._end)
         with outlets.compute_where(is_last), outlets.collect_summaries() as due_summaries:
             train_op, monitors = self._step_fn(features, labels)
@@ -204,7 +210,8 @@ class _Steps:
             clock = Clock(tf.timestamp(), waited)
         due_summary = _join(due_summaries) if self._no_due else None
         next_due = self._no_due if due_summary is None else (due_summary,)
-        # Only values that the loop carries leave it: the last step's, as every step replaces them.
+        # Only the state leaves the loop. It holds values of the last step, as every step replaces
+        # them.
         return [
             _State(step, values, state.summary if summary is None else summary, clock, next_due)
         ]

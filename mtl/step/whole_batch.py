@@ -28,7 +28,7 @@ class Examples(NamedTuple):
       given: the tensors that hold the rows, in any nesting.
       count: the number of rows.
       are_independent: True if no row affects the loss of another one, as it does in batch norm.
-      row: n -> the part of the n-th row alone, built anew.
+      row: a function from n to a new pass over the n-th row alone.
     """
 
     given: Any
@@ -37,11 +37,11 @@ class Examples(NamedTuple):
     row: Callable[[tf.Tensor | int], ForwardPass]
 
     def separate_rows(self) -> WholeBatch:
-        """Return each row as a part; their UPDATE_OPS are left out."""
+        """Return a batch whose parts are the rows, without their UPDATE_OPS."""
         # The pass of all rows has updated the moving averages already.
         with withhold_collections():
             first = self.row(0)
-        # The sum over the whole batch around this one adds up the replicas.
+        # The caller's sum over the whole batch adds up the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
@@ -51,11 +51,12 @@ class ForwardPass(NamedTuple):
     Attributes:
       losses: {task: scalar}; before `add_parts` also [P], for P parts with their own weights.
       shared: `Towers.shared`, the outputs that tasks share.
-      samples: S -> S dicts of losses; the s-th is of every S-th row, from row s on.
-      unweighted: the losses before the tasks were weighted; None if they were not.
-      examples: the rows; None if rows cannot be told apart.
-      watched: tensors in any nesting that add up over the parts beside the gradients: see
-        `WholeBatch.sum_watched`.
+      samples: a function from S to S dicts of losses; the s-th dict covers every S-th row, from row
+        s on.
+      unweighted: the losses before weighting; None without weighting.
+      examples: the rows; None if rows cannot be separated.
+      watched: tensors in any nesting, which are summed over the parts together with the gradients;
+        see `WholeBatch.sum_watched`.
       penalties: the REGULARIZATION_LOSSES of the rows, if the batch has several parts.
     """
 
@@ -74,7 +75,8 @@ class ForwardPass(NamedTuple):
 
         Args:
           weights: {task: scalar}.
-          of_samples: S -> the weights of each of S samples; None takes `weights` for all of them.
+          of_samples: a function from S to the weights of each of S samples; None applies `weights`
+            to all of them.
         """
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
@@ -120,10 +122,11 @@ class WholeBatch:
 
     Attributes:
       first: the first slice on this replica, or the whole batch without slices.
-      others: slice -> its part, built anew in every pass over the slices.
+      others: a function from the number of a slice to its pass; each sum over the slices builds the
+        passes anew.
       slices: the number of slices of a replica's batch.
-      updates: the UPDATE_OPS of the first slice, which run before those of the others.
-      ignores_replicas: whether sums leave out the other replicas.
+      updates: the UPDATE_OPS of the first slice, which run before the UPDATE_OPS of other slices.
+      ignores_replicas: True if sums leave out the other replicas.
       of_slices: the sums of `ForwardPass.watched` over this replica, once a pass has added them up.
     """
 
@@ -154,7 +157,7 @@ class WholeBatch:
         ) -> ForwardPass:
             return scale_pass(build(slice_))
 
-        # Not a lambda around `self.others`: mypy cannot see there that it is not None.
+        # A partial, as mypy cannot see within a lambda that `self.others` is not None.
         others = self.others and functools.partial(build_other, self.others)
         return dataclasses.replace(self, first=scale_pass(self.first), others=others)
 
@@ -162,8 +165,9 @@ class WholeBatch:
         """Sum the results of a function over all parts.
 
         Args:
-          function: a part -> tensors, IndexedSlices and None, in any nesting.
-          update: True if this pass runs the UPDATE_OPS of the slices; one pass of a step has to.
+          function: a function from a part to tensors, IndexedSlices and None, in any nesting.
+          update: True if this pass runs the UPDATE_OPS of the slices, as one pass of each step
+            must.
 
         Returns:
           The sums in the same nesting, over the slices of all replicas.
@@ -171,7 +175,7 @@ class WholeBatch:
         # The first slice is built already, so its result costs no further pass.
         total = function(self.first)
         if self.slices > 1 and update:
-            # Adding them up here saves another pass over the slices.
+            # To sum the watched tensors here saves another pass over the slices.
             total, watched_tensors = self._add_slices(
                 (total, dict(self.first.watched)),
                 lambda part: (function(part), dict(part.watched)),
@@ -185,7 +189,7 @@ class WholeBatch:
     def sum_watched(self) -> dict[str, Any]:
         """Return the sums of `ForwardPass.watched` over all parts and replicas.
 
-        Call it after the gradients: the pass that runs UPDATE_OPS adds up both.
+        Call it after the gradients, as the pass that runs UPDATE_OPS also sums the watched tensors.
         """
         of_first = dict(self.first.watched)
         if self.slices == 1:
@@ -199,11 +203,12 @@ class WholeBatch:
         return dataclasses.replace(self, ignores_replicas=True)
 
     # The first slice is built outside the loop: it creates the variables, and shows which results
-    # are sparse. The loop runs the others one by one and frees the activations of each slice before
-    # the next.
+    # are sparse. The loop runs the other slices one by one, and frees the activations of a slice
+    # before the next slice.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
-        # The counter waits for the UPDATE_OPS of the first slice: slices move averages in order.
+        # The counter waits for the UPDATE_OPS of the first slice, so that slices move averages in
+        # order.
         with tf.control_dependencies(self.updates if update else []):
             # Control dependencies reach a loop only through its inputs.
             start_index = tf.identity(tf.constant(1))
@@ -223,7 +228,8 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
-        # The gradient of a looked-up table has only the rows that were read: slices append theirs.
+        # The gradient of a looked-up table has only the rows that were read, and each slice appends
+        # rows.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -243,7 +249,7 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return the batch of a step, or a batch of these losses if there is None."""
+    """Return the batch of a step; if it is None, return a batch of these losses."""
     return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 
@@ -261,11 +267,12 @@ def build_batch(
     of the labels in the whole batch. The parts then add up to the mean over the batch.
 
     Args:
-      forward: features and labels -> the part of these rows; creates the variables.
-      label_weights: labels -> {task: the sum of the weights of the labels}.
+      forward: a function from features and labels to the pass of these rows; the first call creates
+        the variables.
+      label_weights: a function from labels to {task: the sum of the weights of the labels}.
       features: [B, ...] each, of this replica.
       labels: [B, ...] each, of this replica.
-      slices: divides B.
+      slices: the number of slices, which divides B.
       are_rows_apart: True if a row alone gives the same results as among other rows. Otherwise
         parts have no `examples`.
     """
@@ -297,14 +304,15 @@ class _Builder:
         rows = take_slice(self._rows, index, count)
         # The first slice creates the variables, and later passes reuse them.
         scope = tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse)
-        # The batch is a single part: no share to compute, and the graph stays as without slices.
+        # A single part needs no share, and its graph stays as it is without slices.
         if count * replicas.count() == 1:
             with scope:
                 return self._build(rows, index, count).add_parts()
         terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        # A replica that counts later would take the terms of the first for terms of before.
+        # A replica that counted later would also count the new terms of the first replica.
         num_terms = replicas.call_together(lambda: len(terms))
-        # Replicas cannot meet in the loop over slices: there batch norm uses only its own rows.
+        # Replicas cannot communicate in the loop over slices, so batch norm there uses only the
+        # rows of its replica.
         with (
             replicas.separate_replicas(when=count > 1),
             scope,
@@ -324,7 +332,7 @@ class _Builder:
         if not self._are_rows_apart:
             return self._forward(*rows)
 
-        # The number of the row counts through all slices of this replica.
+        # Rows are numbered through all slices of this replica.
         def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
             return self.build_pass(index * size + row, count * size)
 
@@ -334,7 +342,8 @@ class _Builder:
         """Return each sample's share of the labels of the whole batch, {task: share}.
 
         A loss is a mean over labelled rows. If one slice has more labels than another, the mean of
-        their means differs from the mean of the batch, so each slice counts by its labels.
+        their means differs from the mean of the batch, so each slice has the share of its labels as
+        weight.
         """
         pairs = zip(self._sum_labels(*rows, count), self._sum_all_labels(count), strict=True)
         return [
@@ -349,7 +358,7 @@ class _Builder:
 
     def _sum_all_labels(self, count: int) -> list[types.Tensors]:
         """Return the sums of samples over all replicas."""
-        # Replicas can only meet outside of loops, and the first slice is built outside.
+        # Replicas can communicate only outside of loops, where the first slice is built.
         if count not in self._totals:
             if count == 1 and self._slices > 1 and not self._are_rows_apart:
                 sums = [self._sum_slices()]
@@ -373,7 +382,7 @@ def _attach_examples(
     batch: Any,
     row: Callable[[int, tf.Tensor | int], ForwardPass],
 ) -> ForwardPass:
-    """Return the part of these features and labels; `row` builds the part of a single row."""
+    """Return the pass of these features and labels; `row` builds the pass of a single row."""
     before = _num_updates()
     forward_pass = forward(*batch)
     features, labels = batch
@@ -416,7 +425,16 @@ def withhold_collections() -> Iterator[list[tf.Operation]]:
 
 
 def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
-    """Return every `count`-th row, from the `first` on."""
+    """Return every `count`-th row, from row `first` on.
+
+    Args:
+      fields: {field: [B, ...]}.
+      first: the index of the first row, in [0, count).
+      count: the distance of the rows, at least 1.
+
+    Returns:
+      {field: [about B / count, ...]}.
+    """
     return {name: values[first::count] for name, values in fields.items()} if count > 1 else fields
 
 
@@ -426,7 +444,7 @@ def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
 
 
 def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
-    """Return the rows of a slice, of several equal ones.
+    """Return the rows of one of several equal slices.
 
     Args:
       batch: tensors or lists [B, ...], in any nesting.

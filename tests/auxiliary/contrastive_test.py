@@ -111,7 +111,7 @@ def test_nt_xent_is_stable_at_low_temperatures_and_vectors_of_zeros():
 
 def test_a_second_view_without_any_difference_is_refused():
     part = auxiliary.Contrastive(corruption=0.0)
-    with pytest.raises(checks.UserError, match=r"Contrastive.corruption must be above 0 where"):
+    with pytest.raises(checks.UserError, match=r"Contrastive.corruption must be above 0 if"):
         images.take_steps(images.make_model(auxiliary_losses=[part]), steps=0)
 
 
@@ -145,6 +145,26 @@ def test_dropout_alone_makes_two_views():
     part = auxiliary.Contrastive(corruption=0.0)
     made = images.make_model(auxiliary_losses=[part], network=dropping)
     assert images.take_steps(made)[1]["contrastive/loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "needs_draws"),
+    [({"corruption": 0.0}, True), ({}, False), ({"corruption": 0.0, "noise": 0.1}, False)],
+)
+def test_a_pass_without_dropout_leaves_out_a_loss_of_dropout_alone(settings, needs_draws):
+    """As in the pruning of a finished run: the views would be equal, and the loss refused."""
+    dropping = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=0.5))
+    part = auxiliary.Contrastive(**settings)
+    made = images.make_model(auxiliary_losses=[part], network=dropping)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        rows = (
+            {name: tf.constant(values) for name, values in fields.items()}
+            for fields in (images.FEATURES, images.LABELS)
+        )
+        gradients = made.differentiate(*rows, images.STATISTICS)
+        session.run(tf1.global_variables_initializer())
+        assert (session.run(gradients.losses["contrastive"]) == 0) == needs_draws
 
 
 def test_supervised_reads_the_labels_of_its_head_alone():
@@ -187,5 +207,5 @@ def test_a_head_without_one_class_a_row_is_refused():
 def test_a_slice_of_one_row_is_refused(part):
     made = images.make_model(auxiliary_losses=[part])
     assert np.isfinite(images.take_steps(made, slices=8)[1][f"{part.name}/loss"])
-    with pytest.raises(checks.UserError, match="must have two rows at least"):
+    with pytest.raises(checks.UserError, match="must have at least two rows"):
         images.take_steps(made, slices=16, steps=0)

@@ -168,7 +168,7 @@ def test_a_head_that_counts_or_has_the_name_of_a_task_is_refused():
     )
     with pytest.raises(checks.UserError, match="head must count nothing in the training split"):
         _reversal(head=counting)
-    with pytest.raises(checks.UserError, match="name must be that of no task, got 'size'"):
+    with pytest.raises(checks.UserError, match="name must differ from all tasks, got 'size'"):
         images.make_model(auxiliary_losses=[_reversal(head=heads.Regression(name="size"))])
     with pytest.raises(checks.UserError, match=r"GradientReversal.at must be one of shared, kind"):
         images.make_model(auxiliary_losses=[_reversal(at="kin")])

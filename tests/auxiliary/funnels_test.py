@@ -144,7 +144,7 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
         ),
         (
             lambda: auxiliary.InversePropensity(task="order", propensity="other"),
-            "InversePropensity.propensity must predict a label that opens the space of 'order': ",
+            "InversePropensity.propensity must predict a label that defines the space of 'order': ",
         ),
         (
             lambda: auxiliary.InversePropensity(**TASKS, max_weight=0.5),

@@ -471,7 +471,7 @@ def test_nothing_is_as_large_as_the_table():
         ({"method": methods.DBMTL(), "on": "representation"}, "Combine.on must be parameters, got"),
         (
             {"method": methods.ExcessMTL(), "every_steps": 2},
-            "Combine.every_steps must be 1, got 2. ExcessMTL keeps what it learns",
+            "Combine.every_steps must be 1, got 2. ExcessMTL keeps state",
         ),
         (
             {"method": methods.MoDo(), "on": "representation"},

@@ -217,7 +217,7 @@ TRUNK = networks.MLP(layers=[3])
 SAYS = {
     "another size": (
         lambda: build(make(), (2, 3)),
-        "head 'far': label 'far' must be a map of (4, 6), as its tower is, got (2, 3). A tower of",
+        "head 'far': label 'far' must be a map of (4, 6), the size of its tower, got (2, 3). A",
     ),
     "no map as a label": (
         lambda: build(make(), ()),
@@ -256,7 +256,7 @@ SAYS = {
             classes=3,
             objective=softmax.CrossEntropy(class_weights=softmax.EffectiveNumber()),
         ),
-        "Segmentation.objective of task 'y' must have weights that are given, as the places",
+        "Segmentation.objective of task 'y' must not need the rows of each class, as places",
     ),
     "depth": (
         lambda: heads.Depth(name="y", scale="logg"),

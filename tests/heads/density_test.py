@@ -183,7 +183,7 @@ def test_latent_classes_multiply_probabilities_and_leave_out_missing_values():
 
 
 def test_a_tower_that_is_not_one_hot_is_refused():
-    with pytest.raises(checks.UserError, match=r"sizes of task 'x' must add up to 8, what the"):
+    with pytest.raises(checks.UserError, match=r"sizes of task 'x' must add up to 8, the width"):
         Built(make("categorical"), np.zeros([2, 8]))
     for wrong in (np.full([2, 9], 0.5), np.ones([2, 9])):
         with pytest.raises(tf.errors.InvalidArgumentError, match="its tower must hold one-hot"):

@@ -127,3 +127,15 @@ def test_it_trains_and_evaluates_in_an_estimator(tmp_path):
     for name in ("accuracy", "average_loss", "precision", "recall"):
         assert got[f"ours/{name}"] == pytest.approx(got[name], abs=1e-5)
     assert got["ours/auc"] == pytest.approx(got["auc"], abs=0.01)
+
+
+@pytest.mark.medium
+def test_lists_as_labels_are_refused_in_one_line():
+    head = heads.EstimatorHead(name="topics", head=compat.estimator.MultiLabelHead(3))
+    labels = {"topics": tf.ragged.constant([[0, 2], [], [1]], dtype=tf.int64)}
+    with pytest.raises(checks.UserError) as error:
+        head.loss(tf.zeros([3, 3]), labels)
+    assert str(error.value) == (
+        "head 'topics': label 'topics' must have a fixed shape, got 'lists of any length'. "
+        "heads.MultiLabel takes lists."
+    )

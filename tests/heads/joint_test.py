@@ -100,7 +100,7 @@ def test_a_row_outside_of_the_space_is_a_negative_even_without_a_label():
     wrong = {"order": np.array([1]), "click": np.array([0])}
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         harness.evaluate(head, np.zeros([1, 1], "f"), wrong, 1)
-    told = "head 'both': label 'order' must tell of no outcome unless label 'click' is 1, got 1"
+    told = "head 'both': label 'order' must hold no outcome unless label 'click' is 1, got 1"
     assert harness.label_error(caught.value) == told == head.check({"order": 1, "click": 0})
 
 
@@ -109,8 +109,8 @@ def test_a_row_outside_of_the_space_is_a_negative_even_without_a_label():
     [
         ([], "must hold a task, got []"),
         ("click", "must be a list of tasks and branches, got 'click'"),
-        (["click", "click"], "must hold each task once, but on both sides of a branch"),
-        ([["click"]], "must hold tasks, and branches of them, got ['click']"),
+        (["click", "click"], "must hold each task once, except for the two sides of a branch"),
+        ([["click"]], "must hold tasks, and branches of tasks, got ['click']"),
         ([{"if": "click"}], 'must be {"if": task, "then": ..., "else": ...} in a branch'),
         ([{"if": "a", "then": "a", "else": "b"}], "must hold each task once"),
         ([{"if": "a", "then": [], "else": "b"}], 'must be {"if": task, "then": ..., "else": ...}'),

@@ -88,6 +88,9 @@ def test_check_tells_multi_hot_from_a_list():
     assert head.check({"topics": np.array([1, -1, 1])}) is None
     assert head.check({"topics": [2, 0, 2]}).endswith("must be 1, 0 or missing, got 2")
     assert head.check({"topics": [2, 4]}).endswith("must be in [0, 3), got 4")
+    # A list holds no floats, so these values are multi-hot even if they all differ.
+    assert head.check({"topics": [0.0, 1.0, 2.0]}).endswith("must be 1, 0 or missing, got 2")
+    assert head.check({"topics": [0.0, float("nan"), 1.0]}) is None
 
 
 def test_predictions_follow_the_threshold():

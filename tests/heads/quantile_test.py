@@ -94,8 +94,8 @@ def test_coverage_is_the_weighted_share_of_labels_at_or_below():
     "levels, error",
     [
         ([], "Quantile.levels of task 'y' must hold a level, got []"),
-        ([0.5, 0.1], "Quantile.levels of task 'y' must rise from one to the next, got [0.5, 0.1]"),
-        ([0.5, 0.5], "must rise from one to the next"),
+        ([0.5, 0.1], "Quantile.levels of task 'y' must be ascending, got [0.5, 0.1]"),
+        ([0.5, 0.5], "must be ascending"),
         ([0.0, 0.5], "must be between 0 and 1, got 0.0"),
         ([90], "must be between 0 and 1, got 90"),
         (0.5, "must be a list of shares, got 0.5"),

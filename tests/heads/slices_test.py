@@ -187,3 +187,12 @@ def test_the_ends_of_a_range_are_numbers_as_the_field_holds_them():
             session.run(made[f"size/label_mean@size={name}"][0]) for name in ("..0.7", "0.7..")
         )
     assert (below, above) == (given[0], given[1])
+
+
+def test_ranges_of_large_numbers_have_different_names():
+    hours = {"time": [(1700007200 + 3600 * i, 1700010800 + 3600 * i) for i in range(3)]}
+    slices.check("MultiTaskModel.slices", hours)
+    assert slices.list_slices(hours)[0].name == "time=1700007200..1700010800"
+    ends = {"x": [(None, 0.25), (0.25, 1e6), (12345.678, None)]}
+    names = [part.name for part in slices.list_slices(ends)]
+    assert names == ["x=..0.25", "x=0.25..1e+06", "x=12345.678.."]

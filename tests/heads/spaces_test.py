@@ -91,7 +91,7 @@ def test_classes_and_lists_have_a_space(name):
 
 
 WATCHED = heads.Regression(name="order", within="click")
-TOLD = "head 'order': label 'order' must tell of no outcome unless label 'click' is 1, got 1"
+TOLD = "head 'order': label 'order' must hold no outcome unless label 'click' is 1, got 1"
 
 
 @pytest.mark.parametrize("head", [WITHIN, WATCHED], ids=["binary", "number"])

@@ -113,12 +113,25 @@ def test_a_wrong_event_is_named():
     assert make().check({"y": 2.0, "seen": -1}) is None
 
 
+@pytest.mark.parametrize("ignored", [{"y": np.nan}, {"w": 0.0}, {"open": 0}])
+def test_an_event_of_a_row_that_does_not_count_may_be_anything(ignored):
+    """Otherwise the row would be named as the cause of another row's error."""
+    head = make(weight="w", within="open")
+    record = {"y": 2.0, "w": 1.0, "open": 1, "seen": 2} | ignored
+    assert head.check(record) is None
+    labels = {
+        name: np.array([value], np.int64 if isinstance(value, int) else np.float32)
+        for name, value in record.items()
+    }
+    assert harness.loss(head, [[0.0] * 3], labels)[0] == 0
+
+
 @pytest.mark.parametrize(
     "boundaries, error",
     [
         ([], "Survival.boundaries of task 'y' must hold a time, got []"),
-        ([3, 2], "Survival.boundaries of task 'y' must rise from above 0, got [3, 2]"),
-        ([0, 2], "must rise from above 0, got [0, 2]"),
+        ([3, 2], "Survival.boundaries of task 'y' must be ascending and above 0, got [3, 2]"),
+        ([0, 2], "must be ascending and above 0, got [0, 2]"),
         (["a"], "must be a number, got 'a'"),
     ],
 )
@@ -142,7 +155,7 @@ def test_a_boundary_is_the_number_that_the_label_holds(end):
 def test_an_event_outside_of_the_space_is_a_mistake():
     head = make(within="open")
     labels = {"y": np.array([2.0], "f"), "seen": np.array([1]), "open": np.array([0])}
-    message = "head 'y': label 'seen' must tell of no outcome unless label 'open' is 1, got 1"
+    message = "head 'y': label 'seen' must hold no outcome unless label 'open' is 1, got 1"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         harness.loss(head, [[0.0] * 3], labels)
     assert harness.label_error(caught.value) == message

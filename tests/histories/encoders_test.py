@@ -289,7 +289,7 @@ def test_a_target_of_another_width_is_projected():
         (lambda: histories.TargetAttention(activation="rel"), "'relu'"),
         (lambda: histories.TargetAttention(normalization="sum"), "normalization must be one of"),
         (lambda: histories.HashedAttention(num_hashes=10), "be a multiple of 3, the width"),
-        (lambda: histories.Transformer(dimension=6), "be a multiple of 4, its heads"),
+        (lambda: histories.Transformer(dimension=6), "be a multiple of num_heads, 4"),
         (lambda: histories.InterestEvolution(units=1.5), "InterestEvolution.units must"),
     ],
 )

@@ -543,7 +543,7 @@ MISTAKES = [
     row("label out of range", 35, "40,cook,1,3", "label 'level' must be in [0, 3), got 3"),
     Mistake(
         "outcome outside of a space",
-        ("data/train.csv line ", "label 'rich' must tell of no outcome unless label 'level' is 0"),
+        ("data/train.csv line ", "label 'rich' must hold no outcome unless label 'level' is 0"),
         gin=(
             (
                 'rich/heads.Binary.name = "rich"\n',

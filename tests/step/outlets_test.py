@@ -77,7 +77,7 @@ def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_
         verbs.train(made, str(tmp_path))
     said = [line for line in caplog.messages if line.startswith("Made")]
     where = "a branch, a loop or a tf.function"
-    assert said == [f"Made in {where}, and so not written: summary branch, function"]
+    assert said == [f"Summaries within {where} are not written: branch, function"]
     found = _read(tmp_path)
     assert set(found) == KINDS | {"told", "sign/loss"}
     for tag, values in found.items():

@@ -66,7 +66,7 @@ def test_replicas_cannot_meet_in_a_branch():
 
         return tf.cond(tf.reduce_sum(rows) > 0, gradient, lambda: rows)
 
-    with pytest.raises(checks.UserError, match="Distribution.batch_norm must be 'replica' where"):
+    with pytest.raises(checks.UserError, match="Distribution.batch_norm must be 'replica' if"):
         _two(step)
 
 

@@ -243,6 +243,20 @@ def test_two_replicas_take_the_step_of_the_whole_batch(row):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize(
+    ("every_steps", "on"), [(3, "representation"), (1, "representation"), (1, "parameters")]
+)
+def test_replicas_show_the_conflicts_of_the_whole_batch(every_steps, on):
+    part = monitored.Monitored(every_steps=every_steps, on=on)
+    row = balancers.Row(name="monitored", surgery=part)
+    (_, expected), (_, by_replica) = _trained(row, 1), _two_replicas(row)
+    assert expected["surgery/norm/age"] > 0
+    for monitors in by_replica:
+        for name, value in expected.items():
+            np.testing.assert_allclose(monitors[name], value, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.medium
 def test_a_whole_batch_that_builds_no_gradients_takes_the_step_of_its_parts(monkeypatch):
     """In layers that are wider than the batch; parts add up the gradients of every task."""
     shorten, are_short = short_gradients.shorten_gradients, []

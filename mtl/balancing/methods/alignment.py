@@ -27,8 +27,8 @@ class IMTLG(method.Method):
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
     Multi-task Learning", ICLR 2021. Weights may be negative. If their sum is negative, the paper's
     normalisation makes every task worse; here the absolute value of the sum is 1. If dependent
-    gradients leave several solutions, this is the solution of least norm in unit gradients. If no
-    other vector projects equally, as for opposite gradients, g is 0.
+    gradients leave several solutions, this is the solution of least norm in unit gradients. If only
+    0 has equal projections, as for opposite gradients, g is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -44,8 +44,8 @@ class ConFIG(method.Method):
     """`g = (sum_t g_t'u) u`, u the unit vector that has the same cosine to all gradients.
 
     Q. Liu, M. Chu, N. Thuerey, "ConFIG: Towards Conflict-free Training of Physics Informed Neural
-    Networks", 2024, arXiv:2408.11104. If dependent gradients leave no such u, it is the nearest by
-    least squares, as with the paper's pseudoinverse; 0 for two opposite gradients.
+    Networks", 2024, arXiv:2408.11104. If dependent gradients leave no such u, u is the solution by
+    least squares, as with the paper's pseudoinverse; for two opposite gradients, it is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -91,9 +91,9 @@ class AlignedMTL(method.Method):
 
 
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the shortest b with `U b = 1`, or nearest to it, and the remainder of 1.
+    """Return the shortest b with `U b = 1`, or with `U b` nearest to 1, and the remainder of 1.
 
-    The remainder is in the null space of U: as weights it sums unit gradients to zero.
+    The remainder is in the null space of U: used as weights, it sums unit gradients to zero.
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)

@@ -23,9 +23,9 @@ class NashMTL(method.Method):
     code approximates it by a sequence of convex problems, and clips the result to norm 1; here
     `Update.clipping` can clip.
 
-    The length of g is sqrt(T), whatever the gradients' scale. At a Pareto-stationary point there
-    is no solution. The weights are then the direction in which the iteration grew, with the largest
-    one scaled to 1 / |g_t|, and g is about 0.
+    The length of g is sqrt(T), whatever the gradients' scale. At a Pareto-stationary point there is
+    no solution. The weights are then the direction in which the iteration grew, with the largest
+    weight scaled to 1 / |g_t|, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -38,8 +38,8 @@ class FairGrad(method.Method):
     """`g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`: alpha-fair improvement of the tasks.
 
     H. Ban, K. Ji, "Fair Resource Allocation in Multi-Task Learning", 2024, arXiv:2402.15638.
-    Newton's method solves it; the authors' least-squares solver leaves residuals of percents.
-    Pareto-stationary points are as in `NashMTL`.
+    Newton's method solves it; the authors' least-squares solver leaves residuals of percents. At
+    Pareto-stationary points, it acts as `NashMTL`.
 
     Attributes:
       alpha: above 0. 1 is `NashMTL`, 2 (default) minimises the total delay, and large values

@@ -2,7 +2,7 @@
 
 surgery.Combine.method = @methods.Clipped()
 methods.Clipped.max_norm = 1.0
-methods.Clipped.method = @methods.PCGrad()          # None adds them up
+methods.Clipped.method = @methods.PCGrad()          # None adds the gradients up
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Clipped(method_lib.Method):
     Attributes:
       max_norm: the largest norm of a task's gradient by the compared variables, above 0. The
         monitors `surgery/norm/<task>` show the norms before clipping.
-      method: decides; None gives every task the weight 1.
+      method: the method that decides; None gives every task the weight 1.
     """
 
     max_norm: checks.Bound = 1.0
@@ -54,5 +54,5 @@ class Clipped(method_lib.Method):
             return scales, {}
         gramian = tasks.gramian * scales[:, tf.newaxis] * scales
         weights, state = self.method(dataclasses.replace(tasks, gramian=gramian))
-        # `sum_t weights_t (scale_t g_t)`, by the gradients as they are.
+        # The weights of the unclipped gradients, as the update is `sum_t weights_t (scale_t g_t)`.
         return weights * scales, state

@@ -23,8 +23,8 @@ class MGDA(method.Method):
 
     J.-A. Desideri, "Multiple-gradient descent algorithm (MGDA)", Comptes Rendus Mathematique 350,
     2012; O. Sener, V. Koltun, "Multi-Task Learning as Multi-Objective Optimization", 2018,
-    arXiv:1810.04650. With `Combine.on = "representation"` it is their MGDA-UB, with the
-    gradients of samples kept apart. The solution is exact, without Frank-Wolfe steps.
+    arXiv:1810.04650. With `Combine.on = "representation"`, the method is their MGDA-UB, and keeps
+    the gradients of rows apart. The solution is exact, without Frank-Wolfe steps.
 
     Attributes:
       normalizer: the divisor of a gradient before the method: "none", its norm "l2", its "loss", or

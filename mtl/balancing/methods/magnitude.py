@@ -1,4 +1,4 @@
-"""Methods that read lengths and losses but no directions, and a method with random weights.
+"""Methods that read losses and the lengths of gradients, and a method with random weights.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.GradNorm()
@@ -35,14 +35,14 @@ class GradNorm(method.Method):
 
     Attributes:
       alpha: at least 0; larger values favour slow tasks more. The paper takes 0.12 to 1.5.
-      learning_rate: of w, above 0, per decision; the paper's 0.025.
+      learning_rate: the learning rate of w for each decision, above 0; 0.025 is the paper's choice.
     """
 
     alpha: checks.NotNegative = 1.5
     learning_rate: checks.Positive = 0.025
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the weights [T], and the first losses [T], which are 0 for tasks not seen yet."""
+        """Return the weights [T], and the first losses [T], 0 before a task's first batch."""
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -73,13 +73,13 @@ class ExcessMTL(method.Method):
 
     Y. He, S. Zhou, G. Zhang, H. Yun, Y. Xu, B. Zeng, T. Chilimbi, H. Zhao, "Robust Multi-Task
     Learning with Excess Risks", ICML 2024, arXiv:2402.02009. The code adds no constant to H, so the
-    scale of the gradients does not matter. The authors' code scales w to sum T. The paper's w scale
-    the losses. Here, as in all surgery, a head gets the unscaled gradient of its loss. A task that
-    is absent from a batch keeps its weight. The state has T times the size of the compared
-    variables.
+    scale of the gradients does not matter. The authors' code scales w to sum T. In the paper, w
+    scales the losses. Here, as in all surgery, a head gets the unscaled gradient of its loss. A
+    task that is absent from a batch keeps its weight. The state has T times the size of the
+    compared variables.
 
     Attributes:
-      step_size: above 0; the default of the authors' code.
+      step_size: above 0; the default comes from the authors' code.
       warmup_steps: at least 1; the first excess risk of a task is the mean over these steps, and
         weights are equal until then. 1 as in the authors' code; the paper takes three epochs.
     """

@@ -30,7 +30,7 @@ class Tasks:
       losses: [T] float64.
       seed: [2] int32, of this step and run, for stateless draws.
       state: the state of the method for these tasks.
-      names: of all tasks of the model.
+      names: the names of all tasks of the model.
       places: [T], the indices of these tasks in `names`.
     """
 
@@ -54,10 +54,10 @@ class Tasks:
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Return which of these tasks has this name, [T] bool; None is the model's first task.
+        """Return a mask of the task with this name, [T] bool; None means the model's first task.
 
         Raises:
-          UserError: if no task of the model has this name.
+          UserError: no task of the model has this name.
         """
         if name is not None:
             checks.one_of(where, name, self.names)
@@ -67,7 +67,7 @@ class Tasks:
 
 
 class Method:
-    """Decides weights from inner products, losses and a little state, alike for all coordinates.
+    """Decides weights for all coordinates from inner products, losses and a little state.
 
     Attributes:
       tracking_rate: below 1, running averages replace the gradients; see `tracking`.
@@ -81,12 +81,12 @@ class Method:
 
     @property
     def tracking_rate(self) -> float:
-        """The rate of running averages that replace the gradients; 1 for none."""
+        """The rate of running averages that replace the gradients; 1 keeps the gradients."""
         return 1.0
 
     @property
     def samples(self) -> int:
-        """The number of parts that the batch is cut into; 1 for none."""
+        """The number of parts that the batch is cut into; 1 for the whole batch."""
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
@@ -132,8 +132,8 @@ class CoordinateMethod:
 
         Args:
           rows: gradients [S, ...] of the tasks.
-          at: the point [...] of the gradients, for a representation, with the batch as its first
-            axis; otherwise None.
+          at: the representation [...] of the gradients, with the batch as its first axis; None for
+            gradients by a variable.
         """
         del rows, at
         return None

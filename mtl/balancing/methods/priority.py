@@ -33,15 +33,17 @@ class PCD(method.Method):
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
     Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
     method solves it; the paper tries all sets of constraints. The paper adds 1e-8 to v; without
-    that the scale of the gradients does not matter. As in the paper, the result is g_p itself if no
-    direction meets all constraints, and 0 if the primary task has no gradient, such as in a batch
-    without its labels.
+    this term, the scale of the gradients does not matter. As in the paper, the result is g_p itself
+    if no direction meets all constraints, and 0 if the primary task has no gradient, such as in a
+    batch without its labels.
 
     Attributes:
       primary: the task that matters most; by default the first of the model's heads.
       tau: in [0, 1], the share of its own gradient's progress that every other task gets; 0 only
-        keeps them from getting worse. 0.02 as in the paper, whose best results are below 0.1.
-      decay: of the average, in [0, 1), corrected for its start at 0; 0.999 as in the paper.
+        keeps these tasks from getting worse. 0.02 as in the paper, whose best results are below
+        0.1.
+      decay: the decay of the average v, in [0, 1), corrected for its start at 0; 0.999 as in the
+        paper.
     """
 
     primary: Annotated[str, checks.Is(str, "name a task")] | None = None

@@ -38,7 +38,7 @@ class PCGrad(method.Method):
         cosines, orders = tasks.cosines, _random_orders(tasks)
         identity = tf.eye(tf.size(tasks.losses), dtype=tf.float64)
 
-        def project(position, combinations):  # mixed [T, T]: g_i' as a sum of unit gradients
+        def project(position, combinations):  # [T, T]: g_i' as a sum of unit gradients
             other = orders[:, position]
             # Row i chooses its task j; a gradient is not projected onto itself.
             onto = tf.one_hot(other, tf.shape(orders)[1], dtype=tf.float64) * (1 - identity)
@@ -55,15 +55,16 @@ class GradVac(method.Method):
 
     For j in random order, if the cosine c of g_i' and g_j is below its average v:
     `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j`, which
-    makes the cosine v; then `v <- (1 - rate) v + rate c`. A g_i' that is exactly opposite to g_j
-    cancels, the limit of c to -1. If they were always opposite (v = -1), it stays.
+    makes the cosine v; then `v <- (1 - rate) v + rate c`. If g_i' is exactly opposite to g_j, it
+    becomes 0, as in the limit of c to -1. If both were always opposite (v = -1), g_i' stays as it
+    is.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
     Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Each pair of
     tasks has an average for all variables; the paper's best results use one for each layer.
 
     Attributes:
-      rate: of the average, in (0, 1]; the paper's beta of 0.01.
+      rate: the rate of the average, in (0, 1]; 0.01 is the paper's beta.
     """
 
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
@@ -89,7 +90,7 @@ class GradVac(method.Method):
             turns = (
                 usual * tf.sqrt(1 - present_cosines**2) / tf.sqrt(1 - usual**2) - present_cosines
             )
-            # With -1, of opposite gradients, there is no turn, and `turns` is 0 / 0.
+            # If cosine and average are -1, there is no turn, and `turns` is 0 / 0.
             combinations += (
                 onto * length * tf.where(present_cosines < usual, turns, tf.zeros_like(turns))
             )
@@ -110,9 +111,9 @@ class UPGrad(method.Method):
 
     `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`. g conflicts with no task.
 
-    P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024,
-    arXiv:2406.16232. Solved for unit gradients, because each projection scales with its gradient.
-    Ratios of norms and small scales do no harm.
+    P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, arXiv:2406.16232.
+    The problem is solved for unit gradients, as each projection scales with its gradient. So
+    neither the ratios of the norms nor small norms cost precision.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -19,15 +19,17 @@ from mtl.deferred import tf
 class Krum(method.Method):
     """`g` is the mean of the `selected` gradients that are nearest to their neighbours.
 
-    The score of a gradient is the sum of squared distances to its `T - outliers - 2` nearest.
+    The score of a gradient is the sum of squared distances to its `T - outliers - 2` nearest
+    neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
-    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. At least one neighbour counts, and
-    at most all gradients. Batches without some of the tasks work, too.
+    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. The score counts at least one
+    neighbour, and the mean at most all gradients, so that batches without some of the tasks work,
+    too.
 
     Attributes:
-      outliers: the number of gradients to distrust, at least 0; for at least 2 `outliers` + 3
-        tasks.
+      outliers: the number of gradients to distrust, at least 0. The paper requires at least 2
+        `outliers` + 3 tasks.
       selected: the number of gradients to average, at least 1; 1 is Krum, more is the paper's
         Multi-Krum.
     """
@@ -56,8 +58,8 @@ class TrimmedMean(method.CoordinateMethod):
     """The mean of the gradients at each coordinate, without the `trim` least and greatest values.
 
     D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards
-    Optimal Statistical Rates", 2018, arXiv:1803.01498. Batches that lack tasks trim less, to leave
-    a value.
+    Optimal Statistical Rates", 2018, arXiv:1803.01498. In batches that lack tasks, fewer values are
+    trimmed, so that a value remains.
 
     Attributes:
       trim: the number of values to drop at each end, at least 0.
@@ -74,9 +76,9 @@ class TrimmedMean(method.CoordinateMethod):
                 values = _drop(tf.minimum, tf.maximum, _drop(tf.maximum, tf.minimum, values))
             return tf.add_n(values) / len(values)
         for _ in range(self.trim):
-            # A cut drops two rows, and one must be left.
+            # A cut drops two rows, and one row must remain.
             is_enough = tf.shape(rows)[0] > 2
-            rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda kept=rows: kept)
+            rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda values=rows: values)
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))
 
 
@@ -86,7 +88,7 @@ _Choice = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
 def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Drop the winner at each coordinate; this takes a third of the time of sorting.
 
-    Each new value meets the winner so far; the loser stays in the list.
+    Each value is compared with the winner so far, and the loser stays in the list.
     """
     winner, losers = values[0], list[tf.Tensor]()
     for value in values[1:]:
@@ -98,7 +100,7 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 def _cut(rows: tf.Tensor) -> tf.Tensor:
     """Drop the greatest and the least value at each coordinate, [S, ...] -> [S - 2, ...].
 
-    Like `_drop`, for a number of rows that only a step knows.
+    It works like `_drop`, but the number of rows may be unknown while the graph is built.
     """
     rows = tf.minimum(tf.scan(tf.maximum, rows)[:-1], rows[1:])
     return tf.maximum(tf.scan(tf.minimum, rows)[:-1], rows[1:])

@@ -34,7 +34,7 @@ class MoDo(method.Method):
     adds nothing there. A task that is absent from the batch keeps its weight.
 
     Attributes:
-      step_size: of the weights, above 0; the paper's gamma.
+      step_size: the step size of the weights, above 0; the paper's gamma.
       ridge: at least 0; the paper's rho, which makes the weights unique.
       samples: 3 or 2. With 3, the third part moves the variables, independently of the weights, as
         in the paper. With 2, the whole batch moves them, as in the authors' code: three times the
@@ -59,24 +59,24 @@ class MoDo(method.Method):
 
 @checks.dataclass
 class SDMGrad(method.Method):
-    """`g = sum_t a_t g_t + pull g_0`, g_0 the mean of the gradients: MGDA drawn towards it.
+    """`g = sum_t a_t g_t + pull g_0`, g_0 the mean of the gradients: MGDA with a pull to g_0.
 
-    a takes `steps` of `a <- P(a - step_size C (a + pull / T) / n^2)` towards the shortest such g,
-    from the a of the last step. `C = G G~'` are the inner products of two parts of the batch, n the
-    mean of the roots of its diagonal, P the projection onto the simplex.
+    From the a of the last step, `steps` moves `a <- P(a - step_size C (a + pull / T) / n^2)` lead
+    towards the shortest g of this form. `C = G G~'` are the inner products of two parts of the
+    batch, n the mean of the roots of its diagonal, P the projection onto the simplex.
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each of the
-    steps; here, as in the authors' code, all steps use the same C. That code divides g by 1 + pull.
-    It steps by 10 with momentum 0.5, which does not converge: a jumps between corners of the
+    steps; here, as in the authors' code, all steps use the same C. The authors' code divides g by 1
+    + pull. Its step size of 10 with momentum 0.5 does not converge: a jumps between corners of the
     simplex. If no diagonal product is above 0, the weights stay.
 
     Attributes:
-      pull: at least 0; the paper's lambda. 0 is MGDA, large values are the mean.
+      pull: at least 0; the paper's lambda. 0 is MGDA, and large values approach the mean.
       step_size: above 0, the paper's beta; below 2 over the largest eigenvalue of C / n^2, which is
         about T for gradients that agree.
-      steps: at least 1; the paper's S.
-      momentum: of these steps, in [0, 1); 0 as in the paper.
+      steps: the number of steps, at least 1; the paper's S.
+      momentum: the momentum of these steps, in [0, 1); 0 as in the paper.
       rescale: True divides g by `1 + pull`, as the authors' code does and the paper does not.
       samples: 3 or 2 parts. The third part moves the variables, as in the paper; with 2, the whole
         batch does. See `MoDo`.

@@ -21,9 +21,9 @@ class GradDrop(method.CoordinateMethod):
 
     Z. Chen, J. Ngiam, Y. Huang, T. Luong, H. Kretzschmar, Y. Chai, D. Anguelov, "Just Pick a Sign:
     Optimizing Deep Multitask Models with Gradient Sign Dropout", 2020, arXiv:2010.06808. On the
-    representation this is the paper's layer: gradients are multiplied by the sign of the
-    activation and summed over the batch to find p. All examples share a draw, and the masks use the
-    same signs. On parameters it acts on every coordinate of every variable.
+    representation this is the paper's layer: gradients are multiplied by the sign of the activation
+    and summed over the batch to find p. All examples share a draw, and the masks use the signs of
+    these sums. On parameters it acts on every coordinate of every variable.
 
     Attributes:
       leak: in [0, 1), the share of the dropped gradients that passes; 0 in most of the paper.

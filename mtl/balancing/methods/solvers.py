@@ -15,10 +15,10 @@ from mtl.deferred import tf
 
 # Each loop ends much earlier by its own test; this bounds loops without a solution.
 _MAX_ITERATIONS = 60
-# Far below the tolerance of a solution, and far above rounding errors of inner products: makes the
-# solution unique if gradients depend on each other.
+# Makes the solution unique if gradients depend on each other. It is far below the tolerance of a
+# solution, and far above rounding errors of inner products.
 _RIDGE = 5e-15
-# Chooses among solutions; it may change the objective by a tenth of its tolerance.
+# Selects one of several solutions; it may change the objective by a tenth of its tolerance.
 _TIE_BREAK = 1e-10
 # The tested fractions of a Newton step, all tried at once.
 _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
@@ -58,7 +58,7 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
         # Correct: Mehrotra's rule for the next gap, and `dx * dz`, the error of the first
         # direction.
         dx, dz = find_direction((ahead / gap) ** 3 * gap - dx * dz)
-        # Short of the border: at x = 0 the next system would divide by 0.
+        # The step stops short of the border, as the next system would divide by 0 at x = 0.
         step = 0.995 * _longest_step(x, dx, z, dz)
         return i + 1, x + step * dx, z + step * dz
 
@@ -74,10 +74,16 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 
 
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
-    """Return the a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
+    """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    The code adds `(sum a - 1)^2` instead of fixing the sum: this only scales the solution. If
-    gradients depend on each other, it is about the solution of least norm.
+    The code adds `(sum a - 1)^2` instead of fixing the sum, which only scales the solution. If
+    gradients depend on each other, the result is close to the solution of least norm.
+
+    Args:
+      tasks: the T tasks, with the norms and cosines of their gradients.
+
+    Returns:
+      float64 [T].
     """
     share = tf.reduce_min(tasks.norms) / tasks.norms
     least_norm = _TIE_BREAK * tf.eye(tf.size(share), dtype=tf.float64)
@@ -105,15 +111,19 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 
 
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T] whose `d = sum_t (start[t] + x[t]) g[t]` has the greatest least g[t]'d.
+    """Return the x [T] for which even the least g[t]'d is as large as possible.
 
-    d varies within `|d - d0| <= radius |d0|`, and d0 is the sum with the weights `start`. Solved
-    in an orthonormal basis of the gradients' span, in units of |d0| and of the largest norm.
+    Here `d = sum_t (start[t] + x[t]) g[t]` varies within `|d - d0| <= radius |d0|`, and d0 is the
+    sum with the weights `start`. The problem is solved in an orthonormal basis of the gradients'
+    span, in units of |d0| and of the largest norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
       start: the weights of d0, float64 [T].
       radius: the largest distance from d0, relative to its norm; above 0.
+
+    Returns:
+      float64 [T]; 0 if d0 is about 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
     # Directions with an eigenvalue of about 0 come from rounding: they are not in the span.
@@ -129,10 +139,11 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
 
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T], at most `radius` long, that maximises the least of `rows (center + x)`.
+    """Return the x [T], of norm `radius` at most, that maximises the least of `rows (center + x)`.
 
-    The problem: the greatest `level` such that `rows (center + x) - level` and the pair (radius, x)
-    lie in the cone. Its dual are weights w of the rows and the pair (|w rows|, -w rows).
+    The problem is to find the greatest `level` such that `rows (center + x) - level` and the pair
+    (radius, x) lie in the cone. Its dual has weights w of the rows and the pair (|w rows|, -w
+    rows).
     """
     products, ones = tf.linalg.matvec(rows, center), tf.ones_like(center)
     above = tf.concat([rows, -ones[:, tf.newaxis]], 1)
@@ -156,7 +167,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
 
     They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If some sum
     of the gradients with weights above 0 vanishes, there may be no solution, and b grows without
-    bound. It is then returned with its largest value scaled to 1.
+    bound. In this case, b is returned with its largest value scaled to 1.
 
     Args:
       cosines: U, float64 [T, T], positive semi-definite.
@@ -176,12 +187,13 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         step = -tf.linalg.solve(hessian, gradient[:, tf.newaxis])[:, 0]
         change = tf.reduce_max(tf.abs(step / b))
         bounded_step = step / tf.maximum(tf.reduce_max(-step / b), 1)
-        # Near the solution full Newton steps converge fastest; before that, a step may pass it.
+        # Near the solution, full Newton steps converge fastest; far from it, a step may be too
+        # long.
         step = tf.where(change < 0.1, step, _best_fraction(value, b, bounded_step) * bounded_step)
         return i + 1, b + step, change, before
 
     def goes_on(i, b, change, before):
-        # This near a solution, steps halve at least, except for rounding errors.
+        # Near a solution, each step is at most half of the step before, except for rounding errors.
         is_rounding = (change < 1e-6) & (change > before / 2)
         return (
             (i < _MAX_ITERATIONS)
@@ -190,7 +202,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
             & (tf.reduce_max(b) < 1e8 * tf.reduce_max(start))
         )
 
-    start = scales ** (1 / (1 - power))  # Solves it for orthogonal gradients.
+    start = scales ** (1 / (1 - power))  # The solution for orthogonal gradients.
     first_change = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
     # Values far below the others may still fall to 0; only growth shows that no solution exists.
@@ -212,6 +224,15 @@ def _repeat_body(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[t
 
 
 def repeat(times: tf.Tensor, body: Callable, *start: tf.Tensor):
-    """Run `body(i, *values) -> (i + 1, *values)` `times` times; return a single value unpacked."""
+    """Run a loop with a fixed number of iterations.
+
+    Args:
+      times: the number of iterations, a scalar.
+      body: a function from (i, *values) to (i + 1, *values).
+      start: the first values.
+
+    Returns:
+      The last values; a single value is unpacked.
+    """
     values = _repeat_body(lambda i, *_: i < times, body, *start)
     return values[0] if len(values) == 1 else values

@@ -37,8 +37,8 @@ class MoCo(method.Method):
     compared variables.
 
     Attributes:
-      rate: of the averages, in (0, 1]; the paper's beta.
-      step_size: of the weights, above 0; the paper's gamma.
+      rate: the rate of the averages, in (0, 1]; the paper's beta.
+      step_size: the step size of the weights, above 0; the paper's gamma.
       ridge: at least 0; the paper's rho, which makes the weights unique.
       projection: "simplex", or "softmax" as in the authors' code.
     """
@@ -73,7 +73,7 @@ class MoCo(method.Method):
 
 @checks.dataclass
 class DBMTL(method.Method):
-    """`g = max_k |y_k| sum_t y_t / |y_t|`: averaged gradients, all as long as the longest.
+    """`g = max_k |y_k| sum_t y_t / |y_t|`: averaged gradients, scaled to the length of the longest.
 
     B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y.-C. Chen, S. Liu, J. Kwok, "Dual-Balancing for
     Multi-Task Learning", 2023, arXiv:2308.12029. The paper's other half, the logarithm of every
@@ -81,8 +81,8 @@ class DBMTL(method.Method):
     variables.
 
     Attributes:
-      rate: of the averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the paper's beta. At 1
-        there are no averages, so looked-up tables can be compared, too.
+      rate: the rate of the averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the paper's beta.
+        At 1 there are no averages, so looked-up tables can be compared, too.
     """
 
     rate: Annotated[float, _check_rate] = 0.1

@@ -21,7 +21,7 @@ class DynamicWeightAverage(base.Weighting):
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
     arXiv:1803.10704. L_t(k) is the average over the steps of a period that had the task; the
-    paper's periods are epochs. r_t is 1 in the first two periods, and for a task that has not been
+    paper's periods are epochs. r_t is 1 in the first two periods, and for a task that was not yet
     in two periods. The weights sum to T and change when a period ends.
 
     Attributes:
@@ -47,7 +47,7 @@ class DynamicWeightAverage(base.Weighting):
         return base.scale_losses(len(losses) * shares, losses)
 
     def _average_periods(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the losses [T] of the last two finished periods; 0 for none."""
+        """Return the losses [T] of the last two finished periods; 0 before a period has ended."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
         states = [
@@ -79,13 +79,14 @@ class FAMO(base.Weighting):
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
     arXiv:2306.03792. Here "after" is the loss of the next batch that has the task; the authors'
-    code takes a second forward pass on the same batch. The next batch is free. Over many steps its
-    differences sum to the fall of the loss, while differences on the same batch sum what the step
-    learned of that batch only.
+    code takes a second forward pass on the same batch. The next batch costs nothing extra. Over
+    many steps its differences sum to the fall of the loss, while differences on the same batch sum
+    what the step learned of that batch only.
 
     Attributes:
-      learning_rate: of xi, above 0.
-      decay: of xi towards equal z, at least 0. The default comes from the paper's Algorithm 2.
+      learning_rate: the learning rate of xi, above 0.
+      decay: the decay of xi towards equal z, at least 0. The default comes from the paper's
+        Algorithm 2.
       adam: True moves xi by Adam, with decay as an L2 penalty, as in Algorithm 2 and the authors'
         code. False takes the plain step above, Algorithm 1, which needs a far larger rate.
     """
@@ -104,7 +105,7 @@ class FAMO(base.Weighting):
         values = base.require_nonnegative("FAMO", losses)
         present = base.are_present(values)
         shares = base.softmax(self._update_logits(values, present), present)
-        # 1 / c of the formula, in parts [T].
+        # The summands of 1 / c in the formula, [T].
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
         return base.scale_losses(scale * shares, base.take_logarithms(losses))

@@ -1,6 +1,6 @@
 """Tools of weightings: losses as a vector, present tasks, and weighted losses.
 
-values = base.require_nonnegative("FAMO", losses)       # [T] float64; fails when run on one below 0
+values = base.require_nonnegative("FAMO", losses)       # [T] float64; when run, fails below 0
 present = base.are_present(values)                    # [T] bool; a batch without a label has loss 0
 return base.scale_losses(weights, losses)                # {task: weight * loss}
 """
@@ -56,13 +56,13 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         ]
         return tf.debugging.Assert(False, [tf.strings.join(message)])
 
-    # In a branch: steps without a mistake do not build the text.
+    # The branch spares steps without a mistake from building the text.
     with tf.control_dependencies([tf.cond(tf.reduce_any(below), fail, tf.no_op)]):
         return tf.identity(values)
 
 
 def are_present(values: tf.Tensor) -> tf.Tensor:
-    """Return whether losses are present: finite, and not 0, as they are without labels."""
+    """Return True for losses that are finite and not 0; a task without labels has the loss 0."""
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
@@ -95,12 +95,12 @@ def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
 
     Args:
       logits: float64 [T].
-      among: bool [T], the tasks that share.
+      among: bool [T], True for the tasks that take part.
 
     Returns:
-      float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task shares.
+      float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task takes part.
     """
-    # Not -inf: without any task, -inf minus -inf would be NaN.
+    # The lowest number replaces -inf, as -inf minus -inf would be NaN without any task.
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
@@ -115,7 +115,7 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
       losses: {task: scalar}, which gives the order.
 
     Raises:
-      UserError: if the tasks of the setting are not the tasks of the model.
+      UserError: the tasks of the setting are not the tasks of the model.
     """
     for task in setting:
         checks.one_of(where, task, losses)

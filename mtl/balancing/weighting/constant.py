@@ -45,14 +45,14 @@ class Fixed(base.Weighting):
     weights: Annotated[
         Mapping[str, checks.NotNegative],
         checks.Map("map tasks to weights"),
-        checks.Rule("hold one above 0", lambda value: any(dict(value).values())),
+        checks.Rule("hold a weight above 0", lambda value: any(dict(value).values())),
     ]
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
-          UserError: if the tasks with a weight are not the tasks of the model.
+          UserError: the tasks with a weight are not the tasks of the model.
         """
         del step
         base.of_tasks("Fixed.weights", self.weights, losses)
@@ -84,7 +84,7 @@ class Scheduled(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
-          UserError: if the tasks with a weight are not the tasks of the model.
+          UserError: the tasks with a weight are not the tasks of the model.
         """
         base.of_tasks("Scheduled.weights", self.weights, losses)
         step = tf.convert_to_tensor(step)

@@ -29,8 +29,8 @@ class UncertaintyWeighting(base.Weighting):
     A. Kendall, Y. Gal, R. Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene
     Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form: `c_t` is 1 for the
     cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. For a constant
-    loss both converge to the weight `c_t exp(-s_t) = 1 / (2 L_t)`: c_t changes only the start, and
-    the meaning of sigma_t. s_t starts at 0.
+    loss, either c_t leads to the weight `c_t exp(-s_t) = 1 / (2 L_t)`: c_t changes only the start,
+    and the meaning of sigma_t. s_t starts at 0.
 
     Attributes:
       gaussian: the tasks whose loss is a squared error, for c_t = 1/2.
@@ -42,7 +42,7 @@ class UncertaintyWeighting(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          UserError: if `gaussian` names a task that the model does not have.
+          UserError: `gaussian` names a task that the model does not have.
           InvalidArgumentError: when run, on a loss below 0.
         """
         del step
@@ -81,7 +81,7 @@ class IMTLL(base.Weighting):
 
 
 def _check_losses(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Return {task: (loss, or 0 if absent; whether present)}; fail on a loss below 0."""
+    """Return {task: (loss, or 0 if absent; True if present)}; fail on a loss below 0."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(is_present, loss, 0.0), is_present)

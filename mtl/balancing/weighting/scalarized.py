@@ -43,9 +43,9 @@ class GeometricLoss(base.Weighting):
 class LogLoss(base.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
-    The transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu,
-    J. T. Kwok, "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. The unit of a loss
-    does not change its gradient. The rest of that method, gradients of equal norm, is
+    The transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu, J.
+    T. Kwok, "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. The unit of a loss
+    does not change its gradient. The other half of the paper's method, gradients of equal norm, is
     `methods.DBMTL`.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Smooth Tchebycheff scalarisation, a smooth maximum of losses: in the paper's and code's form.
+"""Smooth Tchebycheff scalarisation, a smooth maximum of losses: the paper's form and the code's.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.SmoothTchebycheff()
@@ -31,7 +31,7 @@ class SmoothTchebycheff(base.Weighting):
 
     Attributes:
       smoothing: mu, in units of the loss, above 0. Near 0 only the largest loss counts; far above
-        the differences of the losses all tasks do. The authors take 0.01 for losses in [0, 1];
+        the differences of the losses, all tasks count. The authors take 0.01 for losses in [0, 1];
         ten times that suits the noise of a batch.
       preferences: {task: p_t}, above 0, for every task; 1 / T each by default.
       ideal: {task: z_t}, the least loss within reach, for every task; 0 each by default.
@@ -55,7 +55,7 @@ class SmoothTchebycheff(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
-          UserError: if the tasks of a setting are not the tasks of the model.
+          UserError: the tasks of a setting are not the tasks of the model.
         """
         del step
         values = base.stack_losses(losses)
@@ -80,8 +80,8 @@ class SmoothTchebycheffMTL(base.Weighting):
     So `w_t = T softmax_t(log(L / n) / mu) / L_t`. n_t, the nadir, is the task's average loss over
     some steps after a warm-up. Until then `g = sum_t log(L_t)`. The paper's form lacks the
     logarithm, the division, the factor T and the warm-up. The authors' code counts epochs (4, then
-    1 for the nadir); this counts steps. The weighted losses have the gradient of g, but do not add
-    up to it. Tasks that are not in the batch are left out.
+    1 for the nadir); this class counts steps. The weighted losses have the gradient of g, but do
+    not add up to it. Tasks that are not in the batch are left out.
 
     Attributes:
       smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in the authors' code.
@@ -111,7 +111,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _find_nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Return average losses [T] of the measured steps; 1 for tasks that none of them had."""
+        """Return average losses [T] of the measured steps; 1 for tasks absent from these steps."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")

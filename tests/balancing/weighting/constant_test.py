@@ -25,7 +25,7 @@ def test_fixed():
         ({"a": 1.0, "bb": 1.0}, "Fixed.weights must be one of a, b, got 'bb'. Did you mean 'b'?"),
         ({"a": 1.0}, r"Fixed.weights must name every task, got \['b'\]. Add them"),
         ({"a": 1.0, "b": -1.0}, r"Fixed.weights\['b'\] must be at least 0, got -1.0"),
-        ({"a": 0, "b": 0}, "Fixed.weights must hold one above 0"),
+        ({"a": 0, "b": 0}, "Fixed.weights must hold a weight above 0"),
         (2.0, "Fixed.weights must map tasks to weights, got 2.0"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Code of the kind that users write around the library, for gin files to import by name."""
+"""Examples of code that users write around the library. Gin files import it by name."""

@@ -1,4 +1,4 @@
-"""A loss of one's own: the predictions of a task are to rise with a number.
+"""An example of an auxiliary loss: it makes the predictions of a task rise with a number.
 
 from examples import auxiliary_losses
 model.MultiTaskModel.auxiliary_losses = [@auxiliary_losses.Rising()]
@@ -16,7 +16,7 @@ from mtl import checks, types
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rising(types.AuxiliaryLoss):
-    """`max(0, -dz / dx)` with z the logit of a task and x an encoded column of one number."""
+    """`max(0, -dz / dx)`, with z the logit of a task and x an encoded column with one number."""
 
     task: str
     column: str
@@ -27,7 +27,7 @@ class Rising(types.AuxiliaryLoss):
         checks.one_of("Rising.task", self.task, heads)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute by how much the logit falls, [B]."""
+        """Compute the loss of each row, [B]: how fast the logit falls with the column."""
         checks.one_of("Rising.column", self.column, activations.inputs)
         logits = tf.reduce_sum(activations.logits[self.task])
         slope = tf.gradients(logits, activations.inputs[self.column])[0]

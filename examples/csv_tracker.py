@@ -1,4 +1,4 @@
-"""A tracker of one's own: it appends every metric of a run to one file, for a spreadsheet.
+"""An example of a tracker: it appends every metric of all runs to one CSV file.
 
 from examples import csv_tracker
 experiment.Experiment.trackers = [@csv_tracker.CsvTracker()]
@@ -22,12 +22,12 @@ class CsvTracker(types.Tracker):
         checks.is_a("CsvTracker.path", self.path, str, "be a file")
 
     def start(self, run: types.RunDescription) -> "Lines":
-        """Begin a run, or go on with it."""
+        """Start to track a run, or continue."""
         return Lines(self.path, run.run_id or f"{run.name}-{uuid.uuid4().hex[:6]}")
 
 
 class Lines(types.TrackedRun):
-    """The lines of one run."""
+    """Writes the lines of one run."""
 
     run_id = ""
 

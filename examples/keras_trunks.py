@@ -13,13 +13,13 @@ import tensorflow as tf
 def separable(
     shape: Sequence[int], filters: Sequence[int] = (32, 64), units: int = 64, penalty: float = 1e-4
 ) -> tf.keras.Model:
-    """Depthwise separable convolutions with residuals and batch norm: [B, *shape] -> [B, units].
+    """Build separable convolutions with residuals and batch norm: [B, *shape] -> [B, units].
 
     Args:
-      shape: (H, W, C) of the images.
-      filters: of each block, which halves height and width.
-      units: of the output.
-      penalty: L2, on the pointwise kernels.
+      shape: the shape (H, W, C) of an image.
+      filters: the number of filters of each block; each block halves height and width.
+      units: the width of the output.
+      penalty: the factor of the L2 penalty on the pointwise kernels.
     """
     keras = tf.keras
     inputs = keras.Input(shape)

@@ -1,11 +1,10 @@
-"""TensorFlow Transform (TFT) in front of `mtl`: UCI Adult as scaled numbers and ids, in TFRecords.
+"""TensorFlow Transform (TFT) before `mtl`: writes UCI Adult as scaled numbers and ids in TFRecords.
 
     python -m examples.tft_adult transform data/adult tft
     python -m launch.train --gin_file tft.gin --model_dir runs/tft
     python -m examples.tft_adult join tft runs/tft/export/latest served/1
 
-docs/tfx.md says more, and has tft.gin. `join` writes a SavedModel that takes the rows as they were
-before TFT.
+docs/tfx.md has tft.gin and explains each step. `join` writes a SavedModel that takes raw rows.
 """
 
 import csv
@@ -48,7 +47,7 @@ def preprocessing_fn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def read_rows(path: str, count: int | None = None) -> Iterator[dict]:
-    """Yield the rows of a file of UCI Adult, at most `count`."""
+    """Yield the rows of a file of UCI Adult, or at most the first `count` rows."""
     with gzip.open(path, "rt") as file:
         rows = (row for row in csv.reader(file, skipinitialspace=True) if len(row) > 1)
         for index, row in enumerate(rows):
@@ -61,7 +60,7 @@ def read_rows(path: str, count: int | None = None) -> Iterator[dict]:
 
 
 def transform(data_dir: str, output: str, count: int | None = None) -> None:
-    """Write train and test TFRecords, and TFT's graph, into a folder."""
+    """Write TFRecords of the training and test rows, and TFT's graph, to a folder."""
     raw = tft.DatasetMetadata.from_feature_spec({**RAW_FEATURES, **_RAW_LABELS})
     files = {split: os.path.join(data_dir, f"adult.{name}.gz") for split, name in _FILES.items()}
     with (
@@ -86,7 +85,7 @@ def transform(data_dir: str, output: str, count: int | None = None) -> None:
 
 
 class Joined(tf.Module):
-    """Serialized tf.Examples of raw rows -> predictions: TFT's graph, then an export of `mtl`."""
+    """Runs TFT's graph, then an export: serialized tf.Examples of raw rows -> predictions."""
 
     def __init__(self, transformed: str, export: str):
         super().__init__()
@@ -103,7 +102,7 @@ class Joined(tf.Module):
 
 
 def join(transformed: str, exports: str, output: str) -> None:
-    """Write a SavedModel that takes raw rows, from TFT's folder and a folder of exports."""
+    """Write a SavedModel for raw rows, from TFT's folder and the newest of a folder of exports."""
     newest = max(pathlib.Path(exports).iterdir(), key=lambda path: int(path.name))
     joined = Joined(transformed, str(newest))
     tf.saved_model.save(joined, output, signatures={"serving_default": joined.predict})

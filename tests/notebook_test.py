@@ -36,6 +36,6 @@ def test_its_cells_train_explain_and_export_a_model(tmp_path, monkeypatch, capsy
     row = names["test"].iloc[:1]
     served = tf.saved_model.load(shown[-1]).signatures["raw"]
     found = served(**{name: tf.constant(row[name].astype("float32")) for name in names["means"]})
-    expected = names["predicted"]["malignant/probability"].iloc[0]
+    expected = names["predictions"]["malignant/probability"].iloc[0]
     assert float(found["malignant/probability"].numpy().ravel()[0]) == pytest.approx(expected, 1e-5)
     assert mtl.load("runs/cells").model_dir

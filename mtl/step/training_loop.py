@@ -118,12 +118,8 @@ def run_repeatedly(
         in_time = state.clock.read - start_time < SECS_PER_CALL
         return (state.step < end) & (in_time | tf.equal(state.step, start))
 
-    initial_values = (
-        tf.zeros([0]),
-        tf.constant(""),
-        Clock(start_time, tf.zeros([], tf.float64)),
-        no_due,
-    )
+    clock = Clock(start_time, tf.zeros([], tf.float64))
+    initial_values = tf.zeros([0]), tf.constant(""), clock, no_due
     scalar = tf.TensorShape([])
     rest = scalar, Clock(scalar, scalar), tuple(scalar for _ in no_due)
     # TensorFlow runs several iterations of a loop at once by default. Steps must run one by one:

@@ -49,9 +49,8 @@ def measure(
 ) -> Measured:
     """Measure a batch by a forward pass as in evaluation, where examples do not affect each other.
 
-    The loss of an example in a task includes the weight of the example. It is 0 if the label is
-    missing, and a mean over values if a label has several. `auxiliary.Measured` computes auxiliary
-    losses.
+    The loss of an example in a task includes the weight of the example. It is 0 without a label, and
+    a mean over values if a label has several. `auxiliary.Measured` computes auxiliary losses.
 
     Args:
       model: the model with fitted heads.
@@ -63,9 +62,8 @@ def measure(
     """
     for head in model.heads_with_loss:
         fix = f"{type(head).__name__} does not compute the loss of each label."
-        has_losses = isinstance(head, types.ExampleHead)
-        checks.require(has_losses, "clip audit", "know each loss", head.name, fix)
-    # Earlier checks require a loss of each example from every head.
+        is_fit = isinstance(head, types.ExampleHead)
+        checks.require(is_fit, "clip audit", "know each loss", head.name, fix)
     heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
     logits: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)

@@ -69,8 +69,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
 
     Args:
       source: the experiment of the finished run.
-      experiment: the same experiment with `pruning`, which describes the cut of all rounds
-        together.
+      experiment: the same experiment with `pruning` for the cut of all rounds together.
       model_dir: the folder of the finished run.
       output_dir: the folder for a run of each round.
       rounds: the number of rounds.
@@ -99,8 +98,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
-            control_name = f"{name}_{control}"
-            target = os.path.join(output_dir, control_name)
+            target = os.path.join(output_dir, f"{name}_{control}")
             _log.info("Control of this round, %s, in %s", control, target)
             if run_directory.find_latest(target) is None:
                 latest = run_directory.checkpoint_path(folder, "latest")
@@ -110,7 +108,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
                     _write_cut(experiment, start, masks, target)
                 else:
                     _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
-            yield _train_ticket(experiment, target, control_name, on_start)
+            yield _train_ticket(experiment, target, f"{name}_{control}", on_start)
         # The next round cuts more weights of the trained ticket.
         before = folder
 

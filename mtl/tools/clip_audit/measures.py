@@ -49,8 +49,8 @@ def measure(
 ) -> Measured:
     """Measure a batch by a forward pass as in evaluation, where examples do not affect each other.
 
-    The loss of an example in a task includes the weight of the example. It is 0 without a label, and
-    a mean over values if a label has several. `auxiliary.Measured` computes auxiliary losses.
+    The loss of an example in a task includes the weight of the example: 0 without a label, and a
+    mean over values if a label has several. `auxiliary.Measured` computes auxiliary losses.
 
     Args:
       model: the model with fitted heads.

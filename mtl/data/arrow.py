@@ -194,7 +194,7 @@ class Arrow(types.Source):
         The caller keeps the values. So the copy of the split from an earlier pass is dropped.
         """
         fields = spec.fields
-        lock, cache = self._row_cache
+        lock, cache = self._kept
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
@@ -202,11 +202,11 @@ class Arrow(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
-        column_names = find_columns(spec.fields, self.rename)
+        theirs = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, column_names, spec.fields, self.cells, start)
+                rows = to_table(place, piece, theirs, spec.fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -219,7 +219,7 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
-    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
+    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
         """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
         return threading.Lock(), {}
 
@@ -227,7 +227,7 @@ class Arrow(types.Source):
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
         """Return the rows of a split; read the files at the first call."""
-        lock, cache = self._row_cache
+        lock, cache = self._kept
         key = split, repr(fields)
         with lock:
             if key not in cache:

@@ -5,8 +5,7 @@ csv.Csv.columns = ("age", "workclass", "income")            # else each file has
 csv.Csv.missing = ("", "?")
 csv.Csv.rename = {"city": "Home town"}                       # {field: its column}
 
-A cell with a list is a|b|c. A cell with a list of lists is a;b|c||d: four items, and the third item
-has no values.
+Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ class Csv(types.Source):
             where, delimiters = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in delimiters, where, rule, self.item_delimiter)
-        self.find_form(field)  # Fails if the field cannot have a form.
+        self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
         if field.name in self.rename:
             checks.one_of(f"Csv.rename[{field.name!r}]", self.rename[field.name], self._header)
         where = f"Csv.columns for the field {field.name!r}"
@@ -292,7 +291,7 @@ class Csv(types.Source):
         return [mark for mark in marks if mark or not is_text]
 
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
-        """Return the form in which the file writes numbers of a field; None for plain numbers.
+        """Return how the file writes numbers of this field; None for plain numbers.
 
         Raises:
           UserError: the field has a form, but does not hold single numbers.

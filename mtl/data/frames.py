@@ -106,16 +106,16 @@ class Table:
                 columns[name] = [np.array(row_counts, np.int64) for row_counts in counts]
         return columns
 
+    def serialize(self) -> Iterator[np.ndarray]:
+        """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
+
     def holds_whole_numbers(self, name: str) -> bool:
         """Return True if all values of a column are whole numbers, such as 7 and 7.0, or absent."""
         values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
         kinds = set(map(type, values))
         return bool(kinds) and kinds <= {int, float} and all(value % 1 == 0 for value in values)
-
-    def serialize(self) -> Iterator[np.ndarray]:
-        """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
 
     def _count_row(self, row: int) -> str:
         label = None if self._index is None else self._index[row]

@@ -97,7 +97,7 @@ class JsonLines(types.Source):
         return spec.parse(serialized_rows, with_labels)
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
-        """Return the values of all rows, some rows at a time; Arrow reads them."""
+        """Return the values of all rows, some rows at a time, as Arrow reads them."""
         self._check_fields([name for name in spec.fields if name not in spec.counted])
         return json_columns.read_files(self._find(split), spec.fields)
 

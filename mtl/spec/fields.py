@@ -69,9 +69,9 @@ class Field:
         list of any length, a RaggedTensor [B, (L)] in a batch, and (None, None) for a list of
         lists. A batch holds the values of all its items in one list, [B, (N)]; the field
         `counts_name(name)` holds the number of values of each item.
-      default: the value in place of an absent value; None makes the field required. For a float32,
-        "nan" is a missing number. A list of variable length has no default: an absent list is
-        empty.
+      default: replaces an absent value; None makes the field required. For a float32, "nan" is a
+        missing number. A list of variable length is never required and has no default: an absent
+        list is empty.
     """
 
     name: str
@@ -339,7 +339,7 @@ class Spec:
         return Gaps(absent) if absent else self._find_miscounted(values) or values
 
     def _find_miscounted(self, values: Mapping[str, Any]) -> str | None:
-        """Return an error message if counts do not fit a list of lists, else None."""
+        """Return an error message for counts that do not fit a list of lists; None if all fit."""
         for name, field in self.counted.items():
             counts, count = values.get(name, ()), len(values.get(field, ()))
             if min(counts, default=0) < 0 or sum(counts) != count:

@@ -29,20 +29,10 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
       UserError: the settings do not suit each other, or leave no rows to train on.
     """
     values = {setting: value for setting, value in settings.items() if value is not None}
-    for names in _GROUPS:
-        used = [setting for setting in names if values.get(setting)]
-        for setting in used[1:]:
-            rule = f"come without {flag}{used[0]}"
-            checks.fail(f"{where}{flag}{setting}", rule, values[setting])
-    for setting in ("holdout", *_BESIDE):
-        share = values.get(setting, _SHARE)
-        is_share = isinstance(share, int | float) and 0 < share < 1
-        checks.require(
-            is_share, f"{where}{flag}{setting}", "be a share of the rows between 0 and 1", share
-        )
+    where += flag
+    _require_single(values, where, flag)
+    _require_numbers(values, where)
     folds = values.get("folds", 0)
-    is_number = "folds" not in values or isinstance(folds, int) and folds > 1
-    checks.require(is_number, f"{where}{flag}folds", "be at least 2", folds)
     # A fold is the test split of one run.
     share = 1 / folds if folds else values.get("holdout", _SHARE)
     others = {setting: values.get(setting, 0.0) for setting in _BESIDE}
@@ -50,12 +40,27 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
     total = sum(others.values()) + (0.0 if values.get("test") else share)
     rule = "leave rows to train on, with the shares of the other splits"
     for setting, other in others.items():
-        checks.require(not other or total < 1, f"{where}{flag}{setting}", rule, other)
-    return plans.Holdout(
-        share=share,
-        **others,
-        folds=folds,
-        key=values.get("key", ""),
-        time=values.get("time", ""),
-        files=values.get("test", ""),
-    )
+        checks.require(not other or total < 1, f"{where}{setting}", rule, other)
+    key, time, files = (values.get(name, "") for name in ("key", "time", "test"))
+    return plans.Holdout(share=share, **others, folds=folds, key=key, time=time, files=files)
+
+
+def _require_single(values: Mapping[str, Any], where: str, flag: str) -> None:
+    """Fail if several settings of a group are set."""
+    for names in _GROUPS:
+        used = [setting for setting in names if values.get(setting)]
+        for setting in used[1:]:
+            rule = f"come without {flag}{used[0]}"
+            checks.fail(f"{where}{setting}", rule, values[setting])
+
+
+def _require_numbers(values: Mapping[str, Any], where: str) -> None:
+    """Fail unless shares lie between 0 and 1, and there are 2 folds or more."""
+    for setting in ("holdout", *_BESIDE):
+        share = values.get(setting, _SHARE)
+        is_share = isinstance(share, int | float) and 0 < share < 1
+        rule = "be a share of the rows between 0 and 1"
+        checks.require(is_share, f"{where}{setting}", rule, share)
+    folds = values.get("folds", 2)
+    is_number = isinstance(folds, int) and folds > 1
+    checks.require(is_number, f"{where}folds", "be at least 2", folds)

@@ -34,7 +34,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "A vector for each value that occurs twice or more, and one for all other values.",
         {},
     ),
-    "hashes": ("features.Hashed", "Hashes, as there are too many values for a vocabulary.", {}),
+    "hashes": ("features.Hashed", "Too many values for a vocabulary: by hash.", {}),
     "texts": ("features.Text", "Free text: the mean of the vectors of its words.", {}),
 }
 

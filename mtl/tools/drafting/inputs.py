@@ -48,7 +48,7 @@ class Input:
       name: the column.
       dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64"; "" if
         the column is left out.
-      parts: the parts of the gin file that read the column, such as "numbers" and "categories".
+      parts: the parts of the gin file that read it, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
       default: the value that replaces a missing one: "nan" for numbers, "" for texts, -1 for times
@@ -92,9 +92,9 @@ def choose_input(
 
 
 def _choose_first(facts: columns.Facts, table: inspection.Inspection, keep: bool) -> Input | None:
-    """Return the use of times and of unusable columns; None for all other columns."""
+    """Return an input of times, or one that is left out, with a reason; None for other columns."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
-    # Times come before ids, as times that are numbers would look like ids.
+    # The order counts: numbers that are times would look like ids.
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, table))), None)
 

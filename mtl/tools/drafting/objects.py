@@ -3,9 +3,8 @@
 dialect = objects.read_dialect(["train.jsonl"])
 for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
 
-A draft works on texts. So a number becomes its text, true becomes "1", null or an absent key
-becomes "", and the values of a list are joined by "|". `json_lines.JsonLines` reads the same files
-in training.
+A draft judges texts. So a number becomes its text, null and an absent key "", true "1", and a list
+its values between "|". `json_lines.JsonLines` reads the same files in training.
 """
 
 import itertools
@@ -65,8 +64,8 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
         for _, row in _read_rows(path):
             for name, value in row.items():
                 kinds.setdefault(name, set()).add(_name_kind(value))
-    # An empty list fits lists of any type.
-    return {name: names - {"", "list"} or names - {""} for name, names in kinds.items()}
+    # An empty list has no type of values, and fits lists of any.
+    return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
 
 
 def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -86,7 +85,7 @@ def _name_kind(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        kinds = set(map(_name_kind, value))
+        kinds = {_name_kind(one) for one in value}
         if not kinds:
             return "list"
         return f"list of {kinds.pop()}" if len(kinds) == 1 else "list of mixed values"

@@ -394,12 +394,12 @@ def _find_list_delimiter(table: inspection.Inspection) -> str:
     """Return the delimiter of lists that fits the most columns."""
     if table.dialect.list_delimiter:
         return table.dialect.list_delimiter
-    candidates = [c for c in inputs_lib.LIST_DELIMITERS if c != table.dialect.delimiter]
+    free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
     counts = {
-        delimiter: sum(inputs_lib.is_list_of(facts, delimiter) for facts in table.facts.values())
-        for delimiter in candidates
+        one: sum(inputs_lib.is_list_of(facts, one) for facts in table.facts.values())
+        for one in free
     }
-    return max(candidates, key=counts.__getitem__)
+    return max(free, key=counts.__getitem__)
 
 
 def _find_starts(

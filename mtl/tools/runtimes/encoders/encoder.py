@@ -153,7 +153,7 @@ class Encoder:
             for name, feature in self.features.items()
         }
         self._drop_empty_texts(values)
-        return {name: self._encode(i, values[i.feature]) for name, i in self.inputs.items()}
+        return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
 
     def _drop_empty_texts(self, values: dict[str, Any]) -> None:
         """Drop the empty texts in lists, as training does."""

@@ -57,8 +57,9 @@ class Rows:
           fields: the fields to permute.
           order: a permutation of the rows, [N].
         """
-        # The counts of a list of lists belong to its values, and move with them.
+        # Counts and weights belong to the values of a list, and move with them.
         moved = [*fields, *map(spec_lib.counts_name, fields)]
+        moved += map(spec_lib.weights_name, fields)
         own = {name: self.features[name] for name in moved if name in self.features}
         return {**self.features, **take(own, order)}
 

@@ -6,7 +6,7 @@ found.keys, found.least, found.greatest                  # 214, 0.01, 1.0
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mtl.data import weighted_lists
 
@@ -42,21 +42,32 @@ def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
       delimiter: the character between two values.
     """
     texts = list(texts)
+    if not _are_lists(texts, delimiter):
+        return None
+    lists = [_split(text, delimiter) for text in texts]
+    keys = [key for pairs in lists for key, _ in pairs]
+    distinct = set(keys)
+    are_varied = len({frozenset(key for key, _ in pairs) for pairs in lists}) > 1
+    are_repeated = len(distinct) < len(keys) / 2
+    if not are_varied or not are_repeated or max(map(len, distinct)) >= _LONGEST_KEY:
+        return None
+    numbers = [float(weight) for pairs in lists for _, weight in pairs]
+    return Found(keys=len(distinct), least=min(numbers), greatest=max(numbers))
+
+
+def _split(text: str, delimiter: str) -> list[tuple[str, str]]:
+    """Return (key, weight) for each value of a list."""
+    parts = [part.rpartition(DELIMITER) for part in text.split(delimiter) if part]
+    return [(key, weight) for key, _, weight in parts]
+
+
+def _are_lists(texts: Sequence[str], delimiter: str) -> bool:
+    """Return True if all texts have weights, and some of them several values."""
     some = texts[:_LOOKED_AT]
     joined = [text for text in some if delimiter in text]
     if delimiter == DELIMITER or len(joined) < max(0.2 * len(some), 2):
-        return None
-    form = weighted_lists.make_form(delimiter, DELIMITER, 0)
+        return False
+    pattern = weighted_lists.make_form(delimiter, DELIMITER, 0).pattern
     # A single row of another form would end a run.
-    if not all(re.fullmatch(form.pattern, text) for text in texts):
-        return None
-    parts = [[part for part in text.split(delimiter) if part] for text in texts]
-    flat = [part for own in parts for part in own]
-    pairs = [part.rpartition(DELIMITER) for part in flat]
-    keys = {key for key, _, _ in pairs}
-    sets = {frozenset(part.rpartition(DELIMITER)[0] for part in own) for own in parts}
-    are_keys = len(sets) > 1 and len(keys) < len(flat) / 2 and max(map(len, keys)) < _LONGEST_KEY
-    if not are_keys or all(map(_TIME.fullmatch, flat)):
-        return None
-    numbers = [float(weight) for _, _, weight in pairs]
-    return Found(keys=len(keys), least=min(numbers), greatest=max(numbers))
+    are_times = all(_TIME.fullmatch(part) for text in some for part in text.split(delimiter))
+    return not are_times and all(re.fullmatch(pattern, text) for text in texts)

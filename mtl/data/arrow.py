@@ -34,6 +34,7 @@ from mtl.data import (
     sheets,
     source,
     tfrecord,
+    weighted_lists,
 )
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -129,7 +130,7 @@ class Arrow(types.Source):
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks of a split; None if its rows lie in memory."""
         window = self._find_window(split)
-        return self._list_blocks(split, spec.fields, window) if window else None
+        return self._list_blocks(split, self._mark_parts(spec.fields), window) if window else None
 
     def _list_blocks(
         self, split: str, fields: Mapping[str, spec_lib.Field], window: int
@@ -144,8 +145,9 @@ class Arrow(types.Source):
 
         def read(block: int, names: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
             path, part = parts[block]
-            table = read_part(path, part, self._list_columns(names))
-            return self._pack(f"{path}{part.name}", table, names)
+            marked = self._mark_parts(names)
+            table = read_part(path, part, self._list_columns(marked))
+            return self._pack(f"{path}{part.name}", table, marked)
 
         return types.Blocks(tuple(part.num_rows for _, part in parts), window, read)
 
@@ -179,7 +181,7 @@ class Arrow(types.Source):
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}."""
-        fields = spec.fields if with_labels else spec.feature_fields
+        fields = self._mark_parts(spec.fields if with_labels else spec.feature_fields)
         layout = memory_rows.Layout(fields)
         names = list(self.files)
 
@@ -193,7 +195,7 @@ class Arrow(types.Source):
 
         The caller keeps the values. So the copy of the split from an earlier pass is dropped.
         """
-        fields = spec.fields
+        fields = self._mark_parts(spec.fields)
         lock, cache = self._kept
         with lock:
             for key in [key for key in cache if key[0] == split]:
@@ -202,14 +204,25 @@ class Arrow(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
-        theirs = find_columns(spec.fields, self.rename)
-        for place, table in self._read(split, spec.fields):
+        fields = self._mark_parts(spec.fields)
+        theirs = find_columns(fields, self.rename)
+        for place, table in self._read(split, fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, theirs, spec.fields, self.cells, start)
+                rows = to_table(place, piece, theirs, fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
+
+    @functools.cached_property
+    def _first_columns(self) -> list[str]:
+        return self.column_names
+
+    def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
+        """Return the fields; weights without a column stand beside the values of their list."""
+        if not spec_lib.find_weighted(fields):
+            return fields
+        return weighted_lists.mark_parts(fields, [*self._first_columns, *self.rename])
 
     def _number(self, split: str) -> int:
         checks.one_of("Arrow.files split", split, self.files)
@@ -321,7 +334,8 @@ class Arrow(types.Source):
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
     """Return {field: its column}, without the counts of lists of lists."""
     count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
-    return {name: rename.get(name, name) for name in fields if name not in count_names}
+    names = {name: own.column for name, own in fields.items() if name not in count_names}
+    return {name: rename.get(column, column) for name, column in names.items()}
 
 
 def to_table(
@@ -353,7 +367,8 @@ def to_table(
     for name, column in column_names.items():
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
-        values[name] = _call(where, read)  # For example, Arrow may not know a time zone.
+        # For example, Arrow may not know a time zone.
+        values[fields[name].column] = _call(where, read)
     return frames.Table(values, fields, place, cells, name_row)
 
 

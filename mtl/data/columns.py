@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import number_arrays, packed, written_numbers
+from mtl.data import number_arrays, packed, weighted_lists, written_numbers
 from mtl.spec import literals
 
 # Floats hold whole numbers up to here exactly. A column with nulls becomes floats, with NaN.
@@ -81,6 +81,7 @@ def to_python(where: str, column: pa.ChunkedArray) -> Any:
     if _is_text(kind):
         return _to_objects(column)
     is_known = _is_list(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    is_known = is_known or pa.types.is_map(kind)
     checks.require(is_known, where, "hold numbers, texts, times or lists", str(kind))
     return column.to_pylist()
 
@@ -129,6 +130,8 @@ def _read_column(
     field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
 ) -> packed.Values:
     column = _simplify(column)
+    if field.part_of:
+        column = weighted_lists.take_column(field, column)
     kind = column.type
     _require(not field.is_nested)
     if _is_list(kind):

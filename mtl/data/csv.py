@@ -5,7 +5,8 @@ csv.Csv.columns = ("age", "workclass", "income")            # else each file has
 csv.Csv.missing = ("", "?")
 csv.Csv.rename = {"city": "Home town"}                       # {field: its column}
 
-Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
+Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values. A list
+with weights is a:0.3|b:0.7.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv_columns, files, packed, source, written_numbers
+from mtl.data import csv_columns, files, packed, source, weighted_lists, written_numbers
 from mtl.deferred import tf
 from mtl.spec import literals
 
@@ -47,6 +48,8 @@ class Csv(types.Source):
         items of a list of lists. The values of an array are written row by row.
       item_delimiter: the character between values in an item of a list of lists. An item without
         values is an empty text, or item_delimiter alone.
+      weight_delimiter: the character between a value and its weight in a list with weights, unless
+        the weights have a column.
       missing: texts that mark an absent value. The field's default replaces it, a list becomes
         empty, and a label becomes a missing label. In a scalar string feature without a default, an
         empty text is a value, and columns make it an unknown category. In all other fields without
@@ -70,6 +73,9 @@ class Csv(types.Source):
     comment: str = ""
     # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
+    weight_delimiter: Annotated[str, weighted_lists.check_delimiter] = dataclasses.field(
+        default=":", repr=False
+    )
     missing_in: Annotated[Mapping[str, Sequence[str]], written_numbers.check_marks] = (
         dataclasses.field(default_factory=dict, repr=False)
     )
@@ -114,7 +120,7 @@ class Csv(types.Source):
         Raises:
           DecodeOnlyError: only `decode` can read some values.
         """
-        return csv_columns.read_split(self, split, spec.fields)
+        return csv_columns.read_split(self, split, self._mark_parts(spec.fields))
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -173,6 +179,12 @@ class Csv(types.Source):
         text = self.delimiter.join(header)
         checks.require(header == self._header, f"{path} line 1", rule, text)
 
+    def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
+        """Return the fields; weights without a column stand beside the values of their list."""
+        if not spec_lib.find_weighted(fields):
+            return fields
+        return weighted_lists.mark_parts(fields, [*self.names, *self.rename])
+
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
@@ -185,15 +197,16 @@ class Csv(types.Source):
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in delimiters, where, rule, self.item_delimiter)
         self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
-        if field.name in self.rename:
-            checks.one_of(f"Csv.rename[{field.name!r}]", self.rename[field.name], self._header)
-        where = f"Csv.columns for the field {field.name!r}"
-        if not self.columns and field.name not in self._positions:
-            self._check_delimiter(field.name)
+        name = field.column
+        if name in self.rename:
+            checks.one_of(f"Csv.rename[{name!r}]", self.rename[name], self._header)
+        where = f"Csv.columns for the field {name!r}"
+        if not self.columns and name not in self._positions:
+            self._check_delimiter(name)
             path = self._find(next(iter(self.files)))[0]
-            where = f"{path}: the column of field {field.name!r}"
-        checks.one_of(where, field.name, self._positions)
-        return self._positions[field.name]
+            where = f"{path}: the column of field {name!r}"
+        checks.one_of(where, name, self._positions)
+        return self._positions[name]
 
     def _check_delimiter(self, name: str) -> None:
         """Fail if the header has the name between other delimiters."""
@@ -209,7 +222,7 @@ class Csv(types.Source):
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """Turn lines [B] into {name: [B, ...]}."""
-        fields = spec.fields if with_labels else spec.feature_fields
+        fields = self._mark_parts(spec.fields if with_labels else spec.feature_fields)
         positions = self._list_positions(fields, spec)
         # All cells as texts: the op takes only empty cells for absent, and there are more marks.
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
@@ -225,7 +238,7 @@ class Csv(types.Source):
                 values[name], values[counts] = self._decode_items(cells[positions[name]], field)
             elif name not in values and name not in spec.counted:
                 values[name] = self._decode(tf.strings.strip(cells[positions[name]]), field)
-        return values
+        return spec.require_weights(values) if spec.weighted else values
 
     def _list_alike(self, fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
         """Return groups of two or more scalar fields that differ only in their names."""
@@ -287,18 +300,20 @@ class Csv(types.Source):
     def list_marks(self, field: spec_lib.Field) -> list[str]:
         """Return the texts that mark an absent value of this field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
-        marks = (*self.missing, *self.missing_in.get(field.name, ()))
+        marks = (*self.missing, *self.missing_in.get(field.column, ()))
         return [mark for mark in marks if mark or not is_text]
 
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
-        """Return how the file writes numbers of this field; None for plain numbers.
+        """Return how the file writes numbers of this field; None for plain values.
+
+        A part of a list with weights has the form of such lists.
 
         Raises:
           UserError: the field has a form, but does not hold single numbers.
         """
         example = self.number_forms.get(field.name)
         if example is None:
-            return None
+            return weighted_lists.find_form(field, self) if field.part_of else None
         where = f"Csv.number_forms[{field.name!r}]"
         kind = f"{field.dtype} {field.shape}" if field.shape else field.dtype
         is_number = not field.shape and field.dtype != "string"
@@ -328,13 +343,18 @@ class Csv(types.Source):
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
         """Return a function that turns a line into {name: value}, or into the text of an error."""
-        positions = self._list_positions(spec.fields, spec)
-        return lambda line: self._scan_line(line.decode(errors="replace"), spec, positions)
+        fields = self._mark_parts(spec.fields)
+        positions = self._list_positions(fields, spec)
+        return lambda line: self._scan_line(line, spec, fields, positions)
 
     def _scan_line(
-        self, line: str, spec: spec_lib.Spec, positions: Mapping[str, int]
+        self,
+        line: bytes,
+        spec: spec_lib.Spec,
+        fields: Mapping[str, spec_lib.Field],
+        positions: Mapping[str, int],
     ) -> dict[str, Any] | str:
-        cells, problem = self._split_line(line)
+        cells, problem = self._split_line(line.decode(errors="replace"))
         if problem:
             return problem
         if len(cells) != len(self.names):
@@ -344,7 +364,9 @@ class Csv(types.Source):
             cell = cells[positions[field.name]]
             if field.name in spec.counted:
                 return [len(parts) for parts in self._split_items(cell, field)]
-            return self._read_parts(cell, field)
+            if fields[field.name].part_of:
+                weighted_lists.check_bytes(line, cell)
+            return self._read_parts(cell, fields[field.name])
 
         return spec.example(read)
 
@@ -363,7 +385,9 @@ class Csv(types.Source):
         if cell in self.list_marks(field):
             return None
         form = self.find_form(field)
-        parts = [written_numbers.to_plain(form, cell)] if form else self._split(cell, field)
+        if field.part_of:
+            weighted_lists.check_text(cell, self)
+        parts = self._split(written_numbers.to_plain(form, cell) if form else cell, field)
         return parts if field.dtype == "string" else [part.strip(literals.SPACES) for part in parts]
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:

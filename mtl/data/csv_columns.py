@@ -90,12 +90,13 @@ def _read_chunk(
     text = _drop_lines(source, chunk.replace(b"\r", b""))
     if b"\0" in text or text.startswith(_MARK) or not are_quotes_whole(text, source.delimiter):
         return None
-    table = _parse(source, text, list(fields))
+    table = _parse(source, text, list(dict.fromkeys(own.column for own in fields.values())))
     if table is None:
         return None
     values = {}
     for name, field in fields.items():
-        column_values = columns.read_column(field, table[name], source, fills_texts=False)
+        column = table[field.column]
+        column_values = columns.read_column(field, column, source, fills_texts=False)
         if column_values is None:
             return None
         values[name] = column_values

@@ -15,14 +15,14 @@ import dataclasses
 import functools
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord
+from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord, weighted_lists
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
@@ -63,13 +63,16 @@ class Table:
         cells: csv.Csv = PLAIN_CSV,
         name_row: Callable[[int], str] | None = None,
     ):
-        self._fields, self._where, self._cells = fields, where, cells
-        self._name_row = name_row or self._count_row
+        self._where, self._cells, self._name_row = where, cells, name_row or self._count_row
+        self._weighted = spec_lib.find_weighted(fields)
+        if self._weighted:
+            fields = weighted_lists.mark_parts(fields, _list_columns(where, data))
         count_names = {
             spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested
         }
         self._read = [field for name, field in fields.items() if name not in count_names]
-        columns, self._index = _select_columns(where, data, [field.name for field in self._read])
+        names = list(dict.fromkeys(field.column for field in self._read))
+        columns, self._index = _select_columns(where, data, names)
         self._columns = {
             name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
         }
@@ -90,7 +93,7 @@ class Table:
         """
         columns: dict[str, Values] = {}
         for field in self._read:
-            values = self._columns[field.name][start:stop]
+            values = self._columns[field.column][start:stop]
             try:
                 columns[field.name] = _read_column(field, self._cells, values)
             except number_arrays.BadValueError as error:
@@ -104,7 +107,17 @@ class Table:
                 ]
                 name = spec_lib.counts_name(field.name)
                 columns[name] = [np.array(row_counts, np.int64) for row_counts in counts]
+        self._check_weights(columns, start)
         return columns
+
+    def _check_weights(self, columns: Mapping[str, Values], start: int) -> None:
+        """Fail at a row of the data, whose first one is `start`, with other weights than values."""
+        for weights, name in self._weighted.items():
+            pairs = zip(columns[name], columns[weights], strict=True)
+            for row, sizes in enumerate([len(part) for part in pair] for pair in pairs):
+                rule = f"hold a weight for each value of {name!r}, {sizes[0]}"
+                where = f"{self._name_row(start + row)}: field {weights!r}"
+                checks.require(sizes[0] == sizes[1], where, rule, sizes[1])
 
     def serialize(self) -> Iterator[np.ndarray]:
         """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
@@ -269,6 +282,15 @@ def _store_split(table: Table, split: str, folder: str) -> str:
     return name
 
 
+def _list_columns(where: str, data: Any) -> Collection[str]:
+    """Return the names of the columns of data."""
+    if isinstance(data, (list, tuple)):
+        for row in data:
+            checks.is_a(where, row, Mapping, _FORMS)
+        return {key for row in data for key in row}
+    return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
+
+
 def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
     """Return {name: values} of the data, and the index of a DataFrame or None."""
     if isinstance(data, Mapping):
@@ -401,6 +423,8 @@ def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] 
         if field.is_ragged and nested.is_written_list(value):
             raise ValueError(f"must be a list or a text such as 'a|b', got {reprlib.repr(value)}")
         return cells.read_cell(value, field)
+    if field.part_of:
+        return weighted_lists.take_part(field, value)
     if isinstance(value, list):
         return value if field.is_nested else nested.flatten(field, value)
     return [value]

@@ -364,6 +364,7 @@ class Joined(types.Source):
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():
             all_names = {*names, *map(spec_lib.counts_name, names)}
+            all_names |= set(map(spec_lib.weights_name, names))
             table_fields = {name: field for name, field in fields.items() if name in all_names}
             if table_fields:
                 parts[key] = table_fields

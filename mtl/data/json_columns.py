@@ -52,7 +52,7 @@ def read_files(
     Raises:
       DecodeOnlyError: this reader is not sure about some rows.
     """
-    if any(len(field.shape) > 1 for field in fields.values()):
+    if any(len(field.shape) > 1 or field.part_of for field in fields.values()):
         raise types.DecodeOnlyError
     try:
         for path in paths:

@@ -20,7 +20,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import examples, files, json_columns, packed, source
+from mtl.data import examples, files, json_columns, packed, source, weighted_lists
 from mtl.deferred import tf
 from mtl.spec import nested
 
@@ -84,8 +84,8 @@ class JsonLines(types.Source):
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Turn lines [B] into {name: [B, ...]}."""
-        fields = spec.fields if with_labels else spec.feature_fields
-        self._check_fields([name for name in fields if name not in spec.counted])
+        fields = mark_parts(spec.fields if with_labels else spec.feature_fields)
+        self._check_fields([own.column for name, own in fields.items() if name not in spec.counted])
 
         def parse(lines: np.ndarray) -> np.ndarray:
             rows = [parse_object(line) for line in lines]
@@ -98,14 +98,16 @@ class JsonLines(types.Source):
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
         """Return the values of all rows, some rows at a time, as Arrow reads them."""
-        self._check_fields([name for name in spec.fields if name not in spec.counted])
-        return json_columns.read_files(self._find(split), spec.fields)
+        fields = mark_parts(spec.fields)
+        self._check_fields([own.column for name, own in fields.items() if name not in spec.counted])
+        return json_columns.read_files(self._find(split), fields)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split line by line."""
+        fields = mark_parts(spec.fields)
         for path in self._find(split):
             for number, line in read_lines(path):
-                problem_or_values = line if isinstance(line, str) else _scan(line, spec)
+                problem_or_values = line if isinstance(line, str) else _scan(line, spec, fields)
                 yield f"{path} line {number}", problem_or_values
 
     @property
@@ -148,11 +150,18 @@ class JsonLines(types.Source):
         return files.find("JsonLines.files", self.files, split, self.data_dir)
 
 
+def mark_parts(fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
+    """Return the fields; weights may stand beside the values of their list."""
+    return weighted_lists.mark_parts(fields) if spec_lib.find_weighted(fields) else fields
+
+
 def _map(make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
     return [make(row) for row in rows]
 
 
-def _scan(line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
+def _scan(
+    line: bytes, spec: spec_lib.Spec, fields: Mapping[str, spec_lib.Field]
+) -> dict[str, Any] | str:
     try:
         row = parse_object(line)
         for field in spec.feature_fields.values():
@@ -164,9 +173,7 @@ def _scan(line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
     def read(field: spec_lib.Field) -> Sequence[Any] | None:
         if field.name in spec.counted:
             return count_items(spec.fields[spec.counted[field.name]], row)
-        value = row.get(field.name)
-        nested.require_no_list(field, value)
-        return None if value is None else nested.flatten(field, value)
+        return _list_values(fields[field.name], row)
 
     try:
         return spec.example(read)
@@ -281,14 +288,18 @@ def read_value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     Raises:
       ValueError: the value does not suit the field.
     """
-    value = row.get(field.name)
     try:
-        nested.require_no_list(field, value)
-        values = None if value is None else nested.flatten(field, value)
-        return field.value(values)
+        return field.value(_list_values(field, row))
     except (TypeError, ValueError) as error:
         problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"
         raise ValueError(f"field {field.name!r} {problem}") from error
+
+
+def _list_values(field: spec_lib.Field, row: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values of a field in an object; None if it is absent."""
+    value = weighted_lists.take_member(field, row) if field.part_of else row.get(field.name)
+    nested.require_no_list(field, value)
+    return None if value is None else nested.flatten(field, value)
 
 
 def _check_text(field: spec_lib.Field, line: bytes) -> None:

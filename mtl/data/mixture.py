@@ -343,10 +343,10 @@ class Mixture(types.Source):
         Raises:
           UserError: a feature that it lacks has no default.
         """
-        lacks = {self.name_field, *self.absent_features.get(name, ())}
-        lacks |= {
-            spec_lib.counts_name(field_name) for field_name in self.absent_features.get(name, ())
-        }
+        absent_names = self.absent_features.get(name, ())
+        lacks = {self.name_field, *absent_names}
+        lacks |= {*map(spec_lib.counts_name, absent_names)}
+        lacks |= {*map(spec_lib.weights_name, absent_names)}
         lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
         own_names = [field_name for field_name in fields if field_name not in lacks]
         absent = {

@@ -473,7 +473,9 @@ class Pipeline:
 
         It keeps the features in `Spec.keys`, which heads also read, or else the first feature.
         """
-        names = [*(self.spec.keys or list(self.spec.features)[:1]), *self.spec.labels]
+        kept = self.spec.keys or list(self.spec.features)[:1]
+        # A source splits a list with weights only if both parts are read.
+        names = [*kept, *map(spec_lib.weights_name, kept), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}
         defaults = {name: value for name, value in self.spec.defaults.items() if name in names}
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)

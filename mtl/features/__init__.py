@@ -22,6 +22,7 @@ from mtl.features.statistics import Statistics, adopt_statistics, load_statistic
 from mtl.features.text import Text
 from mtl.features.time_parts import DaysSince, TimeParts
 from mtl.features.unified import Unified
+from mtl.features.weighted import Weighted
 
 __all__ = [
     "AutoDis",
@@ -41,6 +42,7 @@ __all__ = [
     "Text",
     "TimeParts",
     "Unified",
+    "Weighted",
     "adopt_statistics",
     "check_columns",
     "encode_columns",

@@ -29,11 +29,23 @@ MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
 # Marks a missing label of ids, too, unless a setting of the head names another number.
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
+_WEIGHTS = "/weights"
 
 
 def counts_name(field: str) -> str:
     """Return the name of the field that counts the values of each item of a list of lists."""
     return f"{field}/values_per_item"
+
+
+def weights_name(field: str) -> str:
+    """Return the name of the field that holds a weight for each value of a list."""
+    return f"{field}{_WEIGHTS}"
+
+
+def find_weighted(fields: Mapping[str, Field]) -> dict[str, str]:
+    """Return {field of weights: its list} of the lists with weights among fields."""
+    lists = [name.removesuffix(_WEIGHTS) for name in fields if name.endswith(_WEIGHTS)]
+    return {weights_name(n): n for n in lists if n in fields and fields[n].shape == _LIST}
 
 
 class AbsentError(ValueError):
@@ -72,12 +84,15 @@ class Field:
       default: replaces an absent value; None makes the field required. For a float32, "nan" is a
         missing number. A list of variable length is never required and has no default: an absent
         list is empty.
+      part_of: the list with weights that a reader splits into this field and another one; "" for
+        fields that have a column of their own. See `mtl.data.weighted_lists`.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...] = ()
     default: Any = None
+    part_of: str = ""
 
     def __post_init__(self):
         checks.is_a("Spec field", self.name, str, "have a name")
@@ -96,6 +111,11 @@ class Field:
             object.__setattr__(
                 self, "default", literals.parse_default(where, self.dtype, self.default)
             )
+
+    @property
+    def column(self) -> str:
+        """The name of the column that a reader takes the field from."""
+        return self.part_of or self.name
 
     @property
     def is_ragged(self) -> bool:
@@ -217,7 +237,8 @@ class Spec:
     Attributes:
       features: {name: dtype} or {name: (dtype, shape)} of the fields that are known when a model
         predicts. A list of lists, of shape (None, None), comes with a feature
-        `<name>/values_per_item`, a list of int64: the number of values of each item.
+        `<name>/values_per_item`, a list of int64: the number of values of each item. A list may
+        have a feature `<name>/weights`, ("float32", (None,)): the weight of each of its values.
       labels: the same for fields that are known only in training and evaluation: targets and
         example weights. A label without a default is optional: if it is absent, it is missing.
         NaN (float32), the least integer (int64) or "" (string) marks a missing label. A head may
@@ -256,6 +277,11 @@ class Spec:
             checks.one_of("Spec.type_defaults", dtype, _WIRE)
             literals.parse_default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
         self._add_counts()
+        for name, of in self.weighted.items():
+            rule = f"be ('float32', (None,)): it holds a weight for each value of {of!r}"
+            field = self.feature_fields[name]
+            fits = (field.dtype, field.shape) == ("float32", _LIST)
+            checks.require(fits, f"Spec.features[{name!r}]", rule, self.features[name])
         for name, field in {**self.feature_fields, **self.label_fields}.items():
             if name in self.labels:
                 where = f"Spec.labels[{name!r}]"
@@ -288,6 +314,11 @@ class Spec:
     def counted(self) -> dict[str, str]:
         """{field of counts: the list of lists whose values it counts}."""
         return {counts_name(n): n for n, field in self.feature_fields.items() if field.is_nested}
+
+    @functools.cached_property
+    def weighted(self) -> dict[str, str]:
+        """{field of weights: the list whose values it weighs}."""
+        return find_weighted(self.feature_fields)
 
     @functools.cached_property
     def feature_fields(self) -> dict[str, Field]:
@@ -336,10 +367,17 @@ class Spec:
                 absent.append(name)
             except ValueError as error:
                 return f"field {name!r} {error}."
-        return Gaps(absent) if absent else self._find_miscounted(values) or values
+        return Gaps(absent) if absent else self._find_misfit(values) or values
 
-    def _find_miscounted(self, values: Mapping[str, Any]) -> str | None:
-        """Return an error message for counts that do not fit a list of lists; None if all fit."""
+    def _find_misfit(self, values: Mapping[str, Any]) -> str | None:
+        """Return an error message for counts or weights that do not fit a list; None if all fit."""
+        for name, field in self.weighted.items():
+            weights, count = len(values.get(name, ())), len(values.get(field, ()))
+            if weights != count:
+                return (
+                    f"field {name!r} must hold a weight for each value of {field!r}, {count}, "
+                    f"got {weights}."
+                )
         for name, field in self.counted.items():
             counts, count = values.get(name, ()), len(values.get(field, ()))
             if min(counts, default=0) < 0 or sum(counts) != count:
@@ -354,7 +392,7 @@ class Spec:
 
         Raises:
           InvalidArgumentError: when run, for a malformed proto, an absent required field, a value
-            of the wrong type, or counts that do not fit a list of lists.
+            of the wrong type, or counts or weights that do not fit a list.
         """
         fields = self.fields if with_labels else self.feature_fields
         wire = {name: field.wire_feature() for name, field in fields.items()}
@@ -365,7 +403,20 @@ class Spec:
                 splits = tf.identity(values[name].row_splits)
             flat = values[name].flat_values
             values[name] = tf.RaggedTensor.from_row_splits(flat, splits, validate=False)
+        values = self.require_weights(values) if self.weighted else values
         return {name: field.cast(values[name]) for name, field in fields.items()}
+
+    def require_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return fields [B, ...]; they fail when run unless each value of a list has a weight."""
+        checked_values = dict(values)
+        for name, field in self.weighted.items():
+            lengths = [values[own].row_lengths() for own in (name, field)]
+            message = f"field {name!r} must hold a weight for each value of {field!r}"
+            with tf.control_dependencies([tf1.assert_equal(*lengths, message=message)]):
+                splits = tf.identity(values[name].row_splits)
+            weights = tf.RaggedTensor.from_row_splits(values[name].values, splits, validate=False)
+            checked_values[name] = weights
+        return checked_values
 
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features [B, ...] without the empty texts in lists.

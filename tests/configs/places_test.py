@@ -31,12 +31,13 @@ _WORDS = """
     domain dtype entries event eviction exclude extensions features field fields frozen gain
     gaussian gradient granularity group groups head heads held_out ideal if_not_finite
     implementation include item item_columns item_counts item_delimiter kernels key keys kind l1 l2
-    label label_type labels list_delimiter loss_type metric missing names negative negatives
+    label label_type labels list_delimiter lookups loss_type metric missing names negative negatives
     new_rows norm normalization normalizer not_decayed now observers of on optimizers order outputs
     own padding parts passthrough patterns personal pooling positive positive_weight preferences
     primary prior projection propensity query rates replacement salt scale scopes shortcut
     signature signatures skipped slices storage strategy target task tasks temperature tensor times
-    together type_defaults uneven units until variables visible weight weights wide within
+    together type_defaults uneven units until variables visible weight weight_delimiter weights
+    wide within
 """
 # Words that name a place in one part and something else in another.
 _IN_SOME_PARTS = """
@@ -45,7 +46,7 @@ _IN_SOME_PARTS = """
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
     Subset.draw SvmLight.vector WandB.run_name WandB.tags WarmStart.rename ByTime.starts
     ByTime.form TimeParts.form DaysSince.form DaysSince.since
-    Joined.tables Joined.table_split
+    Field.part_of Joined.tables Joined.table_split
     Mixture.sources Mixture.batches Mixture.absent_features Mixture.splits Mixture.name_field
     Splits.shares Splits.stratify Splits.fold_split Csv.missing_in Csv.number_forms Csv.rename
 """

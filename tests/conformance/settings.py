@@ -123,6 +123,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Image": lambda: {"names": ["x"]},
     "Numeric": lambda: {"names": ["x"]},
     "Unified": lambda: {"names": ["x"], "num_buckets": 10},
+    "Weighted": lambda: {"lookups": [features.Hashed(names=["x"], num_buckets=10)]},
     "MixedDimensions": lambda: {"ends": [1]},
     "MultiHash": lambda: {"num_buckets": 10},
     "TimeParts": lambda: {"names": ["x"]},

@@ -32,7 +32,11 @@ FIELDS = {
     "words": ("string", (None,)),
     "items": ("string", (None, None)),
     "counts": ("int64", (None, None)),
+    "topics": ("string", (None,)),
+    "ids": ("int64", (None,)),
 }
+# Lists with weights, in the same column or in one of their own.
+WEIGHTED = ("topics", "ids")
 LABELS = {"y": "float32", "z": "int64", "n": "string"}
 GOOD = {
     "float32": (
@@ -59,6 +63,9 @@ SPECS = (
     spec.Spec(features={"words": ("string", (None,))}, labels={}),
     spec.Spec(features={"i": "int64"}, labels={"n": "string"}, defaults={"i": 3}),
     spec.Spec(features={"items": ("int64", (None, None))}, labels={"z": "int64"}),
+    spec.Spec(
+        features={"topics": ("string", (None,)), "topics/weights": ("float32", (None,))}, labels={}
+    ),
 )
 ODD = (
     *("", " ", "?", "NA", "-1", "256", "1.5", "x", "1e5", "9223372036854775808", "-", "+", "e"),
@@ -94,8 +101,9 @@ def _spec(draw: random.Random) -> spec.Spec:
     chosen = {k: v for k, v in defaults.items() if k in names + labels and draw.random() < 0.5}
     if draw.random() < 0.2 and "f" in chosen:
         chosen["f"] = "nan"
+    weights = [spec.weights_name(name) for name in names if name in WEIGHTED]
     return spec.Spec(
-        features={name: FIELDS[name] for name in names},
+        features={name: FIELDS.get(name, ("float32", (None,))) for name in [*names, *weights]},
         labels={name: LABELS[name] for name in labels},
         defaults=chosen,
     )
@@ -111,6 +119,21 @@ def _cell(draw: random.Random, field: spec.Field, lists: str, odd: float) -> str
     return lists.join(draw.choice(GOOD[field.dtype]) for _ in range(count))
 
 
+def _weighted_cell(draw: random.Random, field: spec.Field, source: csv.Csv, odd: float) -> str:
+    """A list with weights, in which a key, a weight or all of it may be odd."""
+    if draw.random() < odd:
+        return draw.choice(WEIRD)
+    one = dataclasses.replace(field, shape=())
+    weight = spec.Field(name="weight", dtype="float32")
+    pairs = [
+        draw.choice(("", " ", "\t")).join(
+            (_cell(draw, one, "", odd), source.weight_delimiter, _cell(draw, weight, "", odd))
+        )
+        for _ in range(draw.choice((0, 1, 2, 3)))
+    ]
+    return source.list_delimiter.join(pairs) + source.list_delimiter * (draw.random() < odd)
+
+
 def _written(draw: random.Random, cell: str, delimiter: str) -> str:
     if delimiter in cell or '"' in cell or draw.random() < 0.1:
         return '"' + cell.replace('"', '""') + '"' if draw.random() < 0.95 else cell
@@ -121,7 +144,7 @@ def _settings(draw: random.Random, path: str, made: spec.Spec, has_header: bool)
     delimiter, lists = draw.choice(
         (",|", ",|", ";/", "\t|", "|/", "^|", " ,", ".;", "\0|"[1:] + "é")
     )
-    named = [name for name in made.fields if name not in made.counted]
+    named = _list_columns(made, with_weights=draw.random() < 0.3)
     columns = draw.sample(named, len(named)) + ["more"] * draw.randrange(2)
     return csv.Csv(
         files={"train": path},
@@ -129,11 +152,17 @@ def _settings(draw: random.Random, path: str, made: spec.Spec, has_header: bool)
         delimiter=delimiter,
         list_delimiter=lists,
         item_delimiter=_WITHIN,
+        weight_delimiter=draw.choice(":=_"),
         missing=draw.choice((("",), ("", "?"), ("NA", "?"), ())),
         comment=draw.choice(("", "#")),
         missing_in={"f": ("NA",)} if draw.random() < 0.3 else {},
         number_forms=_draw_forms(draw),
     )
+
+
+def _list_columns(made: spec.Spec, with_weights: bool) -> list[str]:
+    hidden = {*made.counted} | (set() if with_weights else {*made.weighted})
+    return [name for name in made.fields if name not in hidden]
 
 
 def _draw_forms(draw: random.Random) -> dict[str, str]:
@@ -144,8 +173,13 @@ def _draw_forms(draw: random.Random) -> dict[str, str]:
 
 def _line(draw: random.Random, source: csv.Csv, columns, made: spec.Spec, odd: float) -> str:
     """A line that is valid, or has a cell that may be not."""
+    lists = source.list_delimiter
     cells = [
-        _cell(draw, made.fields[name], source.list_delimiter, odd) if name in made.fields else "m"
+        _weighted_cell(draw, made.fields[name], source, odd)
+        if name in made.weighted.values() and spec.weights_name(name) not in columns
+        else _cell(draw, made.fields[name], lists, odd)
+        if name in made.fields
+        else "m"
         for name in columns
     ]
     if draw.random() < odd / 4:
@@ -158,7 +192,7 @@ def _table(draw: random.Random, directory, made: spec.Spec) -> csv.Csv:
     path = directory / draw.choice(("x.csv", "x.csv.gz"))
     has_header = draw.random() < 0.5
     source = _settings(draw, str(path), made, has_header)
-    columns = source.columns or [name for name in made.fields if name not in made.counted]
+    columns = source.columns or _list_columns(made, with_weights=draw.random() < 0.3)
     lines = [_line(draw, source, columns, made, 0.02) for _ in range(draw.choice((1, 3, 12)))]
     lines = [source.delimiter.join(columns)] * has_header + lines
     if draw.random() < 0.2:
@@ -334,6 +368,10 @@ def test_files_of_csv(tmp_path):
     assert outcomes["right"] and outcomes["refused"]
 
 
+def _count_values(feature: tf.train.Feature) -> int:
+    return len(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
+
+
 def _example(draw: random.Random, made: spec.Spec) -> bytes:
     """A serialized tf.Example, of which a field or a byte may be wrong."""
     example = tf.train.Example()
@@ -344,6 +382,8 @@ def _example(draw: random.Random, made: spec.Spec) -> bytes:
             kind = draw.choice(("bytes_list", "float_list", "int64_list"))
         count = draw.choice((0, 1, 3)) if field.is_ragged else field.size
         count += draw.choice((-1, 1)) * (draw.random() < 0.02)
+        if name in made.weighted and draw.random() < 0.95:
+            count = _count_values(example.features.feature[made.weighted[name]])
         least, most = {"uint8": (0, 255), "bool": (0, 1)}.get(field.dtype, (-(2**63), 2**63 - 1))
         pool = {
             "bytes_list": (b"", b"a", "é".encode(), b"\xff\0", b"x" * 300),
@@ -358,8 +398,7 @@ def _example(draw: random.Random, made: spec.Spec) -> bytes:
         }[kind]
         values = [draw.choice(pool) for _ in range(max(0, count))]
         if name in made.counted and draw.random() < 0.95:
-            items = example.features.feature[made.counted[name]]
-            held = len(getattr(items, items.WhichOneof("kind") or "int64_list").value)
+            held = _count_values(example.features.feature[made.counted[name]])
             first = draw.randint(0, held)
             kind, values = "int64_list", [first, held - first] if held else []
         if draw.random() < 0.9:

@@ -172,6 +172,7 @@ def _rows(num: int, seed: int) -> dict[str, np.ndarray]:
         # An item has a word; four rows that follow each other are a group.
         "item": np.unique(rows["word"], return_inverse=True)[1].astype(np.int64),
         "group": np.arange(num) // 4,
+        "events/weights": random.random([num, 4]).astype(np.float32),
     }
 
 
@@ -183,6 +184,7 @@ SPEC = spec.Spec(
         "domain": "int64",
         "user": "int64",
         "events": ("int64", (4,)),
+        "events/weights": ("float32", (4,)),
         "photo": ("float32", (4, 4, 1)),
     },
     labels={
@@ -273,6 +275,12 @@ def _quantize(kind: Any) -> Callable[[Draft], None]:
 _TASKS = ["sign", "kind", "size"]
 _DOMAIN = features.Identity(names=["domain"], size=3, dimension=2)
 _EVENTS = features.Identity(names=["events"], size=10, dimension=4)
+
+
+def _weigh_events() -> Any:
+    # Another name than in a history.
+    lookup = features.Identity(names=["events"], size=10, dimension=4, prefix="shares_of")
+    return features.Weighted(lookups=[lookup])
 
 
 def _trunk(make_trunk: Callable[..., Any]) -> Callable[..., Any]:
@@ -433,6 +441,7 @@ FEATURES = (
         name="history",
         switch=_column(features.History(name="clicks", events=[_EVENTS], encoder=histories.GRU())),
     ),
+    Feature(name="list with weights", switch=_column(_weigh_events())),
     Feature(
         name="history of interests",
         switch=_column(

@@ -245,6 +245,22 @@ def test_lists_of_lists_that_make_no_sense(settings, message):
         dataclasses.replace(ITEMS, **settings)
 
 
+def test_a_list_has_a_weight_for_each_value():
+    features = {"kinds": ("string", (None,)), "kinds/weights": ("float32", (None,))}
+    made = spec.Spec(features=features, labels={})
+    assert made.weighted == {"kinds/weights": "kinds"} and spec.weights_name("a") == "a/weights"
+    values = {"kinds": ["a", "b"], "kinds/weights": [1.0, 2.0]}
+    assert made.example(lambda field: values[field.name]) == values
+    problem = made.example(lambda field: {**values, "kinds": ["a"]}[field.name])
+    assert problem == (
+        "field 'kinds/weights' must hold a weight for each value of 'kinds', 1, got 2."
+    )
+    with pytest.raises(checks.UserError, match=r"Spec.features\['kinds/weights'\] must be"):
+        spec.Spec(features={**features, "kinds/weights": ("int64", (None,))}, labels={})
+    # Other fields may be called so.
+    assert not spec.Spec(features={"kinds/weights": "string"}, labels={}).weighted
+
+
 @pytest.mark.parametrize("written", ["nan", "NaN", math.nan])
 def test_the_default_of_a_number_can_be_a_missing_number(written):
     made = spec.Spec(

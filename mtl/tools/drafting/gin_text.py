@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mtl import checks
+from mtl import checks, spec
 from mtl.tools.drafting import inputs, plans
 
 # {part: (its column in gin, a comment, further settings)}
@@ -35,11 +35,30 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {},
     ),
     "hashes": ("features.Hashed", "Too many values for a vocabulary: by hash.", {}),
+    "weighted_categories": (
+        "weighted/features.Categorical",
+        "Lists with weights: the weighted mean of the vectors of their values.",
+        {},
+    ),
+    "weighted_hashes": ("weighted/features.Hashed", "The same with too many values.", {}),
+    "signed_categories": (
+        "signed/features.Categorical",
+        "Lists with weights, some below 0: the weighted sum.",
+        {"pooling": "sum"},
+    ),
+    "signed_hashes": (
+        "signed/features.Hashed",
+        "The same with too many values.",
+        {"pooling": "sum"},
+    ),
     "texts": ("features.Text", "Free text: the mean of the vectors of its words.", {}),
 }
 
 
 _KINDS_OF_LISTS = {"list": '("string", (None,))', "list of int64": '("int64", (None,))'}
+_WITH_WEIGHTS = " with weights"
+# Parts that `features.Weighted` contains.
+_OF_WEIGHTS = ("weighted_categories", "weighted_hashes", "signed_categories", "signed_hashes")
 
 
 def write_gin(plan: plans.Plan, name: str, command: str) -> str:
@@ -285,8 +304,11 @@ def _tell_timeless(plan: plans.Plan) -> list[str]:
 def _spec(plan: plans.Plan) -> list[str]:
     lines = ["spec.Spec.features = {"]
     for chosen in plan.used:
-        kind = _KINDS_OF_LISTS.get(chosen.dtype, repr(chosen.dtype))
+        dtype = chosen.dtype.removesuffix(_WITH_WEIGHTS)
+        kind = _KINDS_OF_LISTS.get(dtype, repr(dtype))
         lines += [f"    {chosen.name!r}: {kind},  # {_one_line(chosen.why)}"]
+        if dtype != chosen.dtype:
+            lines += [f'    {spec.weights_name(chosen.name)!r}: ("float32", (None,)),']
     lines += ["}"]
     left_out = [chosen for chosen in plan.inputs if not chosen.dtype]
     lines += ["# Left out:"] * bool(left_out)
@@ -352,13 +374,17 @@ def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
 
 def _columns(plan: plans.Plan) -> list[str]:
     takers, times = _list_takers(plan), _group_times(plan)
-    listed = [f"    @{name}()," for name in (*(_PARTS[part][0] for part in takers), *times)]
+    names = [_PARTS[part][0] for part in takers if part not in _OF_WEIGHTS]
+    lookups = [f"@{_PARTS[part][0]}()" for part in takers if part in _OF_WEIGHTS]
+    listed = [f"    @{name}()," for name in (*names, *times)]
+    listed += ["    @features.Weighted(),"] * bool(lookups)
     lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
+    lines += [f"features.Weighted.lookups = [{', '.join(lookups)}]"] * bool(lookups)
     for part, names in takers.items():
         column, why, settings = _PARTS[part]
         lines += [f"# {why}", *_bind(f"{column}.names", names)]
         lines += [f"{column}.{setting} = {value!r}" for setting, value in settings.items()]
-        if part == "hashes":
+        if part.endswith("hashes"):
             largest = max(plan.table.facts[name].distinct for name in names)
             lines += [f"{column}.num_buckets = {inputs.count_buckets(largest)}"]
         if part == "texts":

@@ -6,12 +6,13 @@ chosen.why                               # "number, 18 to 90"
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from mtl.tools.drafting import amounts, columns, dates, inspection, lines
+from mtl.tools.drafting import amounts, columns, dates, inspection, lines, weights
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
 # Rows with the same value of such a column, as a user, may belong together.
@@ -35,6 +36,7 @@ _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
 # `features.TimeParts` reads this number as a missing time.
 _NO_TIME = -1
+_WITH_WEIGHTS = " with weights"
 LIST_DELIMITERS = "|;^~\x02"
 # Plain texts hold these, too, so a draft only asks whether they separate the values of a list.
 _DOUBTFUL_DELIMITERS = ",/: "
@@ -46,8 +48,8 @@ class Input:
 
     Attributes:
       name: the column.
-      dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64"; "" if
-        the column is left out.
+      dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64", also
+        "with weights"; "" if the column is left out.
       parts: the parts of the gin file that read it, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
@@ -76,7 +78,7 @@ def choose_input(
       delimiter: the character between two values of a list.
       keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
     """
-    chosen = _choose_first(facts, table, keep)
+    chosen = _choose_first(facts, table, delimiter, keep)
     if chosen:
         return chosen
     if facts.name in table.dialect.lists:
@@ -91,9 +93,13 @@ def choose_input(
     return _choose_text(facts, table, delimiter, doubt)
 
 
-def _choose_first(facts: columns.Facts, table: inspection.Inspection, keep: bool) -> Input | None:
-    """Return an input of times, or one that is left out, with a reason; None for other columns."""
+def _choose_first(
+    facts: columns.Facts, table: inspection.Inspection, delimiter: str, keep: bool
+) -> Input | None:
+    """Return an input of times or of weights, or one that is left out, with a reason; else None."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
+    # Nearly all of these texts differ, so they would look like ids.
+    tests += [functools.partial(_choose_weights, delimiter=delimiter)]
     # The order counts: numbers that are times would look like ids.
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, table))), None)
@@ -124,6 +130,32 @@ def _leave_infinite(facts: columns.Facts, table: inspection.Inspection) -> Input
         doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Write texts to use it."
         return Input(name=facts.name, why=why, doubt=doubt)
     return None
+
+
+def _choose_weights(
+    facts: columns.Facts, table: inspection.Inspection, delimiter: str
+) -> Input | None:
+    """Return the input of a column of lists with weights; None for other columns."""
+    dtype = table.dialect.lists.get(facts.name, "list")
+    is_stored = dtype.endswith(_WITH_WEIGHTS)
+    # A text of JSON is no list; `arrow.Arrow` splits texts by the defaults of `csv.Csv`.
+    if not is_stored and (facts.kind != "text" or dtype != "list" or table.dialect.is_json):
+        return None
+    found = weights.find_weights(facts.values, "|" if table.dialect.is_arrow else delimiter)
+    if found is None:
+        why = "left out: objects, which do not look like lists with weights"
+        return Input(name=facts.name, why=why) if is_stored else None
+    # A mean refuses weights below 0.
+    kind = "weighted" if found.least >= 0 else "signed"
+    part = "hashes" if found.keys > _MOST_CATEGORIES else "categories"
+    spread = f"weights {_short(found.least)} to {_short(found.greatest)}"
+    is_int = dtype.startswith("int64")
+    return Input(
+        name=facts.name,
+        dtype=("list of int64" if is_int else "list") + _WITH_WEIGHTS,
+        parts=(f"{kind}_{part}",),
+        why=f"list with weights, {found.keys:,} values, {spread}",
+    )
 
 
 def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input | None:

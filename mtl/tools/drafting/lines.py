@@ -63,7 +63,8 @@ class Dialect:
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
-      lists: {column: "string" or "int64"} of the columns whose values are lists of this type.
+      lists: {column: "string" or "int64"} of the columns whose values are lists of this type. Maps
+        and the like are "string with weights" or "int64 with weights".
       unreadable: {column: type} of further columns that a draft cannot use.
     """
 

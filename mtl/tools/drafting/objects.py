@@ -3,8 +3,9 @@
 dialect = objects.read_dialect(["train.jsonl"])
 for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
 
-A draft judges texts. So a number becomes its text, null and an absent key "", true "1", and a list
-its values between "|". `json_lines.JsonLines` reads the same files in training.
+A draft judges texts. So a number becomes its text, null and an absent key "", true "1", a list its
+values between "|", and a list with weights a:0.3|b:0.7. `json_lines.JsonLines` reads the same files
+in training.
 """
 
 import itertools
@@ -14,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from mtl import checks
-from mtl.data import arrow, json_lines
+from mtl.data import arrow, json_lines, weighted_lists
 from mtl.tools.drafting import lines
 
 ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _ROWS_OF_BLOCK = 20_000
 # Writers such as JavaScript's write 1.0 as 1, so a column of floats may hold integers.
 _NUMBERS = ({"bool"}, {"int"}, {"float"}, {"int", "float"}, {"bool", "int"})
-_LISTS = {"list of text": "string", "list of int": "int64"}
+_WEIGHTS = "weights"
+_LISTS = {"list of text": "string", "list of int": "int64", _WEIGHTS: "string with weights"}
 
 
 def are_json_lines(path: str) -> bool:
@@ -60,10 +62,19 @@ def _choose_kind(kinds: set[str]) -> str:
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     """Return {key: the kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
+    # The keys of the first list with weights, and the names of those with others.
+    first_keys: dict[str, set[str]] = {}
+    varied: set[str] = set()
     for path in paths:
         for _, row in _read_rows(path):
             for name, value in row.items():
-                kinds.setdefault(name, set()).add(_name_kind(value))
+                kind = _name_kind(value)
+                kinds.setdefault(name, set()).add(kind)
+                if kind == _WEIGHTS and name not in varied:
+                    keys = {key for key, _ in weighted_lists.list_pairs(value) or ()}
+                    varied |= {name} if first_keys.setdefault(name, keys) != keys else set()
+    for name in first_keys.keys() - varied:  # Objects of equal keys have fields, not weights.
+        kinds[name] = {"object" if kind == _WEIGHTS else kind for kind in kinds[name]}
     # An empty list has no type of values, and fits lists of any.
     return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
 
@@ -84,13 +95,21 @@ def _name_kind(value: Any) -> str:
     """Return the kind of a value, "" for a missing one, and "list" for an empty list."""
     if value is None:
         return ""
-    if isinstance(value, list):
+    if _has_weights(value):
+        return _WEIGHTS
+    if isinstance(value, list) or value == {}:
         kinds = {_name_kind(one) for one in value}
         if not kinds:
             return "list"
         return f"list of {kinds.pop()}" if len(kinds) == 1 else "list of mixed values"
     names = {bool: "bool", int: "int", float: "float", str: "text"}
     return names.get(type(value), "object")
+
+
+def _has_weights(value: Any) -> bool:
+    """Return True for {"a": 0.3} and [["a", 0.3]]."""
+    pairs = weighted_lists.list_pairs(value) or []
+    return bool(pairs) and all(type(k) is str and type(w) in (int, float) for k, w in pairs)
 
 
 def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
@@ -106,8 +125,10 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
 
 
 def _to_text(value: Any) -> str:
-    if value is None:
+    if value is None or value == {}:
         return ""
+    if _has_weights(value):
+        return weighted_lists.write_text(value)
     if isinstance(value, list):
         return "|".join(map(_to_text, value))
     if isinstance(value, bool):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from mtl import checks, times
-from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telling
+from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telling, weights
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
@@ -395,8 +395,10 @@ def _find_list_delimiter(table: inspection.Inspection) -> str:
     if table.dialect.list_delimiter:
         return table.dialect.list_delimiter
     free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
+    texts = [facts for facts in table.facts.values() if facts.kind == "text"]
     counts = {
         one: sum(inputs_lib.is_list_of(facts, one) for facts in table.facts.values())
+        + sum(weights.find_weights(facts.values, one) is not None for facts in texts)
         for one in free
     }
     return max(free, key=counts.__getitem__)

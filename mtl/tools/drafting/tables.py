@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl import checks
-from mtl.data import arrow, sheets
+from mtl.data import arrow, sheets, weighted_lists
 from mtl.tools.drafting import lines, objects
 
 _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
@@ -77,11 +77,26 @@ def _read_kind(kind: pa.DataType) -> str | None:
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
+    if _has_weights(kind):
+        pair = kind if types.is_map(kind) else kind.value_type
+        key = pair.key_type if types.is_map(kind) else pair.field(0).type
+        kept = (f"{name} with weights" for name, fits in _LISTED.items() if fits(key))
+        return next(kept, None)
     if types.is_list(kind) or types.is_large_list(kind):
         return next((name for name, fits in _LISTED.items() if fits(kind.value_type)), None)
     is_other = types.is_nested(kind) or types.is_duration(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
     return None if is_other or is_bytes else ""
+
+
+def _has_weights(kind: pa.DataType) -> bool:
+    """Return True for maps to numbers, and lists of structs of a key and a number."""
+    if pa.types.is_map(kind):
+        return _is_number(kind.item_type)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    pair = kind.value_type
+    return pa.types.is_struct(pair) and pair.num_fields == 2 and _is_number(pair.field(1).type)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -125,6 +140,9 @@ def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     types, kind = pa.types, column.type
     if types.is_dictionary(kind):
         return _to_texts(column.cast(kind.value_type))
+    if _has_weights(kind):
+        texts = list(map(weighted_lists.write_text, column.to_pylist()))
+        return pa.chunked_array([texts], pa.string())
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.chunked_array([_join(chunk) for chunk in column.chunks], pa.string())
     if types.is_boolean(kind):

@@ -57,8 +57,8 @@ class Rows:
           fields: the fields to permute.
           order: a permutation of the rows, [N]. Row i gets the values of row `order[i]`.
         """
-        # For a list of lists, a second feature counts the values of each inner list: permute both.
-        names = [*fields, *map(spec_lib.counts_name, fields)]
+        # Permute the counts and the weights of the values of a list with the list.
+        names = [*fields, *map(spec_lib.counts_name, fields), *map(spec_lib.weights_name, fields)]
         selected = {name: self.features[name] for name in names if name in self.features}
         return {**self.features, **take(selected, order)}
 

@@ -36,7 +36,7 @@ class JsonLines:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         apply = functools.partial(_make_each, chunk)
-        fields, counted = self.spec.feature_fields, self.spec.counted
+        fields, counted = json_lines.mark_parts(self.spec.feature_fields), self.spec.counted
         rows = apply(json_lines.parse_object, chunk.rows)
         columns = json_lines.read_columns(rows, chunk.rows, fields, counted, apply)
         columns = image_rows.read_columns(self.images, chunk, columns)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import arrow, examples, frames, image_files
+from mtl.data import arrow, examples, frames, image_files, source, weighted_lists
 from mtl.tools.scoring import batches, image_rows
 
 
@@ -27,16 +27,18 @@ class Tables:
 
     def check(self, path: str) -> None:
         schema, _ = self._open(path)
-        arrow.check_columns(path, self._feature_columns, schema)
+        arrow.check_columns(path, self._find_columns(schema), schema)
         for name in self.keep:
             checks.one_of(f"{path}: --keep", name, schema.names)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             self.check(path)
+            schema, parts = self._open(path)
             # List each column once, because a column of `keep` may also be a feature.
-            columns, row = list(dict.fromkeys([*self._feature_columns.values(), *self.keep])), 0
-            for part in self._open(path)[1]:
+            columns, row = [*self._find_columns(schema).values(), *self.keep], 0
+            columns = list(dict.fromkeys(columns))
+            for part in parts:
                 table = arrow.read_part(path, part, columns)
                 for start in range(0, len(table), self.batch_size):
                     rows = table.slice(start, self.batch_size)
@@ -47,8 +49,8 @@ class Tables:
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
         cells = self._arrow_source.cells if self._arrow_source else frames.PLAIN_CSV
-        fields, first = self.spec.feature_fields, chunk.numbers[0]
-        rows = arrow.to_table(chunk.path, table, self._feature_columns, fields, cells, first)
+        fields, theirs = self._mark_parts(table.schema), self._find_columns(table.schema)
+        rows = arrow.to_table(chunk.path, table, theirs, fields, cells, chunk.numbers[0])
         columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
         extra = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
@@ -67,7 +69,16 @@ class Tables:
         return self.settings if isinstance(self.settings, arrow.Arrow) else None
 
     @property
-    def _feature_columns(self) -> Mapping[str, str]:
-        """{feature: its column}."""
-        rename = self._arrow_source.rename if self._arrow_source else {}
-        return arrow.find_columns(self.spec.feature_fields, rename)
+    def _rename(self) -> Mapping[str, str]:
+        return self._arrow_source.rename if self._arrow_source else {}
+
+    def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
+        """Return the features; weights without a column stand beside the values of their list."""
+        if not self.spec.weighted:
+            return self.spec.feature_fields
+        names = [*source.name_columns(schema.names, self._rename), *self._rename]
+        return weighted_lists.mark_parts(self.spec.feature_fields, names)
+
+    def _find_columns(self, schema: Any) -> Mapping[str, str]:
+        """Return {feature: its column}."""
+        return arrow.find_columns(self._mark_parts(schema), self._rename)

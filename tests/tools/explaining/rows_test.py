@@ -27,6 +27,7 @@ def some():
         "own": lists([1, 2], [], [3]),
         "nested": lists([1, 2, 3], [4], []),
         "nested/values_per_item": lists([1, 2], [1], []),
+        "own/weights": lists([5, 6], [], [7]),
     }
     return rows.Rows("test", features, {"y": np.array([0, 1, 2])})
 
@@ -40,10 +41,11 @@ def test_rows_are_taken_with_their_lists(some):
     assert some.take([]).features["own"].to_list() == []
 
 
-def test_only_the_fields_that_are_named_are_permuted_and_counts_go_along(some):
+def test_only_the_fields_that_are_named_are_permuted_with_counts_and_weights(some):
     order = np.array([1, 2, 0])
     found = some.permute(["own", "nested"], order)
     assert found["own"].to_list() == [[], [3], [1, 2]]
+    assert found["own/weights"].to_list() == [[], [7], [5, 6]]
     assert found["nested"].to_list() == [[4], [], [1, 2, 3]]
     assert found["nested/values_per_item"].to_list() == [[1], [], [1, 2]]
     assert found["a"] is some.features["a"]

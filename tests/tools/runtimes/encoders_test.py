@@ -70,6 +70,20 @@ def test_lists_lose_empty_texts_and_are_padded(tmp_path):
         encode({"tags": [["a"]], "tags/values_per_item": [[2]]})
 
 
+def test_a_list_has_a_weight_for_each_value_that_is_not_empty(tmp_path):
+    lines = [
+        ("feature", "tags", "string", "list"),
+        ("feature", "tags/weights", "float32", "list"),
+        ("input", "tags/weights", "tags/weights", "values"),
+    ]
+    encode = make(tmp_path, *lines)
+    found = encode({"tags": [["a", "b"], None], "tags/weights": [[0.5, 2], []]})
+    np.testing.assert_array_equal(found["tags/weights"], np.float32([[0.5, 2], [0, 0]]))
+    says = "feature 'tags' must have a weight for each value that is not empty, 1, got 2"
+    with pytest.raises(ValueError, match=says):
+        encode({"tags": [["a", ""]], "tags/weights": [[0.5, 2]]})
+
+
 def test_missing_values_have_the_default_of_their_feature(tmp_path):
     lines = [
         ("feature", "x", "float32", "2", "nan"),

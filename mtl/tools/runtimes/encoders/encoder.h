@@ -193,6 +193,7 @@ class Encoder {
       values[named.first] = read(named.first, named.second, given, count);
     }
     drop_empty_texts(&values);
+    check_weights(values);
     Tensors tensors;
     for (const auto& named : inputs_) {
       const std::string& feature = named.second.feature;
@@ -381,6 +382,23 @@ class Encoder {
           if (!text.empty()) texts.push_back(text);
         }
         rows[row] = texts;
+      }
+    }
+  }
+
+  // Fails unless a list has a weight for each of its values; other runtimes would not tell.
+  void check_weights(const Columns& values) const {
+    for (const auto& named : features_) {
+      const auto weights = values.find(named.first + "/weights");
+      const bool has_ids = named.second.is_list && named.second.type != "float32";
+      if (weights == values.end() || !has_ids || counts_.count(named.first) > 0) continue;
+      const Column& column = values.at(named.first);
+      const auto& rows = weights->second.number_lists;
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        const std::size_t size = column.text_lists.empty() ? column.integer_lists[row].size()
+                                                           : column.text_lists[row].size();
+        require(size == rows[row].size(),
+                "feature '" + named.first + "' must have a weight for each value");
       }
     }
   }

@@ -153,6 +153,10 @@ class Encoder:
             for name, feature in self.features.items()
         }
         self._drop_empty_texts(values)
+        for name, feature in self.features.items():
+            weights = f"{name}/weights"
+            if weights in self.features and feature.shape is None and name not in self._nested:
+                _check_weights(name, values[name], values[weights])
         return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
 
     def _drop_empty_texts(self, values: dict[str, Any]) -> None:
@@ -197,6 +201,14 @@ def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> li
         raise ValueError(f"feature {name!r} holds {len(texts)} values, but its counts {counts}")
     ends = np.cumsum([0, *counts])
     return [sum(map(bool, texts[a:b])) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def _check_weights(name: str, rows: Sequence[Sequence[Any]], weights: Sequence[Any]) -> None:
+    """Fail unless a list has a weight for each of its values; other runtimes would not tell."""
+    for values, given in zip(rows, weights, strict=True):
+        if len(values) != len(given):
+            rule = f"must have a weight for each value that is not empty, {len(values)}"
+            raise ValueError(f"feature {name!r} {rule}, got {len(given)}")
 
 
 def _remember(encode: Callable[[bytes], int]) -> Callable[[bytes], int]:

@@ -1,0 +1,73 @@
+"""Columns of lists with weights, such as a:0.3|b:0.7.
+
+found = weights.find_weights(facts.values, "|")
+found.keys, found.least, found.greatest                  # 214, 0.01, 1.0
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from mtl.data import weighted_lists
+
+# The default of `Csv.weight_delimiter`; a draft looks for no other.
+DELIMITER = ":"
+# 12:30|13:45 are times of day.
+_TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}")
+_LOOKED_AT, _LONGEST_KEY = 1000, 40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the lists of a column hold.
+
+    Attributes:
+      keys: the number of distinct keys.
+      least: the smallest weight.
+      greatest: the largest weight.
+    """
+
+    keys: int
+    least: float
+    greatest: float
+
+
+def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
+    """Return what lists with weights hold; None if the texts are others.
+
+    Objects that all have the same keys, such as lat:52|lon:13, are no such lists.
+
+    Args:
+      texts: all different texts of a column, without those that mean a missing value.
+      delimiter: the character between two values.
+    """
+    texts = list(texts)
+    if not _are_lists(texts, delimiter):
+        return None
+    lists = [_split(text, delimiter) for text in texts]
+    keys = [key for pairs in lists for key, _ in pairs]
+    distinct = set(keys)
+    are_varied = len({frozenset(key for key, _ in pairs) for pairs in lists}) > 1
+    are_repeated = len(distinct) < len(keys) / 2
+    if not are_varied or not are_repeated or max(map(len, distinct)) >= _LONGEST_KEY:
+        return None
+    numbers = [float(weight) for pairs in lists for _, weight in pairs]
+    return Found(keys=len(distinct), least=min(numbers), greatest=max(numbers))
+
+
+def _split(text: str, delimiter: str) -> list[tuple[str, str]]:
+    """Return (key, weight) for each value of a list."""
+    parts = [part.rpartition(DELIMITER) for part in text.split(delimiter) if part]
+    return [(key, weight) for key, _, weight in parts]
+
+
+def _are_lists(texts: Sequence[str], delimiter: str) -> bool:
+    """Return True if all texts have weights, and some of them several values."""
+    some = texts[:_LOOKED_AT]
+    joined = [text for text in some if delimiter in text]
+    if delimiter == DELIMITER or len(joined) < max(0.2 * len(some), 2):
+        return False
+    pattern = weighted_lists.make_form(delimiter, DELIMITER, 0).pattern
+    # A single row of another form would end a run.
+    are_times = all(_TIME.fullmatch(part) for text in some for part in text.split(delimiter))
+    return not are_times and all(re.fullmatch(pattern, text) for text in texts)

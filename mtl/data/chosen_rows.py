@@ -141,10 +141,10 @@ class ChosenRows(types.Source):
             values = _join_keys([row_keys for (_, row_keys), _ in block], fields)
             mask = _decide(choice, np.arange(start, start + len(block)), values)
             start += len(block)
-            for (_, row), is_chosen in zip(block, mask, strict=True):
-                # An unreadable record has no key.
-                if is_chosen or choice.keys and isinstance(row[1], str):
-                    yield row
+            # An unreadable record has no key.
+            are_bad = (bool(choice.keys) and isinstance(row[1], str) for _, row in block)
+            marked = zip(block, mask, are_bad, strict=True)
+            yield from (row for (_, row), is_chosen, is_bad in marked if is_chosen | is_bad)
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the chosen rows; None if the source does not list its rows."""

@@ -8,6 +8,7 @@ for block in csv_columns.read_split(source, "train", spec.fields):  # {field: pa
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -85,7 +86,8 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
 def _read_chunk(
     source: Settings, chunk: bytes, fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, packed.Values] | None:
-    if any(field.is_nested for field in fields.values()) or not source.delimiter.isascii():
+    has_nested = any(map(operator.attrgetter("is_nested"), fields.values()))
+    if has_nested or not source.delimiter.isascii():
         return None
     text = _drop_lines(source, chunk.replace(b"\r", b""))
     if b"\0" in text or text.startswith(_MARK) or not are_quotes_whole(text, source.delimiter):

@@ -76,11 +76,16 @@ class Table:
         self._columns = {
             name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
         }
+        self._rows = self._require_one_length()
+
+    def _require_one_length(self) -> int:
+        """Return the number of rows; fail if columns differ in it."""
         lengths = {name: len(values) for name, values in self._columns.items()}
-        self._rows = next(iter(lengths.values()))
+        first, count = next(iter(lengths.items()))
         for name, length in lengths.items():
-            rule = f"hold {self._rows} values, as {next(iter(lengths))!r} does"
-            checks.require(length == self._rows, f"{where}: {name!r}", rule, length)
+            rule = f"hold {count} values, as {first!r} does"
+            checks.require(length == count, f"{self._where}: {name!r}", rule, length)
+        return count
 
     def __len__(self) -> int:
         return self._rows

@@ -374,12 +374,7 @@ def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
 
 def _columns(plan: plans.Plan) -> list[str]:
     takers, times = _list_takers(plan), _group_times(plan)
-    names = [_PARTS[part][0] for part in takers if part not in _OF_WEIGHTS]
-    lookups = [f"@{_PARTS[part][0]}()" for part in takers if part in _OF_WEIGHTS]
-    listed = [f"    @{name}()," for name in (*names, *times)]
-    listed += ["    @features.Weighted(),"] * bool(lookups)
-    lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
-    lines += [f"features.Weighted.lookups = [{', '.join(lookups)}]"] * bool(lookups)
+    lines = _list_columns(takers, times)
     for part, names in takers.items():
         column, why, settings = _PARTS[part]
         lines += [f"# {why}", *_bind(f"{column}.names", names)]
@@ -395,6 +390,16 @@ def _columns(plan: plans.Plan) -> list[str]:
                 f"{column}.max_tokens = 200",
             ]
     return lines + (_bind_times(times) if times else [])
+
+
+def _list_columns(takers: Iterable[str], times: Iterable[str]) -> list[str]:
+    """Return the lines that list the columns, and those that look up lists with weights."""
+    names = [_PARTS[part][0] for part in takers if part not in _OF_WEIGHTS]
+    lookups = [f"@{_PARTS[part][0]}()" for part in takers if part in _OF_WEIGHTS]
+    listed = [f"    @{name}()," for name in (*names, *times)]
+    listed += ["    @features.Weighted(),"] * bool(lookups)
+    lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
+    return lines + [f"features.Weighted.lookups = [{', '.join(lookups)}]"] * bool(lookups)
 
 
 def _heads(plan: plans.Plan) -> list[str]:

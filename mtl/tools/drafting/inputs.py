@@ -145,13 +145,17 @@ def _choose_weights(
     if found is None:
         why = "left out: objects, which do not look like lists with weights"
         return Input(name=facts.name, why=why) if is_stored else None
+    return _use_weights(facts.name, found, is_int=dtype.startswith("int64"))
+
+
+def _use_weights(name: str, found: weights.Found, is_int: bool) -> Input:
+    """Return the input of a column whose lists have these weights."""
     # A mean refuses weights below 0.
     kind = "weighted" if found.least >= 0 else "signed"
     part = "hashes" if found.keys > _MOST_CATEGORIES else "categories"
     spread = f"weights {_short(found.least)} to {_short(found.greatest)}"
-    is_int = dtype.startswith("int64")
     return Input(
-        name=facts.name,
+        name=name,
         dtype=("list of int64" if is_int else "list") + _WITH_WEIGHTS,
         parts=(f"{kind}_{part}",),
         why=f"list with weights, {found.keys:,} values, {spread}",

@@ -59,6 +59,10 @@ def _choose_kind(kinds: set[str]) -> str:
     return min(kinds, default="text") if fits else ""
 
 
+def _read_keys(value: Any) -> set[str]:
+    return {key for key, _ in weighted_lists.list_pairs(value) or ()}
+
+
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     """Return {key: the kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
@@ -71,7 +75,7 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
                 kind = _name_kind(value)
                 kinds.setdefault(name, set()).add(kind)
                 if kind == _WEIGHTS and name not in varied:
-                    keys = {key for key, _ in weighted_lists.list_pairs(value) or ()}
+                    keys = _read_keys(value)
                     varied |= {name} if first_keys.setdefault(name, keys) != keys else set()
     for name in first_keys.keys() - varied:  # Objects of equal keys have fields, not weights.
         kinds[name] = {"object" if kind == _WEIGHTS else kind for kind in kinds[name]}

@@ -72,21 +72,23 @@ def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
     )
 
 
+def _read_weighted_kind(kind: pa.DataType) -> str | None:
+    """Return the kind of a map, or of a list of structs of a value and its weight."""
+    key = kind.key_type if pa.types.is_map(kind) else kind.value_type.field(0).type
+    return next((f"{name} with weights" for name, fits in _LISTED.items() if fits(key)), None)
+
+
 def _read_kind(kind: pa.DataType) -> str | None:
     """Return "" for single values, "string" or "int64" for lists, None for unreadable types."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
     if _has_weights(kind):
-        pair = kind if types.is_map(kind) else kind.value_type
-        key = pair.key_type if types.is_map(kind) else pair.field(0).type
-        kept = (f"{name} with weights" for name, fits in _LISTED.items() if fits(key))
-        return next(kept, None)
+        return _read_weighted_kind(kind)
     if types.is_list(kind) or types.is_large_list(kind):
         return next((name for name, fits in _LISTED.items() if fits(kind.value_type)), None)
-    is_other = types.is_nested(kind) or types.is_duration(kind)
-    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
-    return None if is_other or is_bytes else ""
+    unreadable = types.is_nested, types.is_duration, types.is_binary, types.is_large_binary
+    return None if any(is_kind(kind) for is_kind in unreadable) else ""
 
 
 def _has_weights(kind: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ found.keys, found.least, found.greatest                  # 214, 0.01, 1.0
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -45,14 +46,20 @@ def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
     if not _are_lists(texts, delimiter):
         return None
     lists = [_split(text, delimiter) for text in texts]
-    keys = [key for pairs in lists for key, _ in pairs]
-    distinct = set(keys)
-    are_varied = len({frozenset(key for key, _ in pairs) for pairs in lists}) > 1
-    are_repeated = len(distinct) < len(keys) / 2
-    if not are_varied or not are_repeated or max(map(len, distinct)) >= _LONGEST_KEY:
+    keys = [[key for key, _ in pairs] for pairs in lists]
+    if not _are_categories(keys):
         return None
     numbers = [float(weight) for pairs in lists for _, weight in pairs]
+    distinct = set(itertools.chain(*keys))
     return Found(keys=len(distinct), least=min(numbers), greatest=max(numbers))
+
+
+def _are_categories(keys: Sequence[Sequence[str]]) -> bool:
+    """Return True if the keys of lists vary from list to list, come again, and are short."""
+    distinct = set(itertools.chain(*keys))
+    are_varied = len(set(map(frozenset, keys))) > 1
+    are_repeated = len(distinct) < sum(map(len, keys)) / 2
+    return are_varied and are_repeated and max(map(len, distinct)) < _LONGEST_KEY
 
 
 def _split(text: str, delimiter: str) -> list[tuple[str, str]]:

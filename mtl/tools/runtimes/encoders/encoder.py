@@ -136,6 +136,20 @@ class Encoder:
           ValueError: there is no column, a required feature is missing, a column is unknown,
             columns differ in length, or a value does not have the type of its feature.
         """
+        count = self._count_rows(columns)
+        values = {
+            name: _read_column(name, feature, columns.get(name, [None] * count))
+            for name, feature in self.features.items()
+        }
+        self._drop_empty_texts(values)
+        for name, feature in self.features.items():
+            weights = f"{name}/weights"
+            if weights in self.features and feature.shape is None and name not in self._nested:
+                _check_weights(name, values[name], values[weights])
+        return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
+
+    def _count_rows(self, columns: Mapping[str, Any]) -> int:
+        """Return the number of rows; fail if a column is unknown, or has no value for each row."""
         for name in columns:
             if name not in self.features:
                 raise ValueError(f"unknown feature {name!r}; known are {', '.join(self.features)}")
@@ -147,17 +161,7 @@ class Encoder:
         counts = {name: len(column) for name, column in columns.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"columns must have the same number of rows, got {counts}")
-        count = next(iter(counts.values()))
-        values = {
-            name: _read_column(name, feature, columns.get(name, [None] * count))
-            for name, feature in self.features.items()
-        }
-        self._drop_empty_texts(values)
-        for name, feature in self.features.items():
-            weights = f"{name}/weights"
-            if weights in self.features and feature.shape is None and name not in self._nested:
-                _check_weights(name, values[name], values[weights])
-        return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
+        return next(iter(counts.values()))
 
     def _drop_empty_texts(self, values: dict[str, Any]) -> None:
         """Drop the empty texts in lists, as training does."""

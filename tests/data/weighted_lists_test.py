@@ -45,16 +45,16 @@ def _join(pairs, between="|", before=":"):
     return between.join(f"{key}{before}{weight}" for key, weight in pairs)
 
 
-def _write_csv(folder, between="|", before=":", ending="csv", **settings):
+def _write_csv(folder, between="|", before=":", **settings):
     delimiter = settings.get("delimiter", ",")
     lines = [
         delimiter.join([*(_join(row[name], between, before) for name in (TOPICS, "ids")), "1"])
         for row in ROWS
     ]
     header = delimiter.join([TOPICS, "ids", "y"])
-    (folder / f"in.{ending}").write_text("\n".join([header, *lines, ""]))
+    (folder / "in.csv").write_text("\n".join([header, *lines, ""]))
     delimiters = {"list_delimiter": between, "weight_delimiter": before}
-    return csv.Csv(files={"train": str(folder / f"in.{ending}")}, **delimiters, **settings)
+    return csv.Csv(files={"train": str(folder / "in.csv")}, **delimiters, **settings)
 
 
 def _write_own_columns(folder):
@@ -129,7 +129,7 @@ def _join_topics(folder):
 DOORS = {
     "csv": _write_csv,
     "other delimiters": lambda folder: _write_csv(folder, "^", "="),
-    "tsv": lambda folder: _write_csv(folder, " ", "@", "tsv", delimiter="\t"),
+    "tsv": lambda folder: _write_csv(folder, " ", "@", delimiter="\t"),
     "csv with a column of weights": _write_own_columns,
     "json objects": lambda folder: _write_json(
         folder, lambda row: {name: dict(row[name]) for name in row}

@@ -338,7 +338,7 @@ def test_a_model_that_cannot_mix_is_refused(settings, message):
     "settings, slices, message",
     [
         ({"surgery": example_clipping.ExampleClipping(max_norm=1.0)}, 1, "Leave out mixing"),
-        ({"surgery": surgery.Combine(method=methods.MoDo(samples=2))}, 1, "mixing mixes these"),
+        ({"surgery": surgery.Combine(method=methods.MoDo(samples=2))}, 1, "Leave out MultiTa"),
         ({}, images.ROWS, "must have at least two rows to mix, got 1"),
         ({"mixing": mixing.CutMix()}, 1, "CutMix.columns must be images [B, H, W, C], got 'num"),
         ({"mixing": mixing.Mixup(columns=["image_phot"])}, 1, "Did you mean 'image_photo'?"),

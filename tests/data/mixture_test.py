@@ -260,7 +260,7 @@ def test_files_of_all_sources_are_known(tmp_path):
     assert names == ["clicks.csv", "ratings.parquet"]
     assert len(files.named_by(source)) == 4
     timed = field_splits.ByTime(
-        source=_clicks(tmp_path), field="query", starts={"test": "2024-01-01"}
+        source=_clicks(tmp_path), field="query", starts={"later": "2024-01-01"}
     )
     told = chosen_rows.describe_left_out(_mix_plainly(timed=timed)[0])
     assert len(told) == 1 and "6 of 6 rows" in told[0]

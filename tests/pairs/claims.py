@@ -28,19 +28,19 @@ REFUSALS = (
     r"^AITM\.after must be one of",
     # These choose variables by a pattern, and the other feature renames or takes them.
     r"^(Freezing\.frozen|Quantization\.activations|Pruning\.patterns) must match a variable",
-    r"^Pruning\.patterns must choose (weights that can be cut|kernels of layers|no table)",
+    r"^Pruning\.patterns must choose (weights that can be cut|kernels of layers|no growing table)",
     r"^Pruning\.patterns, which choose .* must choose 32 bits",
-    r"^Pruning\.schedule must cut first at step",
+    r"^Pruning\.schedule must begin at step",
     # A warm start from a run of another shape: the other feature changes the network.
     r"^variable .* must have its shape .* in .*, got ",
     r"^ExampleClipping must get independent rows",
     r"^MultiTaskModel\.surgery must not be TaskAffinity if ",
-    r"^\w+\.at must be a task where the network shares no output",
+    r"^\w+\.at must be a task, as the network shares no output",
     r"^FTTransformer inputs must be vectors",
-    r"^Update\.average must stay None where tables have 16 bits",
-    r"^an average that is read must not be of a table",
+    r"^Update\.average must be None if tables have 16 bits",
+    r"^an average that code reads must not be of a table",
     # One device has to see all gradients of a step.
-    r"^Experiment\.clip_audit must be left out where several devices",
+    r"^Experiment\.clip_audit must be left out if several devices",
     r"^Combine\.every_steps must be 1 if replicas decide together",
 )
 CLAIMS = ("is finite", "resumes", "slices", "replicas", "is served", "off")

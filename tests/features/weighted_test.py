@@ -19,7 +19,11 @@ DIMENSION = 3
 
 
 def _rag(values, dtype):
-    return tf.ragged.constant(values, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+    """Lists whose number of values is not known when the graph is built."""
+    flat = np.array([one for row in values for one in row], dtype.as_numpy_dtype)
+    lengths = np.array(list(map(len, values)), np.int64)
+    flat = tf1.placeholder_with_default(flat, [None])
+    return tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
 
 
 def _fields(ids=IDS, weights=POSITIVE):

@@ -25,7 +25,6 @@ LINES = [
     ("feature", "tags", "string", "list"),
     ("feature", "tags/values_per_item", "int64", "list"),
     ("feature", "ids", "int64", "list"),
-    ("feature", "ids/weights", "float32", "list"),
     ("feature", "words", "string", "list"),
     ("feature", "words/weights", "float32", "list"),
     ("counts", "tags/values_per_item", "tags"),
@@ -33,7 +32,6 @@ LINES = [
     ("input", "tags/values_per_item", "tags/values_per_item", "values"),
     ("input", "tags/length", "tags", "length"),
     ("input", "ids/length", "ids", "length"),
-    ("input", "ids/weights", "ids/weights", "values"),
     ("input", "text/one", "a b\\c", "vocabulary", "words.txt", "4", "1"),
     ("input", "text/several", "a b\\c", "vocabulary", "words.txt", "4", "5"),
     ("input", "text/hash", "a b\\c", "hash", str(2**63 - 1)),
@@ -115,7 +113,6 @@ def _columns():
         "tags": _draw_lists(TEXTS),
         "tags/values_per_item": [[len(own)] for own in _draw_lists(TEXTS)],
         "ids": _draw_lists(LIMITS * COUNT),
-        "ids/weights": _draw_lists([0.5 * k for k in range(4 * COUNT)]),
     }
 
 
@@ -154,9 +151,8 @@ def test_columns_that_are_absent_have_defaults(encode):
         ({"id": [7], "ids": [7]}, "feature 'ids' must hold lists"),
         ({"id": [7], "ids": [["7"]]}, "feature 'ids' has lists of another type"),
         ({"id": [7], "flag": [2]}, "feature 'flag' must be bool"),
-        ({"id": [7], "ids": [[7]]}, "feature 'ids' must have a weight for each value"),
         (
-            {"id": [7], "words": [["a", ""]], "words/weights": [[1.0, 2.0]]},
+            {"id": [7], "words": [["a", ""]]},
             "feature 'words' must have a weight for each value",
         ),
         ({"id": [7], "tags": [["a"]]}, "the counts of feature 'tags' do not fit its values"),

@@ -172,7 +172,7 @@ class Pipeline:
         read_records = functools.partial(self._read, split, num_shards, shard)
         options = source_lib.options()
         if training and self._is_numbered(split):
-            together = self._count_together(batch_size)
+            together = self._count_together(split, batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
             # Several batches are decoded as one and then cut, because calls of Python are slow.
@@ -288,7 +288,7 @@ class Pipeline:
         if not self.starts_anywhere:
             return []
         blocks, lines = None, []
-        if types.read_member(self.source, types.Source, "orders_rows"):
+        if self._orders_itself:
             lines = self._find_order(self.train_split, self.batch_size, 0).describe(steps)
         else:
             blocks = self._list_blocks(self.train_split)
@@ -370,7 +370,7 @@ class Pipeline:
             "together": part.together,
         }
         total_size, blocks = part.batch_size * part.num_shards, None
-        if not types.read_member(self.source, types.Source, "orders_rows"):
+        if not self._orders_itself:
             blocks = self._list_blocks(split)
         if blocks is not None:
             checks.require(sum(blocks.sizes) > 0, f"split {split!r}", "hold a record", 0)
@@ -402,7 +402,7 @@ class Pipeline:
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1
-        if types.read_member(self.source, types.Source, "orders_rows"):
+        if self._orders_itself:
             row_order = self.source.order_rows(
                 split, self.spec, batch_size=batch_size, seed=seed, is_shuffled=is_shuffled
             )
@@ -420,12 +420,21 @@ class Pipeline:
             is_shuffled=is_shuffled,
         )
 
-    def _count_together(self, batch_size: int) -> int:
+    def _count_together(self, split: str, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes."""
         row = sum(map(_least_bytes, self.spec.fields.values()))
         count = max(1, min(_ROWS_OF_CALL, _BYTES_OF_CALL // row) // batch_size)
         known_steps = types.read_member(self.source, types.Source, "known_steps")
-        return count if known_steps is None else min(count, known_steps)
+        if known_steps is not None:
+            return min(count, known_steps)
+        blocks = None if self._orders_itself else self._list_blocks(split)
+        # A call that spans many windows would read all of them before it returns a batch.
+        return count if blocks is None else min(count, max(1, blocks.window // batch_size))
+
+    @property
+    def _orders_itself(self) -> bool:
+        """True if the source decides the order of its rows."""
+        return types.read_member(self.source, types.Source, "orders_rows")
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer certainly exceeds the memory.

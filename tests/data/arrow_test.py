@@ -397,6 +397,16 @@ def test_a_run_tells_how_it_mixes_unless_it_keeps_the_order(tmp_path):
     assert not dataclasses.replace(data, shuffle_buffer=1).describe_order(100)
 
 
+def test_no_call_of_python_reads_many_windows(tmp_path):
+    """A call returns several batches; with small windows it read thousands of them first."""
+    _write_large(tmp_path)
+    data = pipeline.Pipeline(source=_source(tmp_path, window=80), spec=LARGE, batch_size=20)
+    assert data._count_together("train", 20) == 4
+    assert data._count_together("train", 200) == 1
+    whole = dataclasses.replace(data, source=_source(tmp_path))
+    assert whole._count_together("train", 20) > 100
+
+
 def test_a_window_that_holds_all_rows_changes_nothing(tmp_path):
     _write_large(tmp_path)
     assert _train(_source(tmp_path, window=300), 30) == _train(_source(tmp_path), 30)

@@ -184,7 +184,7 @@ class FittedModel(from_python.Model):
         return path
 
     def _repr_html_(self) -> str:
-        """Return the metrics, with a picture of the curves of the first tasks."""
+        """Return the metrics, with a picture of the ROC curves of the first tasks."""
         run = record.read_run(self.experiment, self.model_dir)
         tasks = self.experiment.model.tasks[:_MOST_DRAWN]
         curves = [curve for task in tasks for curve in _draw_task(run, task)]

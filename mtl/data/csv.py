@@ -103,7 +103,7 @@ class Csv(types.Source):
         return lines.unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split in blocks."""
+        """Return the lines of a split, such as "train", as batches of lines."""
         return files.read_lines(self.check_split(split), 0 if self.columns else 1, self._dropped)
 
     def check_split(self, split: str) -> list[str]:

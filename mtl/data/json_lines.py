@@ -75,7 +75,7 @@ class JsonLines(types.Source):
         return files.read_line_by_line(self._check_split(split), 0, _BLANK).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split in blocks."""
+        """Return the lines of a split, such as "train", as batches of lines."""
         return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:

@@ -736,7 +736,7 @@ def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
-    """Return the columns that check values."""
+    """Return the columns whose `check` looks at the values of a record."""
     default = types.Column.check
     return [column for column in columns if getattr(type(column), "check", default) is not default]
 

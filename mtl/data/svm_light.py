@@ -65,7 +65,7 @@ class SvmLight(types.Source):
         return files.read_line_by_line(self._check(split), 0, _DROPPED).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split in blocks."""
+        """Return the lines of a split, such as "train", as batches of lines."""
         return files.read_lines(self._check(split), 0, _DROPPED)
 
     def shard(self, split: str, num_shards: int, shard: int) -> SvmLight | None:

@@ -306,7 +306,7 @@ class _Table:
             return tf.cast(tf.gather(last_seen, rows), tf.float64)
         if comings is not None:
             row_counts = tf.gather(comings, rows)
-            # A key replaces only keys that have occurred at most as often.
+            # A new key replaces a stored key only if it has occurred as often or more often.
             is_evictable = row_counts <= counts[:, tf.newaxis, tf.newaxis]
             return tf.where(is_evictable, tf.cast(row_counts, tf.float64), never)
         if self.part.eviction == "norm":

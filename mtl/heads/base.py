@@ -212,7 +212,7 @@ class Labelled(types.Head):
           result: the tensor to return.
           valid: bool, True for valid labels.
           given: the labels, for the error.
-          rule: the condition that labels meet, for the error.
+          rule: the condition that labels must meet, as the end of an error message.
           field: the label field; None for the field of the head.
         """
         text = self.message(field or self.field, rule)

@@ -32,8 +32,8 @@ class Cross:
     Attributes:
       num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
       rank: the rank of W, at least 1; None for a full matrix.
-      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 expert there is
-        only W, without act and C.
+      num_experts: the number of experts that a gate mixes; above 1, `rank` must be set. With 1
+        expert there is only W, without act and C.
       gated: True lets a gate weigh each new product; only with one expert.
       trainable: False freezes all variables of the trunk.
     """

@@ -194,9 +194,9 @@ class Units(_Groups):
 
     A unit is cut together with its entries of `<layer>/bias`, and of scale and offset of
     `<layer>_norm`. A cut unit has the same output for all examples, 0 after most activations. An
-    optimised export drops it, with the weights that read it. Accuracy falls further than with
-    single weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the
-    Value of Network Pruning", 2019, arXiv:1810.05270).
+    optimised export drops it, with the weights that read it. Pruning units costs more accuracy than
+    pruning single weights. A small network that trains from scratch is often as good (Z. Liu et
+    al., "Rethinking the Value of Network Pruning", 2019, arXiv:1810.05270).
 
     Layers whose outputs a residual connection adds up must lose the same units: a unit of the sum
     is gone only if it is cut in all of them.

@@ -74,7 +74,8 @@ class Source:
         except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
             problem = f"{name!r} cannot be read"
             raise checks.UserError(
-                f"checkpoint {self.path} is damaged: {problem}. Copy it back, or take another."
+                f"checkpoint {self.path} is damaged: {problem}. Copy the checkpoint back, or "
+                "choose another one."
             ) from error
 
 

@@ -114,7 +114,7 @@ class RunObserver:
         return RunHooks()
 
     def save(self, step: int) -> None:
-        """Save the state that belongs to a checkpoint of this step, before it is listed."""
+        """Save the state of this step, before its checkpoint joins the list of checkpoints."""
 
     def watch_evaluation(self, checkpoint: str) -> EvaluationHooks | None:
         """Return a function that makes hooks for the evaluation of a checkpoint, or None."""

@@ -417,7 +417,7 @@ def fit_line(
         shares = _apply_sigmoid(line @ inputs)
         slope = inputs @ (weights * (shares - goals))
         curvature = (inputs * (weights * shares * (1 - shares))) @ inputs.T
-        # The added number makes the system solvable even if all logits are equal.
+        # The small diagonal keeps the equations solvable even if all logits are equal.
         step = np.linalg.solve(curvature + 1e-12 * np.eye(2) * np.trace(curvature), slope)
         size = 1.0
         while size > 1e-10 and lose(line - size * step) > loss:

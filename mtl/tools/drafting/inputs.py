@@ -341,7 +341,8 @@ def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
-        # float64 rounds larger whole numbers, so they are more likely ids.
+        # float64 cannot hold larger whole numbers exactly, so a column of them more likely holds
+        # ids.
         return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 

@@ -140,7 +140,7 @@ def _choose_metrics(head: types.Head, streams: Mapping[str, Any]) -> list[Metric
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in streams if name.startswith(prefix)]
     directions = types.read_member(head, types.Head, "directions")
-    # Without directions, a change of the metric may be better or worse.
+    # If no direction is declared, a change of the metric is neither better nor worse.
     if not directions:
         return []
     entries = metrics_lib.find_directions(head, names)[:1]

@@ -360,7 +360,7 @@ def test_images_of_different_sizes_share_no_box():
 def test_the_audit_of_examples_is_refused():
     made = tiny.make()
     mixed = dataclasses.replace(made.model, mixing=mixing.Mixup())
-    with pytest.raises(checks.UserError, match="Experiment.clip_audit must be None where"):
+    with pytest.raises(checks.UserError, match="Experiment.clip_audit must be None if"):
         dataclasses.replace(made, model=mixed, clip_audit=clip_audit.ClipAudit(key="word"))
 
 

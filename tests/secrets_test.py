@@ -17,7 +17,7 @@ from mtl.data import csv
 from mtl.tools import tracking
 from mtl.tools.reports import blocks, comparison, comparison_page, comparison_text, page, report
 from mtl.tools.scoring import protocol, remote
-from mtl.tools.tracking import kept, reporting
+from mtl.tools.tracking import records, reporting
 from tests import tiny
 from tests.tools.reports import runs
 from tests.tools.tracking import trackers
@@ -83,7 +83,7 @@ def test_lines_errors_and_kept_files_show_no_password(place, tmp_path, monkeypat
     monkeypatch.setattr(logger, "handlers", [handler])
     with json_log.append_to(str(tmp_path / "log.jsonl")):
         logger.warning("Warning: %s is away", place)
-    kept.Kept(str(tmp_path), "t", place).write_id("7")
+    records.Record(str(tmp_path), "t", place).write_id("7")
     with pytest.raises(checks.UserError) as error:
         remote.connect_server(f"{place}/x y", protocol.Call(model="m"))
     outputs = [
@@ -98,7 +98,7 @@ def test_lines_errors_and_kept_files_show_no_password(place, tmp_path, monkeypat
 
 def test_a_run_that_an_earlier_version_has_kept_goes_on(tmp_path):
     place = PLACES[0]
-    known = kept.Kept(str(tmp_path), "t", place)
+    known = records.Record(str(tmp_path), "t", place)
     known.write_id("7")
     file = tmp_path / "tracking" / "t" / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "destination": place}))

@@ -190,7 +190,7 @@ def list_pairs(value: Any) -> list[Sequence[Any]] | None:
     return [[_to_plain(part) for part in pair] for pair in pairs] if fits else None
 
 
-def write_text(value: Any) -> str:
+def format_list(value: Any) -> str:
     """Return the text of a list in Python or JSON, such as a:0.3|b:0.7; "" for an absent one."""
     return "|".join(f"{key}:{weight}" for key, weight in list_pairs(value) or ())
 

@@ -27,7 +27,7 @@ def _tell(*files, params=()):
 def test_a_network_behind_a_file_tells_what_it_takes_out_of_use():
     (line,) = _tell(ADULT, MMOE)
     assert line.startswith(f"{MMOE} line 8 replaces model.MultiTaskModel.network, so that nothing ")
-    assert f"trunk/networks.MLP.dropout = 0.3 ({ADULT} line 45)" in line
+    assert f"trunk/networks.MLP.dropout = 0.3 ({ADULT} line 46)" in line
     assert line.endswith(
         "tower = @tower/networks.MLP() (gin_configs/networks/shared_bottom_mlp.gin line 9)."
     )
@@ -77,7 +77,7 @@ def test_an_optimizer_behind_a_file_keeps_its_schedule():
     assert built.optimizer == optimizers.AdamW(learning_rate=0.001, weight_decay=0.01)
     assert built.schedule == schedules.Cosine(value=1.0, warmup_steps=100)
     (line,) = _tell(ADULT, ADAMW, params=params)
-    assert f"nothing uses optimizers.LazyAdam.learning_rate = 0.002 ({ADULT} line 48)." in line
+    assert f"nothing uses optimizers.LazyAdam.learning_rate = 0.002 ({ADULT} line 49)." in line
 
 
 @pytest.mark.medium

@@ -61,8 +61,8 @@ def read(tmp_path, monkeypatch):
             "line 3: 'run_directory.claim_run' is not a part of mtl",
         ),
         (
-            "from mtl.tools.tracking import kept\nx = @kept.Kept()\n",
-            "line 3: 'kept.Kept' is not a part of mtl",
+            "from mtl.tools.tracking import records\nx = @records.Record()\n",
+            "line 3: 'records.Record' is not a part of mtl",
         ),
     ],
 )

@@ -410,9 +410,9 @@ def test_rows_by_number_are_looked_up_once(tmp_path, monkeypatch):
     source = _join(tmp_path, "arrow")
     looked_up, read = [], joined.Joined._read_rows
 
-    def count(self, split, key, *others):
-        looked_up.append(key)
-        return read(self, split, key, *others)
+    def count(self, split, key_spec, *others):
+        looked_up.extend(key_spec.fields)
+        return read(self, split, key_spec, *others)
 
     monkeypatch.setattr(joined.Joined, "_read_rows", count)
     part = subset.Subset(source=source, share=0.5)

@@ -73,7 +73,7 @@ def test_one_process_prunes_a_run(directory, monkeypatch):
         ((*FROM, "x", *ROUNDS, "--controls", "shufled"), "'shuffled'"),
         ((*FROM, "x", *ONCE, "--rewind_to", "5"), "--rewind_to must come with --rounds, got 5."),
         ((*FROM, "x", *ROUNDS, "--rewind_to", "20"), "--rewind_to must be below the steps"),
-        ((*FROM, "x"), "MultiTaskModel.pruning must hold a part, got []. Give --gin_file"),
+        ((*FROM, "x"), "MultiTaskModel.pruning must hold a part, got []. Set --gin_file"),
         (
             (*FROM, "x", "--gin_file", "gin_configs/sparsity/gradual.gin"),
             "Pruning.schedule must be @pruning_schedules.OneShot() to prune a finished run",

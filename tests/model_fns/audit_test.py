@@ -48,7 +48,7 @@ def test_network_with_variables_of_its_own_is_refused(tmp_path):
     def losses_of(rows):
         return {"sign": rows * tf.compat.v1.get_variable("new", [])}
 
-    with tf.Graph().as_default(), pytest.raises(checks.UserError, match="make none"):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match="create none"):
         measures.measure_losses(losses_of, tf.ones([2]), {"sign": tf.constant(1.0)})
 
 

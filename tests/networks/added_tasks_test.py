@@ -335,7 +335,7 @@ def test_a_task_that_finds_no_free_weight_is_refused(is_packed, tmp_path):
 @pytest.mark.medium
 def test_a_run_that_adds_a_task_needs_one_to_add_it_to(tmp_path):
     for made in (_pack(tiny.LABELS, 0.3), tiny.make(network=_part())):
-        with pytest.raises(checks.UserError, match="Experiment.warm_start must be set where"):
+        with pytest.raises(checks.UserError, match="Experiment.warm_start must be set, because"):
             verbs.train(made, str(tmp_path / "run"))
         assert not (tmp_path / "run").exists()
 

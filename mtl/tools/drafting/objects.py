@@ -132,7 +132,7 @@ def _to_text(value: Any) -> str:
     if value is None or value == {}:
         return ""
     if _has_weights(value):
-        return weighted_lists.write_text(value)
+        return weighted_lists.format_list(value)
     if isinstance(value, list):
         return "|".join(map(_to_text, value))
     if isinstance(value, bool):

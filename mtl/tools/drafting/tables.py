@@ -143,7 +143,7 @@ def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if types.is_dictionary(kind):
         return _to_texts(column.cast(kind.value_type))
     if _has_weights(kind):
-        texts = list(map(weighted_lists.write_text, column.to_pylist()))
+        texts = list(map(weighted_lists.format_list, column.to_pylist()))
         return pa.chunked_array([texts], pa.string())
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.chunked_array([_join(chunk) for chunk in column.chunks], pa.string())

@@ -378,7 +378,10 @@ def test_a_domain_without_rows_keeps_its_averages():
         ),
         (lambda: _pepnet(layers=[]), "PEPNet.layers must hold a size"),
         (lambda: Built(_pepnet(domain=["ag"]), inputs=GROUPED), "Did you mean 'age'?"),
-        (lambda: Built(_pepnet(domain=["*"]), inputs=GROUPED), "PEPNet inputs must hold another"),
+        (
+            lambda: Built(_pepnet(domain=["*"]), inputs=GROUPED),
+            "PEPNet inputs must hold a column that is not",
+        ),
         (
             lambda: build_trunk(networks.STAR(domain="sit"), {"x": X, "site": DOMAINS}),
             "STAR.domain must be one of x, site, got 'sit'. Did you mean 'site'?",

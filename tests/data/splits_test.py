@@ -205,7 +205,9 @@ def test_the_recipe_of_cross_validation_runs_as_it_is_printed(tmp_path, monkeypa
     monkeypatch.setattr(sys, "argv", ["launch.new", *argv])
     new.main()
     drafted = (tmp_path / "train.gin").read_text().replace("'", '"').splitlines()
-    assert {*pages.read_blocks("data.md", "gin")[1].splitlines()} <= {*drafted}
+    blocks = pages.read_blocks("data.md", "gin")
+    (block,) = (block for block in blocks if "splits.Splits.fold = %fold" in block)
+    assert {*block.splitlines()} <= {*drafted}
     # The shell runs the block; three processes with few steps take the place of three trainings.
     few = "--gin_param 'Run.train_steps = 4' --gin_param 'Run.checkpoint_steps = 4'"
     recipe = pages.read_block("data.md", "sh").replace('$fold"', f'$fold" {few}')

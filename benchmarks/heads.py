@@ -134,14 +134,18 @@ def make(task: str, name: str, splits: Mapping[str, pd.DataFrame], seed: int, st
     )
 
 
-def score(task: str, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame) -> float:
+def score(
+    task: str, made: Any, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame
+) -> float:
     """Return the measure of a task on the test rows."""
     if task == "kinds":
         return float(metrics["kinds/log_likelihood"])
     if task == "signs":
         names = [name for name in metrics if name.endswith("/auc") and "@" not in name]
         return statistics.mean(float(metrics[name]) for name in names)
-    values = np.asarray(mtl.load(model_dir).predict(test)[f"{task}/value"], float).ravel()
+    values = np.asarray(
+        mtl.load(model_dir, experiment=made).predict(test)[f"{task}/value"], float
+    ).ravel()
     if task == "dividends":
         amounts, highest = test["dividends"].to_numpy(), np.argsort(-values, kind="stable")
         return float(amounts[highest[: len(test) // 10]].sum() / amounts.sum())
@@ -170,8 +174,9 @@ def measure(task: str, name: str, seed: int, steps: int) -> float:
     """Train once; return the measure of the task."""
     splits = choose_rows(task, read_rows())
     with tempfile.TemporaryDirectory() as folder:
-        metrics, _ = verbs.train(make(task, name, splits, seed, steps), folder)
-        return score(task, folder, metrics, splits["test"])
+        made = make(task, name, splits, seed, steps)
+        metrics, _ = verbs.train(made, folder)
+        return score(task, made, folder, metrics, splits["test"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

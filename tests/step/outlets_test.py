@@ -75,7 +75,7 @@ def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_
     made = _make(_Telling(hidden=True), steps_per_call=steps_per_call)
     with caplog.at_level(logging.WARNING, "mtl"):
         verbs.train(made, str(tmp_path))
-    said = [line for line in caplog.messages if line.startswith("Made")]
+    said = [line for line in caplog.messages if line.startswith("Summaries")]
     where = "a branch, a loop or a tf.function"
     assert said == [f"Summaries within {where} are not written: branch, function"]
     found = _read(tmp_path)

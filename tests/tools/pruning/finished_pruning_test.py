@@ -323,7 +323,7 @@ def test_refuses_a_folder_with_a_run_and_a_run_without_a_part(finished, halved, 
 
 def test_sparse_gpt_cannot_be_asked_for_in_training(reconstructed, tmp_path):
     experiment, folder, _ = reconstructed
-    with pytest.raises(checks.UserError, match="launch.prune computes it"):
+    with pytest.raises(checks.UserError, match="launch.prune uses this criterion"):
         verbs.train(experiment, str(tmp_path / "new"))
     (part,), longer = experiment.model.pruning, _base(train_steps=60)
     more = _with(longer, dataclasses.replace(part, sparsity=0.75))

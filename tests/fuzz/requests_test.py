@@ -95,6 +95,9 @@ def _expected(data: bytes, made: spec.Spec) -> list[dict]:
                 if told not in (None, row[counts]):
                     raise ValueError
             values = {n: json_lines.read_value(f, row) for n, f in made.feature_fields.items()}
+            for weights, name in made.weighted.items():
+                if len(values[weights]) != len(values[name]):
+                    raise ValueError
             rows.append({"id": json_rows._kept("id", row), "values": values})
     return rows
 

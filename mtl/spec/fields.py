@@ -98,6 +98,7 @@ class Field:
         checks.is_a("Spec field", self.name, str, "have a name")
         where = f"Spec field {self.name!r}"
         checks.one_of(f"{where}.dtype", self.dtype, _WIRE)
+        checks.is_a(f"{where}.part_of", self.part_of, str, "name a field, or be empty")
         rule = "be a tuple of sizes, such as (8, 8)"
         checks.is_a(f"{where}.shape", self.shape, (list, tuple), rule)
         object.__setattr__(self, "shape", tuple(self.shape))

@@ -134,30 +134,24 @@ class MixedOrder(types.RowOrder):
         return lines
 
 
-class MovedOrder(MixedOrder):
+class MovedOrder(types.RowOrder):
     """The order of a mixture whose rates are decided while training runs.
 
     Args:
-      streams, counts, dealt, batch_size, is_alternating: as in `MixedOrder`.
-      first: the shares before any decision.
+      moved: the order by the decided rates.
+      first: the order by the rates before any decision.
       every: the steps of an interval, after which rates move.
     """
 
-    def __init__(
-        self,
-        streams: Sequence[order.Epochs],
-        counts: Mapping[str, int],
-        dealt: shares.Shares,
-        batch_size: int,
-        is_alternating: bool,
-        first: shares.Shares,
-        every: int,
-    ):
-        super().__init__(streams, counts, dealt, batch_size, is_alternating)
-        self._first, self._every = first, every
+    def __init__(self, moved: MixedOrder, first: MixedOrder, every: int):
+        self._moved, self._first, self._every = moved, first, every
+
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        return self._moved.take(steps, positions)
 
     def describe(self, steps: int) -> list[str]:
         """Return the share of each source before its rate moves."""
-        parts = self._streams, self._counts, self._first, self._batch_size, self._is_alternating
-        lines = MixedOrder(*parts).describe(min(steps, 2 * self._every))
-        return [*lines, f"From step {2 * self._every:,} on the losses move these shares."]
+        still = 2 * self._every
+        lines = self._first.describe(min(steps, still))
+        return [*lines, f"From step {still:,} on, the losses of the tasks move these shares."]

@@ -34,6 +34,7 @@ from mtl.data import (
     order,
     packed,
     pipeline,
+    shares,
 )
 from mtl.data import source as source_lib
 from mtl.deferred import tf
@@ -191,7 +192,7 @@ class Mixture(types.Source):
 
     def order_rows(
         self, split: str, spec: spec_lib.Spec, *, batch_size: int, seed: int, is_shuffled: bool
-    ) -> mixed_order.MixedOrder:
+    ) -> types.RowOrder:
         """Return the order in which training takes the rows of a split.
 
         Raises:
@@ -210,25 +211,22 @@ class Mixture(types.Source):
             stream_seed = seed + zlib.crc32(name.encode())
             streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
-        is_alternating = self.batches == ALTERNATING
+
+        def make_order(dealt: shares.Shares) -> mixed_order.MixedOrder:
+            is_alternating = self.batches == ALTERNATING
+            return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
+
         if isinstance(self.rates, moved_rates.ByLosses):
             base = _weigh_counts(counts, self.rates.temperature)
-            return mixed_order.MovedOrder(
-                streams,
-                counts,
-                self.rates.make_shares(base, size),
-                batch_size,
-                is_alternating,
-                mixed_order.make_shares(base, size),
-                self.rates.every,
-            )
+            moved = make_order(self.rates.make_shares(base, size))
+            still = make_order(mixed_order.make_shares(base, size))
+            return mixed_order.MovedOrder(moved, still, self.rates.every)
         rates = (
             _weigh_counts(counts, self.temperature)
             if self.rates is None
             else [self.rates[name] for name in counts]
         )
-        dealt = mixed_order.make_shares(rates, size)
-        return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
+        return make_order(mixed_order.make_shares(rates, size))
 
     @property
     def known_steps(self) -> int | None:

@@ -41,8 +41,8 @@ class ByLosses:
 
     Attributes:
       every: the steps of an interval.
-      power: 0 leaves the rates where they begin; 1 doubles the rate of a source whose losses fell
-        half as far as those of another one.
+      power: 0 leaves the rates where they begin. With 1, twice the ratio L_s / L_s0 gives twice the
+        rate.
       temperature: T, above 0, as in `Mixture`.
     """
 

@@ -79,8 +79,18 @@ class Decisions:
           factors: float64 [K, S], the factors of S sources in the first K intervals.
         """
         with self._changed:
-            self._factors, self._is_closed = factors, False
+            self._factors = factors
             self._changed.notify_all()
+
+    def open(self) -> None:
+        """Let the input wait for decisions, as a training begins to make them."""
+        with self._changed:
+            self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """True if nobody makes decisions any more."""
+        return self._is_closed
 
     def close(self) -> None:
         """End the waiting of the input, which then fails."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,8 @@ class LossRates(types.RunObserver):
 
     def _publish_saved(self, checkpoint: str | None) -> None:
         """Hand the decisions of a checkpoint to the input; None for a run without one."""
+        # The input may begin to read before the session is there, also after an earlier training.
+        self.rates.decisions.open()
         reader = tf.train.load_checkpoint(checkpoint) if checkpoint else None
         if reader is None or not reader.has_tensor(_FACTORS):
             self.rates.decisions.publish(np.ones([2, len(self.tasks)]))
@@ -170,6 +173,19 @@ class _Publish(hooks.StepHook):
     def begin(self) -> None:
         by_name = {variable.op.name: variable for variable in tf1.global_variables()}
         self._factors, self._first = by_name[_FACTORS], by_name[_FIRST]
+
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
+        del session
+        decisions = self._observer.rates.decisions
+        decisions.open()
+
+        # The input reads ahead, and may wait for a decision that a training which ends never makes.
+        # The session closes only after its input: so the input has to hear of the end before that.
+        def close() -> None:
+            coord.wait_for_stop()
+            decisions.close()
+
+        threading.Thread(target=close, name="loss rates", daemon=True).start()
 
     def on_step(self, run_context: Any, step: int, values: np.ndarray, *more: Any) -> None:
         if step % self._observer.rates.every:

@@ -50,6 +50,14 @@ def test_an_input_without_a_training_fails_instead_of_waiting_for_ever():
         decisions.wait(2, 2)
 
 
+def _require_closed(made):
+    """The input of a training that has ended waits for no decision: that took five minutes."""
+    decisions = made.data.source.rates.decisions
+    assert decisions.is_closed
+    # It heard of the end from the session's coordinator, and not from the observer afterwards.
+    assert not any(thread.name == "loss rates" for thread in threading.enumerate())
+
+
 def _count_rows(folder, every=_EVERY, count=32):
     """The decided factors of a run, {interval: factors}."""
     log_factors = tiny.variables(folder)["mixture/log_factors"]
@@ -60,14 +68,17 @@ def _count_rows(folder, every=_EVERY, count=32):
 @pytest.mark.parametrize("batches", ["mixed", "alternating"])
 def test_a_run_decides_by_its_losses_and_goes_on_to_the_bit(batches, tmp_path):
     settings = {"batches": batches, "train_steps": 32, "checkpoint_steps": 12}
-    expected = tiny.train(_make(**settings), tmp_path / "whole")
+    made = _make(**settings)
+    expected = tiny.train(made, tmp_path / "whole")
+    _require_closed(made)
     factors = _count_rows(tmp_path / "whole")
     assert (factors[:3] == 1).all()  # The losses of interval 0 are what others are compared with.
     assert factors[3:].min() > 0 and np.abs(factors[3:] - 1).max() > 1e-3
     for step in (12, 24):  # Within an interval, and at the end of one.
         part = tmp_path / f"part_{step}"
         tiny.copy_until(tmp_path / "whole", part, step)
-        found = tiny.train(_make(**settings), part)
+        # Another process has a source of its own, and a second training in this one has the same.
+        found = tiny.train(_make(**settings) if step == 12 else made, part)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
@@ -143,6 +154,7 @@ def test_a_loss_below_0_is_refused_in_a_line(tmp_path):
     made = dataclasses.replace(_at(made, sources=sources), model=spread)
     with pytest.raises(checks.UserError, match="must follow losses above 0"):
         tiny.train(made, tmp_path)
+    _require_closed(made)
 
 
 @pytest.mark.parametrize("rates", [[1, 2], "fast", {"clicks": -1}])

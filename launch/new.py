@@ -22,7 +22,7 @@ from launch.processes import endings
 from mtl import aligned, checks, times
 from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage
-from mtl.tools.drafting import gin_text, holdouts, lines, plans, tables
+from mtl.tools.drafting import gin_text, holdouts, lines, page, plans, tables
 
 _HOLDOUTS = ("holdout", "validation", "calibration", "folds", "time", "key", "test")
 
@@ -37,22 +37,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
-    add("--force", action="store_true", help="overwrite the gin file")
-    add("--holdout", type=float, help="the share of rows to hold out (default: 0.1)")
-    add(
-        "--validation",
-        type=float,
-        help="the share of rows that choose the best checkpoint, besides the test rows",
-    )
-    add(
-        "--calibration",
-        type=float,
-        help="the share of rows that calibrate the finished run and choose thresholds",
-    )
-    add("--folds", type=int, help="the number of folds; each fold is the test rows of a run")
-    add("--time", help="hold out the rows with the greatest values of this column")
-    add("--key", help="keep rows with the same value of this column in one split")
-    add("--test", help="a separate table to test on, instead of a share of the rows")
+    add("--page", help="write a page, which ends in .html, with a picture of each column")
+    add("--most", type=int, default=50, help="the most columns in the table, or 0 for all")
+    add("--force", action="store_true", help="overwrite the gin file and the page")
+    _add_holdouts(parser)
     add("--delimiter", help="the separator of values; detected if it is , ; tab or |")
     add("--list_delimiter", default="", help="the separator in lists; detected if | ; ^ or ~")
     add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
@@ -88,6 +76,26 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser.read(argv)
 
 
+def _add_holdouts(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose test, validation and calibration rows."""
+    add = parser.add_argument
+    add("--holdout", type=float, help="the share of rows to hold out (default: 0.1)")
+    add(
+        "--validation",
+        type=float,
+        help="the share of rows that choose the best checkpoint, besides the test rows",
+    )
+    add(
+        "--calibration",
+        type=float,
+        help="the share of rows that calibrate the finished run and choose thresholds",
+    )
+    add("--folds", type=int, help="the number of folds; each fold is the test rows of a run")
+    add("--time", help="hold out the rows with the greatest values of this column")
+    add("--key", help="keep rows with the same value of this column in one split")
+    add("--test", help="a separate table to test on, instead of a share of the rows")
+
+
 def main() -> None:
     """Write the gin file that the arguments describe."""
     print(draft(_parse(sys.argv[1:])))
@@ -104,8 +112,7 @@ def draft(arguments: argparse.Namespace) -> str:
     # For the table "train.csv.gz", the name is train.gin.
     out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
     checks.require(out.suffix == ".gin", "--out", "end in .gin", str(out))
-    is_free = arguments.force or not out.exists()
-    checks.require(is_free, "--out", "be a new file", str(out), "Or set --force.")
+    _require_free(arguments, out)
     names = [name.strip() for name in arguments.columns.split(",") if name.strip()]
     delimiter = arguments.delimiter
     if delimiter is not None:
@@ -130,9 +137,25 @@ def draft(arguments: argparse.Namespace) -> str:
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
     # Write the file last, so that a mistake above leaves no file.
+    if arguments.page:
+        page.write(arguments.page, plan, str(out), _list_commands(plan, out))
     with storage.writing("--out", "a file", str(out)):
         atomic.write(str(out), text)
-    return _describe(plan, out)
+    return _describe(plan, out, arguments)
+
+
+def _require_free(arguments: argparse.Namespace, out: pathlib.Path) -> None:
+    """Fail if an output exists, or if a page cannot be written."""
+    checks.at_least("--most", arguments.most, 0)
+    outputs = {"--out": str(out)}
+    if arguments.page:
+        checks.require(arguments.page.endswith(".html"), "--page", "end in .html", arguments.page)
+        folder = os.path.dirname(arguments.page)
+        storage.require_possible("--page", folder, "a file", arguments.page)
+        outputs["--page"] = arguments.page
+    for flag, path in outputs.items():
+        is_free = arguments.force or not os.path.exists(path)
+        checks.require(is_free, flag, "be a new file", path, "Or set --force.")
 
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
@@ -199,28 +222,43 @@ def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> Non
         checks.require(not setting, flag, rule, setting)
 
 
-def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
+def _describe(plan: plans.Plan, out: pathlib.Path, arguments: argparse.Namespace) -> str:
     table, dialect = plan.table, plan.table.dialect
-    page = [
+    uses = gin_text.tell_plan(plan, arguments.most or None)
+    report_lines = [
         f"{', '.join(list(table.rows_of)[:3])}: {table.rows:,} rows, "
         f"{len(dialect.columns)} columns"
         + (f" between {dialect.delimiter_name}" if dialect.delimiter else ""),
         "",
-        *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
+        *(f"  {line}" for line in aligned.align_columns(uses, right=[1, 2])),
     ]
     if not table.is_whole:
         rows = f"{len(table.places):,} random rows"
-        page += ["", f"  The value of each column alone was measured on {rows}."]
-    if plan.doubts:
-        page += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
-    page += [
+        report_lines += ["", f"  The value of each column alone was measured on {rows}."]
+    if len(uses) <= len(table.facts):
+        report_lines += [
+            "",
+            "  All columns stand in the gin file; --most 0 prints them, --page draws them.",
+        ]
+    report_lines += [
+        *_list_doubts(plan.doubts, arguments.most or len(plan.doubts)),
         "",
         f"Wrote {out}: {plan.train_steps:,} steps of {plan.batch_size} rows.",
+        *([f"Page: {arguments.page}"] if arguments.page else []),
         "",
         "Next:",
         *(f"  {line}" for line in _list_commands(plan, out)),
     ]
-    return gin_text.join_lines(page)
+    return gin_text.join_lines(report_lines)
+
+
+def _list_doubts(doubts: Sequence[str], most: int) -> list[str]:
+    """Return lines with the first doubts and the number of the others; [] without doubts."""
+    more = len(doubts) - most
+    shown = [f"  - {doubt}" for doubt in doubts[:most]]
+    if more > 0:
+        shown.append(f"  - {more:,} more doubts: --most 0 prints them, and --page shows them.")
+    return ["", "Look at:", *shown] if doubts else []
 
 
 def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:

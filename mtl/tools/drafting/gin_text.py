@@ -3,12 +3,15 @@
 text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.csv --task clicked")
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtl import checks, spec
-from mtl.tools.drafting import inputs, plans
+from mtl.tools.drafting import columns, inputs, plans
 
 # {part: (its column in gin, a comment, further settings)}
 _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -306,14 +309,14 @@ def _spec(plan: plans.Plan) -> list[str]:
     for chosen in plan.used:
         dtype = chosen.dtype.removesuffix(_WITH_WEIGHTS)
         kind = _KINDS_OF_LISTS.get(dtype, repr(dtype))
-        lines += [f"    {chosen.name!r}: {kind},  # {_one_line(chosen.why)}"]
+        lines += [f"    {chosen.name!r}: {kind},  # {show_line(chosen.why)}"]
         if dtype != chosen.dtype:
             lines += [f'    {spec.weights_name(chosen.name)!r}: ("float32", (None,)),']
     lines += ["}"]
     left_out = [chosen for chosen in plan.inputs if not chosen.dtype]
     lines += ["# Left out:"] * bool(left_out)
     lines += [
-        f"#     {_one_line(chosen.name)}: {_one_line(chosen.why.removeprefix('left out: '))}"
+        f"#     {show_line(chosen.name)}: {show_line(chosen.why.removeprefix('left out: '))}"
         for chosen in left_out
     ]
     lines += _defaults(plan)
@@ -407,8 +410,8 @@ def _heads(plan: plans.Plan) -> list[str]:
     lines = ["model.MultiTaskModel.heads = [", *listed, "]"]
     for task in plan.tasks:
         head = f"{task.name}/heads.{task.head}"
-        lines += [f"# {_one_line(task.label)}: {_one_line(task.why)}."]
-        lines += [f"# {_one_line(hint)}" for hint in task.hints]
+        lines += [f"# {show_line(task.label)}: {show_line(task.why)}."]
+        lines += [f"# {show_line(hint)}" for hint in task.hints]
         lines += [f'{head}.name = "{task.name}"']
         lines += [f"{head}.label = {task.label!r}"] * (task.label != task.name)
         for setting, value in task.settings.items():
@@ -457,13 +460,18 @@ def _wrap(items: Iterable[str]) -> Sequence[str]:
     return [*lines, line]
 
 
-def _one_line(text: str) -> str:
+def show_line(text: str) -> str:
     """Return at most 160 characters of a text as one line, for a comment or a table."""
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
 
-def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
+def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str, str, str]]:
     """Return a table that shows the user what becomes of each column.
+
+    Args:
+      plan: the plan.
+      most: the most columns with a row of their own, besides tasks and columns with a doubt: those
+        that predict the first task best. Others share a row for each use. None shows all.
 
     Returns:
       A header, and for each column its name, its share of missing values, its metric as the only
@@ -471,19 +479,69 @@ def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
     """
     facts, metric = plan.table.facts, plan.tasks[0].metric
     rows = [("column", "missing", f"{metric} alone", "use")]
-    labels = {task.label: task for task in plan.tasks}
-    uses = {chosen.name: chosen.why for chosen in plan.inputs}
-    for name, facts_of_column in facts.items():
-        missing = (
-            f"{facts_of_column.missing / facts_of_column.rows:.1%}"
-            if facts_of_column.missing
-            else ""
+    tasks = {task.label: f"task, heads.{task.head}: {task.why}" for task in plan.tasks}
+    uses = {**tasks, **{chosen.name: chosen.why for chosen in plan.inputs}}
+    shown = _choose_shown(plan, len(facts) if most is None else most)
+    order = [name for name in facts if name in shown]
+    if len(order) < len(facts):
+        # Tasks first, then the columns that predict the first task best.
+        order.sort(key=lambda name: (name not in tasks, -_rank_alone(plan, name)))
+    for name in order:
+        rows.append(
+            (show_line(name), _show_gaps(facts[name]), _show_alone(plan, [name]), uses[name])
         )
-        if name in labels:
-            task = labels[name]
-            rows.append((name, missing, "", f"task, heads.{task.head}: {task.why}"))
-        else:
-            share = plan.alone[name][plan.tasks[0].name]
-            figure = f"{share:.3f}" if share == share else ""
-            rows.append((name, missing, figure, uses[name]))
-    return [(_one_line(name), missing, alone, use) for name, missing, alone, use in rows]
+    return rows + _fold_columns(plan, [name for name in facts if name not in shown], uses)
+
+
+def _show_gaps(facts: columns.Facts) -> str:
+    return f"{facts.missing / facts.rows:.1%}" if facts.missing else ""
+
+
+def _choose_shown(plan: plans.Plan, most: int) -> set[str]:
+    """Return tasks, columns with a doubt, and columns that predict the first task best."""
+    names = [chosen.name for chosen in plan.inputs]
+    if len(names) > most:
+        names.sort(key=lambda name: -_rank_alone(plan, name))
+    doubted = [chosen.name for chosen in plan.inputs if chosen.doubt]
+    return {task.label for task in plan.tasks} | {*doubted} | {*names[:most]}
+
+
+def _fold_columns(
+    plan: plans.Plan, names: Sequence[str], uses: Mapping[str, str]
+) -> list[tuple[str, str, str, str]]:
+    """Return a row for each use of columns, such as "number" or "left out"."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_name_group(uses[name]), []).append(name)
+    rows = []
+    for use, members in groups.items():
+        reasons = {uses[name] for name in members}
+        reason = uses[members[0]] if len(reasons) == 1 else f"{use}, such as {members[0]!r}"
+        title = f"+ {len(members):,} more" if len(members) > 1 else show_line(members[0])
+        rows.append((title, "", _show_alone(plan, members), reason))
+    return rows
+
+
+def _name_group(use: str) -> str:
+    """Return the kind of a use, such as "number" of "number, 0 to 9"."""
+    if use.startswith("left out: "):
+        return re.split(r",| '|: .*:", use)[0]
+    return re.split("[,:]", use)[0]
+
+
+def _show_alone(plan: plans.Plan, names: Sequence[str]) -> str:
+    """Return the metric of a column alone, or the greatest of several; "" if there is none."""
+    values = [value for name in names if np.isfinite(value := _find_alone(plan, name))]
+    limit = "<= " if len(names) > 1 else ""
+    return f"{limit}{max(values):.3f}" if values else ""
+
+
+def _rank_alone(plan: plans.Plan, name: str) -> float:
+    """Return the metric of a column alone; minus infinity if there is none."""
+    value = _find_alone(plan, name)
+    return value if np.isfinite(value) else -np.inf
+
+
+def _find_alone(plan: plans.Plan, name: str) -> float:
+    """Return the metric of a column alone for the first task; NaN for a task."""
+    return plan.alone.get(name, {}).get(plan.tasks[0].name, np.nan)

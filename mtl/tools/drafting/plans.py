@@ -114,6 +114,11 @@ class Plan:
         """The columns that are inputs."""
         return [chosen for chosen in self.inputs if chosen.dtype]
 
+    @property
+    def left_out(self) -> list[inputs_lib.Input]:
+        """The columns that are neither inputs nor labels."""
+        return [chosen for chosen in self.inputs if not chosen.dtype]
+
 
 def check_columns(
     where: str,

@@ -4,6 +4,7 @@ shares.draw_bins("age", {"train": [(0, 10, 0.2), (10, 20, 0.8)]})
 shares.draw_values("city", ["Berlin", "Rome"], {"train": [0.7, 0.3], "new": [0.5, 0.5]})
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mtl.tools.drawing import axes, figures, line_charts, texts
@@ -12,6 +13,10 @@ Bins = Sequence[tuple[float, float, float]]
 
 _NAMES, _RIGHT, _TOP, _BAR, _GAP = 150, 14, 6, 8, 6
 _STYLES = ("plus", "minus")
+INNER = (0.005, 0.995)
+"""The quantiles between which numbers are drawn, if few numbers lie far outside of them."""
+# All numbers are drawn if they span at most this many times the range between the quantiles.
+_FAR = 4.0
 
 
 def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.Figure:
@@ -25,6 +30,36 @@ def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.
     lines = {name: _outline_bins(bins) for name, bins in sides.items()}
     figure = line_charts.draw(title, lines, "", "share of the values", from_zero=False)
     return figure._replace(note=note)
+
+
+def choose_ends(
+    least: float, greatest: float, inner_least: float, inner_greatest: float
+) -> tuple[float, float, bool]:
+    """Return the range to draw, and whether few numbers lie far outside of it.
+
+    Args:
+      least: the least number.
+      greatest: the greatest number.
+      inner_least: the first quantile of `INNER`.
+      inner_greatest: the second quantile of `INNER`.
+    """
+    is_far = greatest - least > _FAR * (inner_greatest - inner_least) > 0
+    return (inner_least, inner_greatest, True) if is_far else (least, greatest, False)
+
+
+def fit_whole(low: float, high: float, most: int) -> tuple[float, float, int]:
+    """Return ends and a number of bins, so that each bin holds equally many whole numbers.
+
+    Args:
+      low: the least number.
+      high: the greatest number.
+      most: the most bins.
+    """
+    low, high = math.floor(low), math.ceil(high)
+    width = math.ceil((high - low + 1) / most)
+    size = math.ceil((high - low + 1) / width)
+    # The ends lie between whole numbers, so that no number lies on an edge of two bins.
+    return low - 0.5, low - 0.5 + size * width, size
 
 
 def _outline_bins(bins: Bins) -> list[tuple[float, float]]:

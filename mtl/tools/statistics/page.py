@@ -5,7 +5,6 @@ page.write("drift.html", [training, new], compared, threshold=0.1)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from mtl.tools.statistics import drift, facts, metadata, tell
 from mtl.tools.statistics import numbers as numbers_lib
 
 _BINS, _MOST_VALUES = 30, 10
-# The ends of the pictured range, if few numbers lie far outside of it.
-_ENDS, _FAR = (0.005, 0.995), 4.0
 _LONGEST_NAME = 60
 
 
@@ -243,7 +240,7 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
     low, high, is_far = _find_ends(list(numbers.values()))
     size = _BINS
     if all(column.kind in (facts.INT, facts.BOOL) for column in columns.values()):
-        low, high, size = _fit_whole(low, high)
+        low, high, size = shares.fit_whole(low, high, _BINS)
     is_time = any(column.kind == facts.TIME for column in columns.values())
     # From microseconds to days: ticks of microseconds would be too long to read.
     scale = 1e6 * 86400 if is_time else 1.0
@@ -261,16 +258,7 @@ def _find_ends(sides: Sequence[numbers_lib.Numbers]) -> tuple[float, float, bool
     """Return the range to draw, and whether few numbers lie far outside of it."""
     low = min(float(side.least) for side in sides)
     high = max(float(side.greatest) for side in sides)
-    ends = [side.find_quantiles(_ENDS) for side in sides]
-    inner = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
-    is_far = high - low > _FAR * (inner[1] - inner[0]) > 0
-    return (*inner, True) if is_far else (low, high, False)
-
-
-def _fit_whole(low: float, high: float) -> tuple[float, float, int]:
-    """Return ends and a number of bins, so that each bin holds equally many whole numbers."""
-    low, high = math.floor(low), math.ceil(high)
-    width = math.ceil((high - low + 1) / _BINS)
-    size = math.ceil((high - low + 1) / width)
-    # The ends lie between whole numbers, so that no number lies on an edge of two bins.
-    return low - 0.5, low - 0.5 + size * width, size
+    inner = [side.find_quantiles(shares.INNER) for side in sides]
+    return shares.choose_ends(
+        low, high, min(float(a) for a, _ in inner), max(float(b) for _, b in inner)
+    )

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mtl.tools.drawing import shares
 from mtl.tools.statistics import drift, page
 from tests.tools.statistics.tell_test import _describe
 
@@ -60,7 +61,7 @@ def test_hundreds_of_columns_are_drawn(tmp_path):
 
 @pytest.mark.parametrize("low, high", [(0, 1), (3, 3), (18, 89), (-5, 24), (0, 10**6)])
 def test_bins_hold_equally_many_whole_numbers(low, high):
-    first, last, size = page._fit_whole(low, high)
+    first, last, size = shares.fit_whole(low, high, 30)
     width = (last - first) / size
     assert size <= 30 and width == int(width) and first < low and high < last
     assert last - high <= width

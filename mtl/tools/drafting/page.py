@@ -1,0 +1,234 @@
+"""Writes an HTML page about a draft: a picture, the gaps and the use of each column, and doubts.
+
+page.write("visits.html", plan, "visits.gin", ["python -m launch.train --gin_file visits.gin"])
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl.files import storage
+from mtl.tools.drafting import columns, dates, gin_text, plans
+from mtl.tools.drafting import inputs as inputs_lib
+from mtl.tools.drawing import figures, shares
+from mtl.tools.reports import blocks, report
+
+_BINS, _MOST_VALUES = 30, 10
+# More columns are shown by a click.
+_MOST_OPEN = 30
+# Expected shares below this are not shown.
+_NO_SHARE = 1e-4
+_START = datetime.datetime(1970, 1, 1)
+
+
+def write(path: str, plan: plans.Plan, out: str, commands: Sequence[str]) -> None:
+    """Write the page of a draft.
+
+    Args:
+      path: the HTML file.
+      plan: the draft.
+      out: the gin file of the draft, which the page names.
+      commands: shell commands that train and use the model.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with storage.writing("--page", "a file", path):
+        report.write(path, make_page(plan, out, commands))
+
+
+def make_page(plan: plans.Plan, out: str, commands: Sequence[str]) -> blocks.Page:
+    """Return the page of a draft; see `write`."""
+    labels = [task.label for task in plan.tasks]
+    doubts = [blocks.Text(doubt) for doubt in plan.doubts]
+    sections = [
+        blocks.Section("doubts", "Look at", doubts),
+        blocks.Section("tasks", "Tasks", [_tell_tasks(plan), _draw_columns(plan, labels)]),
+        blocks.Section("inputs", "Inputs", _tell_columns(plan, plan.used)),
+        blocks.Section("left-out", "Left out", _tell_columns(plan, plan.left_out)),
+        blocks.Section("next", "Next", [blocks.Commands([("", line) for line in commands])]),
+    ]
+    return blocks.Page(
+        title=f"Draft of {out}",
+        state=f"{len(doubts)} doubts" if doubts else "no doubts",
+        mood="warning" if doubts else "good",
+        lead=_write_lead(plan, out),
+        sections=[section for section in sections if section.blocks],
+        left_out=[],
+    )
+
+
+def _write_lead(plan: plans.Plan, out: str) -> list[str]:
+    table = plan.table
+    files = ", ".join(list(table.rows_of)[:3])
+    lead = [
+        f"{files}: {table.rows:,} rows, {len(table.facts):,} columns, {len(plan.used):,} of them "
+        "inputs.",
+        f"{out} trains {plan.train_steps:,} steps of {plan.batch_size:,} rows.",
+    ]
+    if not table.is_whole:
+        lead.append(f"Pictures and the value alone are of {len(table.places):,} random rows.")
+    return lead
+
+
+def _tell_tasks(plan: plans.Plan) -> blocks.Table:
+    rows = [
+        [task.label, f"heads.{task.head}", _show_gaps(plan, task.label), task.why]
+        for task in plan.tasks
+    ]
+    return blocks.Table(["task", "head", "missing", "decision"], rows)
+
+
+def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:
+    """Return a table and pictures of columns; those that predict the first task best come first."""
+    first = plan.tasks[0].name
+    # NaN, of a column that cannot be measured, comes last.
+    ranked = sorted(chosen, key=lambda use: -np.nan_to_num(plan.alone[use.name][first], nan=-9.0))
+    parts: list[Any] = []
+    for title, part in (("", ranked[:_MOST_OPEN]), ("more columns", ranked[_MOST_OPEN:])):
+        names = [use.name for use in part]
+        shown = [_list_columns(plan, part), _draw_columns(plan, names)] if part else []
+        parts += [blocks.Fold(f"{len(part):,} {title}", shown)] if part and title else shown
+    return parts
+
+
+def _list_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> blocks.Table:
+    unknown = expect_unknown(plan)
+    metrics = [f"{task.metric} alone: {task.label}" for task in plan.tasks]
+    header = ["column", "missing", *(["unknown"] if unknown else []), *metrics, "decision"]
+    rows = []
+    for use in chosen:
+        values = [plan.alone[use.name][task.name] for task in plan.tasks]
+        alone = [blocks.Right(f"{value:.3f}" if np.isfinite(value) else "") for value in values]
+        rare = [blocks.Right(_show_share(unknown.get(use.name, 0.0)))] if unknown else []
+        cells = [gin_text.show_line(use.name), _show_gaps(plan, use.name), *rare, *alone, use.why]
+        rows.append(cells)
+    return blocks.Table(header, rows)
+
+
+def expect_unknown(plan: plans.Plan) -> dict[str, float]:
+    """Return {column: the expected share of its held-out values that get no vector of their own}.
+
+    A category needs two training rows for a vector. If a share s of the rows is held out at random
+    and a category has n rows, one of which is held out, then at most one of the other n - 1 rows
+    is a training row with the probability s^(n-1) + (n-1) s^(n-2) (1-s).
+
+    Returns:
+      Shares in [0, 1] of the columns of categories; {} if no random rows are held out.
+    """
+    holdout = plan.holdout
+    share = sum(holdout.shares.values())
+    if not share or not holdout.is_drawn or holdout.key or holdout.folds:
+        return {}
+    unknown = {}
+    for use in plan.used:
+        facts = plan.table.facts[use.name]
+        if "categories" in use.parts and facts.present and facts.is_counted:
+            rows = np.array(list(facts.values.values()), np.float64)
+            is_rare = share ** (rows - 1) + (rows - 1) * share ** np.maximum(rows - 2, 0) * (
+                1 - share
+            )
+            unknown[use.name] = float((rows * is_rare).sum() / rows.sum())
+    return unknown
+
+
+def _show_gaps(plan: plans.Plan, name: str) -> Any:
+    facts = plan.table.facts[name]
+    return blocks.Right(_show_share(facts.missing / facts.rows))
+
+
+def _show_share(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "< 0.1%" if share > _NO_SHARE else ""
+
+
+def _draw_columns(plan: plans.Plan, names: Sequence[str]) -> blocks.Figures:
+    """Return a picture of each column that holds a value."""
+    forms = {use.name: use.times.form for use in plan.inputs if use.times}
+    drawn = [_draw_column(plan, name, forms.get(name)) for name in names]
+    return blocks.Figures([figure for figure in drawn if figure is not None])
+
+
+def _draw_column(plan: plans.Plan, name: str, form: str | None) -> figures.Figure | None:
+    facts, title = plan.table.facts[name], gin_text.show_line(name)
+    if not facts.present:
+        return None
+    if form is not None:
+        return _draw_times(title, facts, form)
+    if facts.is_number and facts.distinct > _MOST_VALUES:
+        numbers = plan.table.numbers(name)
+        return _draw_numbers(title, numbers[np.isfinite(numbers)], facts.kind == "int")
+    is_list = any(use.name == name and use.dtype.startswith("list") for use in plan.inputs)
+    values = plan.table.texts(name)
+    delimiter = plan.list_delimiter if is_list else ""
+    return _draw_texts(title, values, delimiter, facts.distinct if not is_list else 0)
+
+
+def _draw_times(title: str, facts: columns.Facts, form: str) -> figures.Figure | None:
+    texts_of_times = list(facts.values)
+    moments = dates.read_times(texts_of_times, form)
+    counts = [facts.values[text] for text in texts_of_times]
+    pairs = [(time - _START, n) for time, n in zip(moments, counts, strict=True) if time]
+    if not pairs:
+        return None
+    days = np.array([time / datetime.timedelta(days=1) for time, _ in pairs])
+    return _draw_numbers(title, days, False, np.array([n for _, n in pairs]), "Days since 1970.")
+
+
+def _draw_numbers(
+    title: str,
+    numbers: np.ndarray,
+    is_whole: bool,
+    counts: np.ndarray | None = None,
+    note: str = "",
+) -> figures.Figure | None:
+    """Return a histogram.
+
+    Args:
+      title: the title of the picture.
+      numbers: float64 [N], finite.
+      is_whole: True if all numbers are whole.
+      counts: the number of rows of each number [N]; None for one row each.
+      note: a line below the picture.
+    """
+    if not len(numbers):
+        return None
+    ends = [float(numbers.min()), float(numbers.max())]
+    low, high, is_far = shares.choose_ends(*ends, *map(float, np.quantile(numbers, shares.INNER)))
+    size = _BINS
+    if is_whole:
+        low, high, size = shares.fit_whole(low, high, _BINS)
+    elif low == high:
+        low, high, size = low - 0.5, high + 0.5, 1
+    heights, edges = np.histogram(numbers, size, (low, high), weights=counts)
+    total = len(numbers) if counts is None else counts.sum()
+    outside = 1 - heights.sum() / total
+    note = f"{note} {outside:.2%} of the values lie outside.".strip() if is_far else note
+    bins = list(
+        zip(edges[:-1].tolist(), edges[1:].tolist(), (heights / total).tolist(), strict=True)
+    )
+    return shares.draw_bins(title, {"rows": bins}, note)
+
+
+def _draw_texts(
+    title: str, values: pa.ChunkedArray, delimiter: str, distinct: int
+) -> figures.Figure | None:
+    """Return bars of the most frequent texts; of a list, of its values."""
+    values = pc.drop_null(values)
+    rows = len(values)
+    if delimiter:
+        values = pc.list_flatten(pc.split_pattern(values, delimiter))
+        values = pc.filter(values, pc.not_equal(values, ""))
+    counted = pc.value_counts(values.combine_chunks())
+    counts: Mapping[str, int] = {one["values"]: one["counts"] for one in counted.to_pylist()}
+    if not counts:
+        return None
+    names = sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_VALUES]
+    more = max(distinct, len(counts)) - len(names)
+    note = f"{more:,} more values are not drawn." if more > 0 else ""
+    shown = [gin_text.show_line(name) for name in names]
+    bars = {"rows": [counts[name] / rows for name in names]}
+    return shares.draw_values(title, shown, bars, note)

@@ -261,12 +261,7 @@ class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
         async def work() -> Any:
             self._engine.require_model(request.model_spec.name)
             number = self._find_version(request.model_spec)
-            states = self._engine.versions.list_states()
-            if number is not None and number not in states:
-                with self._engine.versions.lease(number):  # `lease` raises the right error.
-                    pass
-            selection = states if number is None else {number: states[number]}
-            return rest.describe_status(selection)
+            return rest.describe_status(self._engine.versions.select_states(number))
 
         return await self._answer("status", context, work)
 

@@ -209,13 +209,7 @@ class HttpServer:
         return int(version)
 
     async def _status(self, request: web.Request) -> web.Response:
-        number = self._find_version(request)
-        states = self._engine.versions.list_states()
-        if number is not None:
-            if number not in states:
-                with self._engine.versions.lease(number):  # `lease` raises the right error.
-                    pass
-            states = {number: states[number]}
+        states = self._engine.versions.select_states(self._find_version(request))
         return _write_json(rest.write_message(rest.describe_status(states)))
 
     async def _metadata(self, request: web.Request) -> web.Response:

@@ -115,13 +115,14 @@ class Versions:
         # A broken version must not end a server that has an earlier version.
         except (OSError, ValueError, RuntimeError, KeyError, tf.errors.OpError) as error:
             self._note_failure(number, error)
-            return
+        else:
+            with self._lock:
+                self._failures.pop(number, None)
+                self._loaded[number] = model
+                self._users[model] = 0
         finally:
+            # Last, so that the version has a state at any time.
             self._loading = None
-        with self._lock:
-            self._failures.pop(number, None)
-            self._loaded[number] = model
-            self._users[model] = 0
 
     def _note_failure(self, number: int, error: Exception) -> None:
         before = self._failures.get(number)
@@ -220,6 +221,19 @@ class Versions:
             if self._loading is not None:
                 states[self._loading] = State("LOADING")
             return dict(sorted(states.items(), reverse=True))
+
+    def select_states(self, number: int | None) -> dict[int, State]:
+        """Return {version: its state} of one version, or of all for None.
+
+        Raises:
+          RequestError: there is no such version.
+        """
+        states = self.list_states()
+        if number is None:
+            return states
+        if number not in states:
+            raise failures.RequestError(failures.NOT_FOUND, self._explain_absence(number))
+        return {number: states[number]}
 
     def close(self) -> None:
         """Close all versions; a version that a request uses closes after the request."""

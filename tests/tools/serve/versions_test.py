@@ -72,6 +72,39 @@ def test_some_versions_stay_and_can_be_named():
     )
 
 
+class _Watch:
+    """A lock that notes, whenever it is taken, whether a version that was found has a state."""
+
+    def __init__(self, held, number):
+        self._lock, self._held, self._number = held._lock, held, number
+        self.states, self._is_looking = [], False
+
+    def __enter__(self):
+        if not self._is_looking:
+            self._is_looking = True
+            state = self._held.list_states().get(self._number)
+            self.states.append(state.name if state else None)
+            self._is_looking = False
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+@pytest.mark.parametrize("broken, ended", [(set(), "AVAILABLE"), ({2}, "END")])
+def test_a_version_has_a_state_from_the_start_of_its_loading_on(broken, ended):
+    folder = Folder(1)
+    held = hold(folder, keep=2)
+    held.load_first()
+    folder.numbers, folder.broken = {1, 2}, broken
+    held._lock = watch = _Watch(held, 2)
+    held.poll()
+    assert watch.states[0] == "LOADING" and watch.states[-1] == ended and None not in watch.states
+    assert {n: state.name for n, state in held.select_states(2).items()} == {2: ended}
+    with pytest.raises(failures.RequestError, match="version 4 is not loaded, only"):
+        held.select_states(4)
+
+
 def test_a_version_stays_open_for_its_requests():
     folder = Folder(1)
     held = hold(folder)

@@ -194,7 +194,8 @@ class TaskGradients:
           UserError: a pattern matches no shared variable.
         """
         shared = [self.variables[n] for n in self.shared]
-        groups = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
+        rule = "match a variable that trains for several tasks"
+        groups = [patterns.select_variables(where, pattern, shared, rule) for pattern in chosen]
         names = {patterns.variable_name(variable) for variables in groups for variable in variables}
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 

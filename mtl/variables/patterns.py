@@ -63,15 +63,23 @@ def matches(pattern: str, variable: Variable) -> bool:
     return re.search(pattern, variable_name(variable)) is not None
 
 
-def select_variables(where: str, pattern: str, variables: Sequence[Variable]) -> list[Variable]:
+def select_variables(
+    where: str, pattern: str, variables: Sequence[Variable], rule: str = "match a variable"
+) -> list[Variable]:
     """Return the variables that match.
+
+    Args:
+      where: the setting, for errors.
+      pattern: a regular expression; it may match any part of the name.
+      variables: variables, or their names.
+      rule: the rule of the setting, for errors.
 
     Raises:
       UserError: none matches; the message names the most similar variables and scopes.
     """
     matching = [variable for variable in variables if matches(pattern, variable)]
     if not matching:
-        checks.fail(where, "match a variable", pattern, _suggest_names(pattern, variables))
+        checks.fail(where, rule, pattern, _suggest_names(pattern, variables))
     return matching
 
 

@@ -552,5 +552,8 @@ def test_what_does_not_suit_the_network():
         with pytest.raises(ValueError, match="Combine.method must suit the model, got MoDo"):
             part(losses, list(variables.values()))
         part = surgery.Combine(method=methods.MGDA(), scopes=["/own_a$"])
-        with pytest.raises(ValueError, match="Combine.scopes must match a variable, got '/own_a"):
+        with pytest.raises(
+            ValueError,
+            match="Combine.scopes must match a variable that trains for several tasks, got '/own_a",
+        ):
             part(losses, list(variables.values()))

@@ -28,6 +28,7 @@ REFUSALS = (
     r"^AITM\.after must be one of",
     # These choose variables by a pattern, and the other feature renames or takes them.
     r"^(Freezing\.frozen|Quantization\.activations|Pruning\.patterns) must match a variable",
+    r"^(Combine|Monitored)\.scopes must match a variable that trains for several tasks",
     r"^Pruning\.patterns must choose (weights that can be cut|kernels of layers|no growing table)",
     r"^Pruning\.patterns, which choose .* must choose 32 bits",
     r"^Pruning\.schedule must begin at step",

@@ -40,6 +40,9 @@ REFUSALS = (
     r"^FTTransformer inputs must be vectors",
     r"^Update\.average must be None if tables have 16 bits",
     r"^an average that code reads must not be of a table",
+    # A mixed row has no label of its own, and no gradient of one row.
+    r"^MultiTaskModel\.mixing must be None, as the auxiliary loss",
+    r"^Experiment\.clip_audit must be None if MultiTaskModel\.mixing",
     # One device has to see all gradients of a step.
     r"^Experiment\.clip_audit must be left out if several devices",
     r"^Combine\.every_steps must be 1 if replicas decide together",

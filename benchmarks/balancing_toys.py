@@ -28,11 +28,13 @@ TOYS = {
     "plain": (1.0, [(-8.5, 7.5), (-8.5, -5.0), (9.0, 9.0)]),
     "scaled": (0.1, [(-8.5, 7.5), (0.0, 0.0), (9.0, 9.0), (-7.5, -0.5), (9.0, -1.0)]),
 }
-# A base for the weighting and the surgery of the other file; its data is not read.
+# The file of a balancing method needs an experiment around it. The data of this experiment are not
+# read.
 _HOST = "gin_configs/experiments/digits_shared_bottom.gin"
-# As in the toy of its authors: without noise, a decay of the weights would stop FAMO too early.
+# The authors of FAMO also use no decay for the toy problem: without noise, decay would stop FAMO
+# too early.
 _BINDINGS = {"famo": ["FAMO.decay = 0.0"]}
-# A method has arrived if its distance from the Pareto front, in the plane, is smaller.
+# A path has reached the Pareto front if the distance of its last point is below this limit.
 _NEAR = 0.2
 
 

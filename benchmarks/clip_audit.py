@@ -1,12 +1,13 @@
 """Measures how well the clip audit finds flipped labels, and whether clipping reduces their effect.
 
-A share of the training labels is flipped, in UCI Adult and in MNIST's 10,000 test images, of which
-8,000 are for training here and 2,000 for the test. Each score of the clip audit is rated by the
-area under the ROC curve for flipped samples, and by the precision among as many samples as are
-flipped. Then networks train for three times as many steps at a constant rate, which is enough to
-memorise wrong labels. The table shows test accuracy without clipping, with a clipped gradient of
-the batch, with clipped gradients of examples, and without the samples with the largest mean norms
-of the audit: as many samples as are flipped, or 5% if none is flipped.
+The benchmark flips a share of the training labels of UCI Adult and of MNIST. From MNIST's official
+test file, 8,000 images serve for training and 2,000 for the test. Each score of the clip audit is
+rated by the area under the ROC curve for flipped samples, and by the precision among the N samples
+with the highest scores, where N is the number of flipped samples. Then networks train for three
+times as many steps at a constant rate, which is enough to memorise wrong labels. The table shows
+the test accuracy without clipping, with a clipped gradient of the batch, with clipped gradients of
+examples, and without the samples that have the largest mean norms in the audit. The number of
+dropped samples is the number of flipped samples, or 5% of all samples if no label is flipped.
 
     python -m benchmarks.clip_audit --data mnist,adult --seeds 2
 """
@@ -32,7 +33,7 @@ from mtl.tools import clip_audit
 from mtl.tools.clip_audit import checkpoint_audit, statistics, tables, visits
 from mtl.tools.drawing import figures, line_charts, matrices
 
-# Tests import several benchmarks into one process.
+# Tests import several benchmarks into one process, so another module may have defined the flag.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)
 _SEEDS = flags.DEFINE_integer("seeds", 2, "Runs of each case.", 1, allow_override=True)
 
@@ -66,7 +67,7 @@ _EPOCH_STEPS = 80
 
 
 def trained(made: experiment.Experiment, model_dir: str) -> float:
-    """Train, and return the accuracy on the test split."""
+    """Train an experiment, and return the accuracy on the test split."""
     results, _ = verbs.train(made, model_dir)
     return float(results[f"{made.model.tasks[0]}/accuracy"])
 
@@ -113,14 +114,15 @@ def _at_start(
 
 
 def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Return area under the ROC curve and precision of scores for flipped samples.
+    """Rate how well scores find flipped samples.
 
     Args:
       scores: a score for each sample [N].
       truth: True for flipped samples [N].
 
     Returns:
-      The area, and the precision among as many samples as are flipped; zeros if none is flipped.
+      The area under the ROC curve, and the precision among the N highest scores, where N is the
+      number of flipped samples; zeros for N = 0.
     """
     count = int(truth.sum())
     if not count:
@@ -156,7 +158,7 @@ def _changed(
     seed: int,
     medians: Sequence[float],
 ) -> experiment.Experiment:
-    """Return the experiment of a method; clipping is at median norms of examples or batches."""
+    """Return the experiment of a method, which clips at the median norm of examples or batches."""
     of_examples, of_batches = medians
     if method == "audit and drop":
         return noisy_labels.without(made, table(name, share, seed)["id"], share or _NEEDLESS)
@@ -171,7 +173,7 @@ def _changed(
 
 
 def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
-    """Return the table of samples, with the largest mean norm first."""
+    """Return the audit's table of samples, the largest mean norm first."""
     return tables.read_parquet(os.path.join(_folder(name, share, seed), "samples.parquet"))
 
 
@@ -265,7 +267,7 @@ def draw(
     curves: Mapping[str, Sequence[tuple[float, float]]],
 ) -> str:
     """Draw {score: area for each data set} and {method: [(share, accuracy)]} as SVG."""
-    title = "AUROC of telling flipped samples (0.5: chance)"
+    title = "AUROC for flipped samples (0.5: chance)"
     panels = [matrices.draw(title, list(areas), names, list(areas.values()), "score", "data")]
     if curves:
         title = "test accuracy by the share of labels flipped"

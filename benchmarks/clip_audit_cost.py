@@ -2,10 +2,10 @@
 
     python -m benchmarks.clip_audit_cost --rounds 5
 
-The networks are three layers of 512 units on images of 28 by 28, a convnet with and without batch
-norm, and the same layers on 12 embedding tables, with one and two tasks and batches of 256. The
-sides take turns in each round, and the table shows medians over the rounds. Batch norm mixes
-examples, so there is no clipping of single examples there.
+The networks are three layers of 512 units on images of 28 by 28 pixels, a convnet with and without
+batch norm, and three layers of 512 units on 12 embedding tables. Each network runs with one and two
+tasks and batches of 256. All variants are timed in turns, and the table shows medians over the
+rounds. Batch norm mixes examples, so networks with batch norm have no row for clipped examples.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
 
 
 def main() -> None:
-    """Time all sides, and print a Markdown table."""
+    """Time all variants, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.dense --seeds 3
 
-The networks are a network for each task, a shared network, and MTAN. Each run trains
+The benchmark compares a separate network for each task, a shared network, and MTAN. Each run trains
 `gin_configs/experiments/scenes_unet.gin` for --steps steps, and tests the last checkpoint on 300
-other scenes. `gain` is the mean relative improvement of all tasks over a network for each task with
-the same seed, in percent. The improvement of a task is the mean over its metrics (K.-K. Maninis,
-I. Radosavovic, I. Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918).
-Results are stored in --output, and are not measured again.
+other scenes. `gain` is the mean relative improvement over separate networks with the same seed, in
+percent. The improvement of a task is the mean over its metrics (K.-K. Maninis, I. Radosavovic, I.
+Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918). Results are stored
+in --output, and are not measured again.
 """
 
 import functools

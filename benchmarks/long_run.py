@@ -1,7 +1,7 @@
-"""Shows resident memory and open files of a run with many evaluations, which must not grow.
+"""Shows that memory and the number of open files do not grow in a run with many evaluations.
 
-A separate process trains a small model, with an evaluation and an export every 100 steps. The
-command looks at that process from outside after each tenth of the run.
+A separate process trains a small model, with an evaluation and an export every 100 steps. After
+each tenth of the run, the command prints the resident memory and open files of that process.
 
     python -m benchmarks.long_run --evaluations 200
 """

@@ -1,7 +1,7 @@
 """Measures the accuracy on long-tailed MNIST of every recipe in `gin_configs/experiments/mnist_lt`.
 
-Differences compare with joint training of the same seed, in percentage points, with standard
-errors. Runs lie under --root, and finished runs are not repeated.
+Differences compare with joint training with the same seed, in percentage points, with standard
+errors. Runs are stored under --root, and finished runs are not repeated.
 
     python -m benchmarks.long_tail --mnist_dir data/mnist --seeds 5
 """
@@ -30,7 +30,7 @@ _RECIPES = flags.DEFINE_list("recipes", [], "Some of the recipes. (default: all)
 
 FOLDER = pathlib.Path(__file__).parents[1] / "gin_configs" / "experiments" / "mnist_lt"
 BASELINE = "joint"
-# A file that other files include, which is not a recipe.
+# This file is not a recipe: recipes include it.
 SHARED = "retrained"
 # {further row: (recipe, another setting)}
 VARIANTS = {
@@ -48,7 +48,7 @@ def recipes() -> dict[str, tuple[str, ...]]:
 
 
 def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Return the recipes with these names, and the baseline."""
+    """Return the baseline and the recipes with these names."""
     all_recipes = recipes()
     for name in names:
         checks.one_of("--recipes", name, all_recipes)

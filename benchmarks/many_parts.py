@@ -1,9 +1,9 @@
 """Measures the start of a run with many tasks, many columns, long vocabularies or many classes.
 
-Each case trains a gin file with a CSV file for one step, in a separate process. The table shows the
-seconds until that step is done and saved, processor seconds, peak memory up to this step and up to
-the end of the run with an evaluation and two exports, and the number of ops in the training graph
-with its functions.
+Each case trains a gin file with a CSV file for one step, in a separate process. The table shows
+wall seconds and processor seconds until the step is done and saved, and the number of ops in the
+training graph and its functions. It also shows the peak memory up to this step, and up to the end
+of the run, which evaluates and writes two exports.
 
     python -m benchmarks.many_parts --cases tasks=100,columns=2000
     python -m benchmarks.many_parts --cases tokens=2000000,classes=100000 --limit 300
@@ -100,7 +100,7 @@ def _peak() -> float:
 
 
 def _train(folder: pathlib.Path) -> None:
-    """Train the run of a folder, and write all measured values so far to a file."""
+    """Train the run of a folder, and write measured values to a file as soon as they are known."""
     model_dir, measured, started = folder / "run", {}, time.perf_counter()
 
     def tell(**values: float) -> None:

@@ -1,9 +1,9 @@
-"""Compares peak memory and speed of a step over slices of a batch with a step over the whole batch.
+"""Compares peak memory and time of a step with micro-batches and a step with the whole batch.
 
     python -m benchmarks.micro_batches --batch_size 8192
 
-Each row of the table is measured in a separate process: the peak resident memory, minus the memory
-before the first step.
+Each row of the table is measured in a separate process. Peak memory is the peak resident memory
+minus the memory before the first step.
 """
 
 import argparse

@@ -26,8 +26,8 @@ class Data:
       make: returns the experiment of a seed.
       field: the field of the label.
       task: the name of the head.
-      found_at: the shares of flipped labels for the comparison of scores.
-      trained_at: the shares of flipped labels for the comparison of methods; () for none.
+      found_at: the shares of flipped labels at which scores are compared.
+      trained_at: the shares of flipped labels at which methods are compared; () for none.
       long: turns an experiment into a longer one, for the comparison of methods.
     """
 
@@ -99,7 +99,7 @@ def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
 def noisy(
     made: experiment.Experiment, field: str, share: float
 ) -> tuple[experiment.Experiment, np.ndarray]:
-    """Return the experiment with a share of wrong labels, and which are wrong (bools [N]).
+    """Return the experiment with a share of flipped labels, and bools [N], True for flipped labels.
 
     Every call flips the same labels.
     """

@@ -2,10 +2,10 @@
 
     python -m benchmarks.number_columns --seeds 3
 
-All runs train `gin_configs/experiments/adult_shared_bottom.gin`, with its texts as `Categorical`.
-Each row of the table reads the five numbers by another column. The metrics are those of the last
-checkpoint on the official test file. `combined.MeanGain` compares each run with the run of
-`Numeric` of the same seed.
+All runs train `gin_configs/experiments/adult_shared_bottom.gin`, with texts as `Categorical`
+columns. For each row of the table, a different class of columns reads the five numbers. The metrics
+come from the last checkpoint and the official test file. `combined.MeanGain` compares each run with
+the run of `Numeric` of the same seed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ COLUMNS = {
 def list_columns(name: str) -> list[Any]:
     """Return the columns of a run that reads its numbers by the column `name`."""
     kind = COLUMNS[name]
-    # Logarithms of the values would give the same buckets of equal frequency.
+    # No logarithms here: buckets of equal frequency would be the same.
     money = {} if name == "Bucketized" else {"log": True}
     return [
         kind(names=list(_NUMBERS)),
@@ -53,7 +53,7 @@ def list_columns(name: str) -> list[Any]:
 
 
 def make(name: str, seed: int, steps: int, baseline: str | None) -> experiment_lib.Experiment:
-    """Return the experiment; `baseline` is the folder of the run that its gain refers to."""
+    """Return the experiment; `baseline` is the folder of the run that the mean gain refers to."""
     bindings = [
         f'adult_dir = "{rows.data_dir("adult")}"',
         f"experiment.Run.seed = {seed}",

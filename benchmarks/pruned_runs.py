@@ -1,4 +1,4 @@
-"""Measures metrics and exports of runs that are pruned while they train.
+"""Measures metrics and exports of runs with pruning during training.
 
     python -m benchmarks.pruned_runs --data digits --seeds 3
     python -m benchmarks.pruned_runs --data adult --seeds 3
@@ -6,9 +6,9 @@
     python -m benchmarks.pruned_runs --exports
 
 On the digits, pruning cuts weights in all kernels of the network: of convolutions, dense layers and
-towers. On the other two data sets it cuts rows of all embedding tables. The table shows metrics of
-the best checkpoint. --exports trains LeNet-300-100, cuts single weights or whole units, and prints
-bytes and latency of every format. The format ONNX needs `pip install '.[onnx]'`.
+towers. On the other two data sets, pruning cuts rows of all embedding tables. The table shows
+metrics of the best checkpoint. --exports trains LeNet-300-100, cuts single weights or whole units,
+and prints bytes and latency of every format. The format ONNX needs `pip install '.[onnx]'`.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Data(NamedTuple):
       macro: the gin macro of the folder of the data; "" for none.
       prune: the name of a gin file of gin_configs/sparsity, without its ending.
       metric: the metric of the table; "" for the metrics of the digits.
-      sparsities: the lines of the table.
+      sparsities: the sparsity of each line of the table.
       params: gin bindings beside those of the file.
     """
 
@@ -62,12 +62,12 @@ DATA = {
         "table_rows",
         "auc",
         _ROWS,
-        # Without these bindings the inputs are one-hot, and there is no table to prune.
+        # Without these bindings, the inputs would be one-hot, and there would be no table to prune.
         [f"features.{kind}.dimension = 8" for kind in ("Categorical", "Bucketized")],
     ),
 }
 _DIGITS = ("digit/accuracy", "parity/accuracy", "loops/accuracy")
-_END = 840  # The step, of 1,200, that cuts the last weight.
+_END = 840  # The step of the last cut, of 1,200 training steps.
 
 
 def train(data: str, sparsity: float, seed: int) -> dict[str, float]:

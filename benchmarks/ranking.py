@@ -4,13 +4,13 @@
     python -m benchmarks.ranking towers --seeds 3
     python -m benchmarks.ranking memory --rows 1000000
 
-`losses` trains the recipe of `docs/ranking.md` with each ranking loss, and with squared errors of
-single rows on the same batches. Its table shows the NDCG of the test queries at the last step.
+`losses` trains the example of `docs/ranking.md` with each ranking loss, and with the squared errors
+of single rows on the same batches. The table shows the NDCG of the test queries at the last step.
 `towers` trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests them on
-10,000. It compares runs without log Q, with counted or streamed log Q, and with random items as
-negatives. Differences to the first row are paired by seed, with their standard errors. `memory`
-evaluates a ranking head on random rows. Its table shows seconds, and by how much the peak memory of
-the process grows from the first row on.
+10,000 rows. The table compares runs without log Q, with counted or streamed log Q, and with random
+items as negatives. Differences to the first row of a table are paired by seed, with standard
+errors. `memory` evaluates a ranking head on random rows. The table shows the seconds, and the
+growth of the process's peak memory during the evaluation.
 """
 
 import argparse

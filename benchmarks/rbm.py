@@ -4,15 +4,16 @@
     python -m benchmarks.rbm --labels 100
 
 The images are the digits of this repository, 1,437 to train on and 360 held out. A pixel counts as
-on from a value of 8 of 16. With 12 hidden units the likelihood is exact, since the partition
-function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with persistent
-chains and with CD-1. scikit-learn's BernoulliRBM, which has persistent chains too, trains with two
-learning rates, and the better on held-out rows counts. The log-likelihood is in nats per row, and
-more is better. AUC measures how well the likelihood separates held-out rows from rows whose pixels
-are drawn independently, each from a random held-out image.
+on if its value is at least 8 of 16. With 12 hidden units the likelihood is exact, because the
+partition function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with
+persistent chains and with CD-1. scikit-learn's BernoulliRBM also has persistent chains. It trains
+with two learning rates, and the table shows the result that is better on held-out rows. The
+log-likelihood is in nats per row; higher is better. AUC measures how well the likelihood separates
+held-out rows from made-up rows. Each pixel of a made-up row comes from another random held-out
+image.
 
-`--labels` compares classifiers of that number of labelled images. They start from random values, or
-from the hidden layer of an RBM of 128 units that was trained on all training images.
+`--labels 100` compares two classifiers with 100 labelled images: one starts from random values, the
+other from the hidden layer of an RBM of 128 units that was trained on all training images.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def compute_log_likelihoods(
 
 
 def measure_independent() -> dict[str, float]:
-    """Measure independent pixels: each is on with its smoothed share of the training rows."""
+    """Measure a model of independent pixels, with smoothed shares from the training rows."""
     splits, started = read(), time.perf_counter()
     share = (splits["train"].sum(0) + 1) / (len(splits["train"]) + 2)
     seconds = time.perf_counter() - started
@@ -174,7 +175,7 @@ def _train(
     num_rows: int | None = None,
     **settings: Any,
 ) -> experiment.Experiment:
-    """Train a trunk with a head on `num_rows` random training rows; None means all rows."""
+    """Train a trunk and a head on `num_rows` random training rows; None means all rows."""
     fields, labels = read_fields(), {}
     if num_rows:
         ids = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]

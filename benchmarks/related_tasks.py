@@ -4,14 +4,14 @@
     python -m benchmarks.related_tasks --sines 8
     python -m benchmarks.related_tasks --scale 0.3 --rows 10240 --steps 1200
 
-The experiment measures by how much errors rise if tasks have less in common. The tasks are those of
+The experiment measures by how much errors rise if tasks have less in common. The tasks come from
 `mtl.datasets.related_tasks`, and the networks have the sizes of the paper: 100 inputs, 8 experts of
 16 units, towers of 8 units, and a shared bottom with as many parameters as MMoE. The networks use
 plain TensorFlow, without `mtl`. All seeds, correlations and learning rates of Adam train together
-in a compiled program. At each of four moments of the training, the table shows test errors. For
-each network and correlation they belong to the rate and the moment so far with the least error on
-validation data. The rise of a network is its error at the lowest correlation minus its error at the
-highest. The last columns compare the rises of networks at the same seeds.
+in one compiled program. At each of four moments of training, the table shows test errors. For each
+network and correlation, validation data choose the learning rate and one of the moments so far. The
+rise of a network is its error at the lowest correlation minus its error at the highest. The last
+columns compare the rises of networks at the same seeds.
 """
 
 import argparse
@@ -202,13 +202,13 @@ def choose(moments: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, i
 
 
 def tell(values: np.ndarray) -> str:
-    """Return the text of a mean over seeds and its standard error."""
+    """Return the mean over seeds and its standard error as text."""
     mean, error = networks.mean_and_error(values.tolist())
     return f"{mean:+.3f} ± {error:.3f}"
 
 
 def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> str:
-    """Return a line for each network: its errors, its rise, and differences to other rises."""
+    """Return the table: errors and rise of each network, and differences between rises."""
     rises = {
         name: by_correlation[0] - by_correlation[-1] for name, by_correlation in errors.items()
     }

@@ -6,12 +6,12 @@
 The first command trains `gin_configs/experiments/click_stream.gin` with each encoder. The table
 shows the test AUC of the checkpoint that is best on validation data, and the paired difference to
 the mean of all events with its standard error. The last line shows the AUC of the true
-probabilities, which a model can only beat by chance.
+probabilities. A model can have a higher AUC only by chance.
 
 --speed times training steps of a task with DIN over 100 items, and compares them with a functional
-Keras model of the same equations that is trained by `fit`. The sides take turns in one run, and a
-ratio compares two times of a round. Lists have 100 items, or 0 to 100, which the Keras model pads
-and masks.
+Keras model of the same equations that is trained by `fit`. The models are timed in turns, and a
+ratio compares two times of a round. Lists have 100 items, or 0 to 100 items. The Keras model pads
+and masks shorter lists.
 """
 
 import argparse
@@ -64,7 +64,7 @@ ENCODERS = {
     ],
     "hashed attention (SDIM)": ["@histories.HashedAttention()"],
 }
-# Hashed attention needs events as wide as their target; embeddings of places would widen them.
+# Hashed attention needs events as wide as the target. Embeddings of places would make events wider.
 _NARROW = {"hashed attention (SDIM)": ["clicks/features.History.place_dimension = None"]}
 TASKS = ("click", "purchase")
 _ITEMS, _TABLE, _WIDTH, _BATCH = 100, 10_000, 16, 512

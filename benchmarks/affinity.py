@@ -149,11 +149,11 @@ def list_groupings(tasks: Sequence[str], models: int) -> Iterator[Groups]:
         return
     if not models:
         return
-    first, *others = tasks
-    for size in range(len(others) + 1):
-        for partners in itertools.combinations(others, size):
-            rest = [task for task in others if task not in partners]
-            for groups in list_groupings(rest, models - 1):
+    first, *other_tasks = tasks
+    for size in range(len(other_tasks) + 1):
+        for partners in itertools.combinations(other_tasks, size):
+            remaining = [task for task in other_tasks if task not in partners]
+            for groups in list_groupings(remaining, models - 1):
                 yield ((first, *partners), *groups)
 
 
@@ -164,7 +164,9 @@ def add_losses(groups: Groups, losses: Mapping[tuple[str, ...], Mapping[str, flo
 
 def propose(results: Mapping[str, Any], models: int) -> Groups:
     """Return the groups that affinities propose."""
-    pairs = {(one, other): dict(map(tuple, points)) for one, other, points in results["affinities"]}
+    pairs = {
+        (task, other): dict(map(tuple, points)) for task, other, points in results["affinities"]
+    }
     measured = grouping.Measured.from_pairs(pairs, TASKS)
     best = grouping.propose(measured, models)[0]
     return tuple(tuple(grouping.name_tasks(measured, group.trained)) for group in best.groups)
@@ -179,11 +181,15 @@ def compare(seeds: int, design: str) -> str:
     measured, losses = [], []
     for seed in range(seeds):
         path = os.path.join(folder, f"all_{seed}.json")
-        measured.append(rows.kept(path, lambda seed=seed: train(TASKS, seed, design, True)))
+        measured.append(
+            rows.load_or_measure(path, lambda seed=seed: train(TASKS, seed, design, True))
+        )
         of_sets = {}
         for tasks in subsets:
             path = os.path.join(folder, f"{'_'.join(tasks)}_{seed}.json")
-            result = rows.kept(path, lambda tasks=tasks, seed=seed: train(tasks, seed, design))
+            result = rows.load_or_measure(
+                path, lambda tasks=tasks, seed=seed: train(tasks, seed, design)
+            )
             of_sets[tasks] = result["losses"]
         losses.append(of_sets)
     header = ["models", "grouping", "groups", "sum of losses", "minus the best"]
@@ -196,24 +202,31 @@ def _compare_groupings(
 ) -> Iterator[list[str]]:
     """Yield the lines of the groupings into at most `models` models."""
     groupings = list(list_groupings(TASKS, models))
-    best = min(groupings, key=lambda groups: sum(add_losses(groups, of) for of in losses))
+    best = min(
+        groupings, key=lambda groups: sum(add_losses(groups, set_losses) for set_losses in losses)
+    )
     proposed = [propose(result, models) for result in measured]
     best_of_seeds = [
-        min(groupings, key=lambda groups, of=of: add_losses(groups, of)) for of in losses
+        min(groupings, key=lambda groups, set_losses=set_losses: add_losses(groups, set_losses))
+        for set_losses in losses
     ]
-    shown = {
+    groups_of_seeds = {
         "best": [best] * len(losses),
         "proposed": proposed,
         "best of each seed": best_of_seeds,
         "all in one": [(TASKS,)] * len(losses),
     }
     sums = {
-        name: [add_losses(group, of) for group, of in zip(groups, losses, strict=True)]
-        for name, groups in shown.items()
+        name: [
+            add_losses(group, set_losses) for group, set_losses in zip(groups, losses, strict=True)
+        ]
+        for name, groups in groups_of_seeds.items()
     }
-    sums["mean of all"] = [statistics.mean(add_losses(g, of) for g in groupings) for of in losses]
+    sums["mean of all"] = [
+        statistics.mean(add_losses(g, set_losses) for g in groupings) for set_losses in losses
+    ]
     for name, values in sums.items():
-        groups = shown.get(name, [])
+        groups = groups_of_seeds.get(name, [])
         members = "; ".join(" ".join(group) for group in groups[0]) if len(set(groups)) == 1 else ""
         difference = rows.describe_difference(values, sums["best"], 3)
         equal = f"{groups.count(best)} of {len(losses)}" if groups else ""

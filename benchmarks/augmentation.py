@@ -121,7 +121,7 @@ def main() -> None:
     results: dict[str, list[float]] = {name: [] for name in names}
     for seed, name in itertools.product(range(1, _SEEDS.value + 1), names):
         path = os.path.join(rows.output("augmentation"), f"{name}, seed {seed}.json")
-        result = rows.kept(path, functools.partial(measure, name, seed))
+        result = rows.load_or_measure(path, functools.partial(measure, name, seed))
         results[name].append(result["accuracy"])
         summary = f"{result['accuracy']:.1f}% ({result['seconds']:.0f} s)"
         print(f"seed {seed}, {name}: {summary}", flush=True)

@@ -206,12 +206,12 @@ def measure_cost(rounds: int) -> dict[str, list[float]]:
     return rows.take_turns(steps, rounds, 50)
 
 
-def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> str:
+def describe(values: Sequence[float], plain: Sequence[float] | None = None) -> str:
     """Return a mean as text, with the mean paired difference and its standard error."""
-    mean = f"{statistics.mean(found):.1f}"
-    if plain is None or found is plain or len(found) < 2:
+    mean = f"{statistics.mean(values):.1f}"
+    if plain is None or values is plain or len(values) < 2:
         return mean
-    return f"{mean} ({rows.describe_difference(found, plain, digits=1)})"
+    return f"{mean} ({rows.describe_difference(values, plain, digits=1)})"
 
 
 def _collect(
@@ -222,7 +222,7 @@ def _collect(
     for seed in range(_FIRST_SEED.value, _FIRST_SEED.value + _SEEDS.value):
         for row, arguments in keys.items():
             path = os.path.join(rows.output("auxiliary"), f"{name}, {row}, seed {seed}.json")
-            result = rows.kept(path, functools.partial(measure, *arguments, seed))
+            result = rows.load_or_measure(path, functools.partial(measure, *arguments, seed))
             summary = ", ".join(f"{key} {value:.1f}" for key, value in result.items())
             print(f"seed {seed}, {row}: {summary}", flush=True)
             results[row].append(result)

@@ -141,14 +141,16 @@ def path(name: str, *parts: str) -> str:
     return os.path.join(output(), name, *(re.sub(r"\W+", "_", part) for part in parts)) + ".json"
 
 
-def chosen(name: str, row: str) -> str:
+def choose(name: str, row: str) -> str:
     """Return the choice for a tuned row that has the best mean metric on validation rows."""
     files, choices = DATA[name].tuned[row]
 
     def score(choice: str) -> float:
         params = [choices[choice], *_VALIDATION]
         file = path(name, "validation", f"{row} {choice}")
-        return statistics.mean(rows.kept(file, lambda: DATA[name].run(files, params, 1)).values())
+        return statistics.mean(
+            rows.load_or_measure(file, lambda: DATA[name].run(files, params, 1)).values()
+        )
 
     return max(choices, key=score)
 
@@ -163,10 +165,10 @@ def result(name: str, row: str, seed: int) -> Metrics:
             return functools.reduce(operator.or_, runs)
         if row in data.tuned:
             files, choices = data.tuned[row]
-            return data.run(files, [choices[chosen(name, row)]], seed)
+            return data.run(files, [choices[choose(name, row)]], seed)
         return data.run([rows.methods()[row]], [], seed)
 
-    return rows.kept(path(name, f"{row} seed {seed}"), measure)
+    return rows.load_or_measure(path(name, f"{row} seed {seed}"), measure)
 
 
 def delta(metrics: Metrics, single: Metrics) -> float:
@@ -196,7 +198,7 @@ def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
     lines = []
     for row, (change, error) in deltas(results).items():
         means = [mean_and_error([run[task] for run in results[row]]) for task in tasks]
-        label = f"{row} ({chosen(name, row)})" if row in DATA[name].tuned else row
+        label = f"{row} ({choose(name, row)})" if row in DATA[name].tuned else row
         cells = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in means]
         lines.append([label, *cells, f"{change:+.2f} ± {error:.2f}"])
     return rows.markdown(["", *[f"{t} {DATA[name].metric}" for t in tasks], "Delta-m, %"], lines)

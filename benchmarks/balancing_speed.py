@@ -275,13 +275,15 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
     }
 
 
-def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict) -> Iterator[str]:
+def table(
+    num_tasks: int, names: Sequence[str], ways: Sequence[str], timings: dict
+) -> Iterator[str]:
     """Yield a row for each method, with ratios to the plain sum of the same project.
 
     After the ratio of a peer library, the row shows the peer's time divided by our time.
     """
     columns = [("mtl", way) for way in ways if way in WAYS]
-    peers = PEER_WAYS if ("torchjd", "Sum", "exact") in found else {}
+    peers = PEER_WAYS if ("torchjd", "Sum", "exact") in timings else {}
     columns += [(peer, way) for peer, of_peer in peers.items() for way in of_peer if way in ways]
     bounds = {BUILT: f" (by arithmetic {(1 + 2 * num_tasks) / 3:.1f})"}
     bounds["every 10 steps"] = f" (aim {1 + 0.12 * num_tasks:.2f})"
@@ -292,16 +294,16 @@ def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict
     yield f"| {num_tasks} tasks | {' | '.join(titles)} |"
     yield "|---|" + "---|" * len(columns)
     for name in names:
-        cells = [_cell(found, project, name, way) for project, way in columns]
+        cells = [_cell(timings, project, name, way) for project, way in columns]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _cell(found: dict, project: str, name: str, way: str) -> str:
-    secs, ratios = found.get((project, name, way), (math.nan, [math.nan]))
+def _cell(timings: dict, project: str, name: str, way: str) -> str:
+    secs, ratios = timings.get((project, name, way), (math.nan, [math.nan]))
     if math.isnan(secs):
         return "-"
     cell = f"{statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
-    ours = found.get(("mtl", name, "exact" if way == AUTOGRAM else way))
+    ours = timings.get(("mtl", name, "exact" if way == AUTOGRAM else way))
     return cell if project == "mtl" or not ours else f"{cell} ({secs / ours[0]:.2f})"
 
 
@@ -336,8 +338,8 @@ def peaks(
         for way in ways if name != "Sum" else ["exact"]:
             command = [sys.executable, "-m", "benchmarks.balancing_speed", "--threads"]
             command += [str(threads), "--measure", network, str(num_tasks), name, way]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            cells.append(f"{float(done.stdout):.0f}")
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
+            cells.append(f"{float(process.stdout):.0f}")
         yield f"| {name} | {' | '.join(cells)} |"
 
 

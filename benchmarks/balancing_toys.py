@@ -124,7 +124,7 @@ def main() -> None:
     methods, output = rows.methods(rows.METHODS.value), rows.output("balancing_toys")
     for name in _TOYS.value or TOYS:
         ways = {
-            method: rows.kept(
+            method: rows.load_or_measure(
                 os.path.join(output, name, f"{method}.json"), functools.partial(paths, name, method)
             )
             for method in tqdm.tqdm(methods, desc=name, unit="method", leave=False)

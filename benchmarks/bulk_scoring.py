@@ -168,12 +168,12 @@ def _rounds() -> int:
 
 
 def _print(units: str, name: str, rounds: Sequence[Mapping[str, Cost]]) -> None:
-    wall, cpu = (statistics.median(each[name][i] for each in rounds) for i in (0, 1))
-    ratios = [each["bare"].wall / each[name].wall for each in rounds]
-    of_cpu = statistics.median(each["bare"].cpu / each[name].cpu for each in rounds)
-    shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
+    wall, cpu = (statistics.median(costs[name][i] for costs in rounds) for i in (0, 1))
+    ratios = [costs["bare"].wall / costs[name].wall for costs in rounds]
+    of_cpu = statistics.median(costs["bare"].cpu / costs[name].cpu for costs in rounds)
+    ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
     is_whole = name == "bare" or " to " in name
-    tail = f"  {shown:<22} {of_cpu:.2f}" if is_whole else ""
+    tail = f"  {ratio:<22} {of_cpu:.2f}" if is_whole else ""
     print(f"{units:>12}  {name:<22} {1e6 / wall:9.0f} {cpu:8.2f}{tail}", flush=True)
 
 

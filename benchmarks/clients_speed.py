@@ -256,8 +256,8 @@ def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
     logits = np.zeros((total, len(layout.tasks)))
     for index, size in enumerate(layout.tables.values()):
         ids[:, index] = size * rng.uniform(size=total) ** 4
-        shared, own = rng.normal(size=(size, 1)), rng.normal(size=(size, len(layout.tasks)))
-        logits += (0.4 * shared + 0.3 * own)[ids[:, index]]
+        shared, separate = rng.normal(size=(size, 1)), rng.normal(size=(size, len(layout.tasks)))
+        logits += (0.4 * shared + 0.3 * separate)[ids[:, index]]
     chances = 1 / (1 + np.exp(-(logits - np.arange(1, len(layout.tasks) + 1))))
     labels = (rng.uniform(size=chances.shape) < chances).astype(np.int32)
     return {"train": (ids[:count], labels[:count]), "test": (ids[count:], labels[count:])}
@@ -385,15 +385,15 @@ HEADER += ["LazyAdam, ex/s", "ours / its (range)", "our AUC"]
 OPTIMIZERS = ("Adam", "LazyAdam")
 
 
-def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[str]]:
+def build_lines(network: str, results: Mapping[Any, list[Result]]) -> list[list[str]]:
     """Return the row of the table for each library.
 
     Args:
       network: the name of the network.
-      found: {peer, or (input, optimizer) for this project: results of all rounds}.
+      results: {library, or (input, optimizer) for `mtl`: results of all rounds}.
     """
     lines = []
-    for name, theirs in found.items():
+    for name, theirs in results.items():
         if name not in PEERS:
             continue
         line = [network, name, PEERS[name].reads]
@@ -402,21 +402,21 @@ def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[st
             continue
         line += [format_speed(theirs), format_aucs(theirs)]
         for optimizer in OPTIMIZERS:
-            line += describe_ours(found[PEERS[name].input, optimizer], theirs)
+            line += describe_ours(results[PEERS[name].input, optimizer], theirs)
         lines.append(line)
     return lines
 
 
 def make_environment(folder: pathlib.Path, installs: Sequence[Sequence[str]]) -> str:
     """Create a virtual environment with packages, unless it exists; return its Python."""
-    python, done = folder / "bin" / "python", folder / "installed.json"
+    python, record = folder / "bin" / "python", folder / "installed.json"
     content = json.dumps(installs)
-    if not (done.exists() and done.read_text() == content):
+    if not (record.exists() and record.read_text() == content):
         print(f"Making {folder}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         for arguments in installs:
             subprocess.run([str(python), "-m", "pip", "install", "-q", *arguments], check=True)
-        done.write_text(content)
+        record.write_text(content)
     return str(python)
 
 
@@ -484,9 +484,14 @@ def compare(
             process.train, {**case, **more, **seed}, labels, folder
         )
 
-    for given in dict.fromkeys(PEERS[name].input for name in names):
+    for input_format in dict.fromkeys(PEERS[name].input for name in names):
         for optimizer in OPTIMIZERS:
-            add((given, optimizer), processes["ours"], input=given, optimizer=optimizer)
+            add(
+                (input_format, optimizer),
+                processes["ours"],
+                input=input_format,
+                optimizer=optimizer,
+            )
     for name in names:
         add(name, processes[name])
     print(f"{layout}, {network}:", file=sys.stderr)

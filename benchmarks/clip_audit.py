@@ -66,10 +66,10 @@ CLIPPINGS = {
 _EPOCH_STEPS = 80
 
 
-def trained(made: experiment.Experiment, model_dir: str) -> float:
+def trained(settings: experiment.Experiment, model_dir: str) -> float:
     """Train an experiment, and return the accuracy on the test split."""
-    results, _ = verbs.train(made, model_dir)
-    return float(results[f"{made.model.tasks[0]}/accuracy"])
+    results, _ = verbs.train(settings, model_dir)
+    return float(results[f"{settings.model.tasks[0]}/accuracy"])
 
 
 def audited(name: str, share: float, seed: int) -> dict[str, Any]:
@@ -78,23 +78,23 @@ def audited(name: str, share: float, seed: int) -> dict[str, Any]:
 
     def measure() -> dict[str, Any]:
         data = noisy_labels.DATA[name]
-        made, is_wrong = noisy_labels.noisy(data.make(seed), data.field, share)
-        made = dataclasses.replace(made, clip_audit=clip_audit.ClipAudit())
+        settings, is_wrong = noisy_labels.noisy(data.make(seed), data.field, share)
+        settings = dataclasses.replace(settings, clip_audit=clip_audit.ClipAudit())
         model_dir = os.path.join(folder, "run")
-        accuracy = trained(made, model_dir)
+        accuracy = trained(settings, model_dir)
         directory = os.path.join(model_dir, "clip_audit", "training")
         record = visits.read(directory)
-        samples = statistics.of_samples(*record, made.clip_audit.first_visits)
+        samples = statistics.of_samples(*record, settings.clip_audit.first_visits)
         scores = {name: samples[column.format(task=data.task)] for name, column in SCORES.items()}
         truth = is_wrong[samples["id"]]
         ratings = {name: judged(values, truth) for name, values in scores.items()}
-        ratings[AT_START] = _at_start(made, model_dir, is_wrong)
+        ratings[AT_START] = _at_start(settings, model_dir, is_wrong)
         shutil.copy(os.path.join(directory, "samples.parquet"), folder)
         shutil.rmtree(model_dir)
         medians = [float(np.median(of["norm"])) for of in record]
         return {"scores": ratings, "accuracy": accuracy, "medians": medians}
 
-    return rows.kept(os.path.join(folder, "audited.json"), measure)
+    return rows.load_or_measure(os.path.join(folder, "audited.json"), measure)
 
 
 def _folder(name: str, share: float, seed: int) -> str:
@@ -139,19 +139,19 @@ def accuracy(name: str, method: str, share: float, seed: int) -> float:
     def measure() -> float:
         data = noisy_labels.DATA[name]
         medians = audited(name, share, seed)["medians"]
-        made, _ = noisy_labels.noisy(data.long(data.make(seed)), data.field, share)
-        changed = _changed(made, name, method, share, seed, medians)
+        settings, _ = noisy_labels.noisy(data.long(data.make(seed)), data.field, share)
+        changed = _changed(settings, name, method, share, seed, medians)
         folder = os.path.join(_folder(name, share, seed), "run")
         result = trained(changed, folder)
         shutil.rmtree(folder)
         return result
 
     path = os.path.join(_folder(name, share, seed), method.replace(" ", "_") + ".json")
-    return rows.kept(path, measure)
+    return rows.load_or_measure(path, measure)
 
 
 def _changed(
-    made: experiment.Experiment,
+    settings: experiment.Experiment,
     name: str,
     method: str,
     share: float,
@@ -161,15 +161,15 @@ def _changed(
     """Return the experiment of a method, which clips at the median norm of examples or batches."""
     of_examples, of_batches = medians
     if method == "audit and drop":
-        return noisy_labels.without(made, table(name, share, seed)["id"], share or _NEEDLESS)
-    update_, surgery = made.model.update, made.model.surgery
+        return noisy_labels.without(settings, table(name, share, seed)["id"], share or _NEEDLESS)
+    update_, surgery = settings.model.update, settings.model.surgery
     if method == "batch clip":
         clip = clipping.GlobalNorm(max_norm=of_batches)
         update_ = dataclasses.replace(update_, clipping=clip)
     if method == "per-example clip":
         surgery = example_clipping.ExampleClipping(max_norm=of_examples)
-    changed = dataclasses.replace(made.model, update=update_, surgery=surgery)
-    return dataclasses.replace(made, model=changed)
+    changed = dataclasses.replace(settings.model, update=update_, surgery=surgery)
+    return dataclasses.replace(settings, model=changed)
 
 
 def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
@@ -216,15 +216,15 @@ def after_an_epoch(name: str, optimizer: str, clip: str, seed: int) -> float:
     """Return the test accuracy after the first 80 steps, without flipped labels."""
 
     def measure() -> float:
-        made = noisy_labels.DATA[name].make(seed)
+        settings = noisy_labels.DATA[name].make(seed)
         new_update = update.Update(optimizer=OPTIMIZERS[optimizer], clipping=CLIPPINGS[clip])
-        changed = dataclasses.replace(made.model, update=new_update)
-        run = dataclasses.replace(made.run, train_steps=_EPOCH_STEPS)
+        changed = dataclasses.replace(settings.model, update=new_update)
+        run = dataclasses.replace(settings.run, train_steps=_EPOCH_STEPS)
         with tempfile.TemporaryDirectory() as folder:
-            return trained(dataclasses.replace(made, model=changed, run=run), folder)
+            return trained(dataclasses.replace(settings, model=changed, run=run), folder)
 
     file = re.sub(r"\W+", "_", f"{name} {optimizer} {clip} {seed}") + ".json"
-    return rows.kept(os.path.join(rows.output("clip_audit"), "epoch", file), measure)
+    return rows.load_or_measure(os.path.join(rows.output("clip_audit"), "epoch", file), measure)
 
 
 def convergence_table(name: str, seeds: Sequence[int]) -> str:

@@ -99,18 +99,18 @@ def _model(name: str, tasks: int) -> model.MultiTaskModel:
 
 
 def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
-    made, batch = _model(name, tasks), _batch(options.batch_size, tasks)
+    plain_model, batch = _model(name, tasks), _batch(options.batch_size, tasks)
     clipping = example_clipping.ExampleClipping(max_norm=1.0)
-    kinds = [(made, False), (made, True)]
+    kinds = [(plain_model, False), (plain_model, True)]
     if name != _TIED:
-        kinds.append((dataclasses.replace(made, surgery=clipping), False))
+        kinds.append((dataclasses.replace(plain_model, surgery=clipping), False))
     with tempfile.TemporaryDirectory() as folder:
         sides = [_Steps(kind, batch, folder, is_audited) for kind, is_audited in kinds]
         for side in sides:
             side.secs(3)
         secs = [[side.secs(options.steps) for side in sides] for _ in range(options.rounds)]
-    plain, *others = map(statistics.median, zip(*secs, strict=True))
-    ratios = [f"{other / plain:.2f}" for other in others]
+    plain, *other_times = map(statistics.median, zip(*secs, strict=True))
+    ratios = [f"{other / plain:.2f}" for other in other_times]
     return [name, str(tasks), f"{1000 * plain:.2f}", *ratios, *["-"] * (2 - len(ratios))]
 
 

@@ -230,7 +230,7 @@ class Result:
     """The result of a case: whether the report is right, its text, and seconds of the replay."""
 
     is_right: bool
-    found: str
+    report: str
     secs: float
 
 
@@ -290,7 +290,7 @@ def main() -> None:
                 result = run_case(fault, place, os.path.join(folder, "run"))
             results.append(result)
             right = "yes" if result.is_right else "NO"
-            lines.append([fault, place, right, result.found, f"{result.secs:.1f}"])
+            lines.append([fault, place, right, result.report, f"{result.secs:.1f}"])
             print(" | ".join(lines[-1]), flush=True)
     header = ["fault", "place", "right", "found", "seconds"]
     print(f"\n{rows.markdown(header, lines)}")

@@ -152,7 +152,7 @@ def measure_all(
             for seed in seeds:
                 path = os.path.join(output, target, f"{name} {seed}.json")
                 run = functools.partial(measure, folder, files, seed, strength)
-                results.setdefault(name, []).append(rows.kept(path, run))
+                results.setdefault(name, []).append(rows.load_or_measure(path, run))
     return results
 
 

@@ -127,9 +127,9 @@ def measure_peer(table: Table, seed: int, kind: str) -> float:
             [("texts", coder, texts), ("numbers", "passthrough", numbers)]
         )
         categories = [i for i, name in enumerate(texts) if train[name].nunique() <= 255]
-        chosen = ensemble.HistGradientBoostingClassifier
-        chosen = chosen if classifies else ensemble.HistGradientBoostingRegressor
-        model: Any = chosen(categorical_features=categories or None, random_state=seed)
+        trees = ensemble.HistGradientBoostingClassifier
+        trees = trees if classifies else ensemble.HistGradientBoostingRegressor
+        model: Any = trees(categorical_features=categories or None, random_state=seed)
     else:
         one_hot = preprocessing.OneHotEncoder(handle_unknown="ignore")
         scaled = pipeline.make_pipeline(SimpleImputer(), preprocessing.StandardScaler())
@@ -162,38 +162,38 @@ def measure(table: Table, seed: int) -> dict[str, float]:
     }
 
 
-def compare(found: dict[str, float], is_auc: bool) -> tuple[str, bool, bool]:
+def compare(measures: dict[str, float], is_auc: bool) -> tuple[str, bool, bool]:
     """Compare `mtl` with the better of scikit-learn's models.
 
     Returns:
       The gain of `mtl` as text, whether `mtl` is better, and whether `mtl` is at most 0.01 of AUC
       or 2% of RMSE worse.
     """
-    peers = [found[_TREES], found[_LINEAR]]
+    peers = [measures[_TREES], measures[_LINEAR]]
     if is_auc:
-        gain = found[_OURS] - max(peers)
+        gain = measures[_OURS] - max(peers)
         return f"{gain:+.4f}", gain > 0, gain >= -0.01
-    gain = 1 - found[_OURS] / min(peers)
+    gain = 1 - measures[_OURS] / min(peers)
     return f"{gain:+.1%}", gain > 0, gain >= -0.02
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    known = {table.name: table for table in (*DEVELOPMENT, *FINAL)}
+    tables = {table.name: table for table in (*DEVELOPMENT, *FINAL)}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--table", action="append", choices=list(known), help="all by default")
+    parser.add_argument("--table", action="append", choices=list(tables), help="all by default")
     parser.add_argument("--output", default=os.path.join("runs", "drafts"))
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
     lines, leads, keeps = [], 0, 0
-    names = options.table or list(known)
+    names = options.table or list(tables)
     for name in names:
-        table, results = known[name], []
+        table, results = tables[name], []
         for seed in range(1, options.seeds + 1):
             path = os.path.join(options.output, f"{name}, seed {seed}.json")
-            results.append(rows.kept(path, functools.partial(measure, table, seed)))
-        means = {side: statistics.mean(one[side] for one in results) for side in results[0]}
+            results.append(rows.load_or_measure(path, functools.partial(measure, table, seed)))
+        means = {side: statistics.mean(result[side] for result in results) for side in results[0]}
         is_auc = is_class(cut_rows(table, 1)[0], table)
         gain, is_ahead, keeps_up = compare(means, is_auc)
         leads, keeps = leads + is_ahead, keeps + keeps_up

@@ -60,16 +60,16 @@ def draw_fields(columns: int, values: int, count: int = _BATCH) -> dict[str, Any
     return fields
 
 
-def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+def hold_fields(fields_of_rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     """Return a function that creates the fields of a graph, with the same values in each step."""
 
     def make() -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for name, values in given.items():
+        for name, values in fields_of_rows.items():
             if isinstance(values, tuple):
                 # Hold the values in variables, because feeding 300 fields costs more time than
                 # encoding them.
-                flat, lengths = (_keep(f"{name}_{i}", own) for i, own in enumerate(values))
+                flat, lengths = (_keep(f"{name}_{i}", array) for i, array in enumerate(values))
                 fields[name] = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
             else:
                 fields[name] = _keep(name, values)
@@ -78,13 +78,13 @@ def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     return make
 
 
-def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+def read_theirs(fields_of_rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     """Return a function that reads shuffled rows in memory by tf.data."""
 
     def make() -> dict[str, Any]:
         fields = {
-            name: tf.RaggedTensor.from_row_lengths(*own) if isinstance(own, tuple) else own
-            for name, own in given.items()
+            name: tf.RaggedTensor.from_row_lengths(*array) if isinstance(array, tuple) else array
+            for name, array in fields_of_rows.items()
         }
         batches = tf.data.Dataset.from_tensor_slices(fields)
         batches = batches.shuffle(_BUFFER).repeat().batch(_BATCH, drop_remainder=True).prefetch(2)
@@ -93,12 +93,14 @@ def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     return make
 
 
-def read_ours(given: Mapping[str, Any], part: Any) -> Callable[[], dict[str, Any]]:
+def read_ours(fields_of_rows: Mapping[str, Any], part: Any) -> Callable[[], dict[str, Any]]:
     """Return a function that reads shuffled rows in memory by `Pipeline`."""
-    shapes = {name: (None,) if isinstance(own, tuple) else () for name, own in given.items()}
+    shapes = {
+        name: (None,) if isinstance(array, tuple) else () for name, array in fields_of_rows.items()
+    }
     lists = {
-        name: np.split(own[0], np.cumsum(own[1])[:-1]) if isinstance(own, tuple) else own
-        for name, own in given.items()
+        name: np.split(array[0], np.cumsum(array[1])[:-1]) if isinstance(array, tuple) else array
+        for name, array in fields_of_rows.items()
     }
     fields = {name: ("string", shape) for name, shape in shapes.items()}
     data = pipeline.Pipeline(

@@ -124,7 +124,7 @@ def compare_at_once(seeds: Sequence[int], out: str) -> str:
         line = [name]
         for sparsity in _SPARSITIES:
             accuracies = [
-                rows.kept(
+                rows.load_or_measure(
                     os.path.join(out, "at_once", f"{name}_{sparsity:g}_{seed}.json"),
                     functools.partial(prune_at_once, seed, out, name, sparsity),
                 )
@@ -168,7 +168,9 @@ def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
     results = []
     for seed in seeds:
         path = os.path.join(out, "tickets", f"{rounds}_{seed}.json")
-        results.append(rows.kept(path, functools.partial(find_tickets, seed, out, rounds)))
+        results.append(
+            rows.load_or_measure(path, functools.partial(find_tickets, seed, out, rounds))
+        )
         print(f"seed {seed}: {results[-1]}", flush=True)
     header = [
         "test accuracy, %",

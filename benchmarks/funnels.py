@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     options.output, network, str(options.rows), f"{method} {seed}.json"
                 )
                 run = functools.partial(measure, method, network, seed, options.rows)
-                results.setdefault(method, []).append(rows.kept(path, run))
+                results.setdefault(method, []).append(rows.load_or_measure(path, run))
         print(
             f"\n{network}, {options.rows:,} rows, {options.seeds} seeds:\n\n{show(results)}",
             flush=True,

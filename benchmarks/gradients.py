@@ -67,11 +67,11 @@ def _dense() -> tf.Tensor:
     return tf.reduce_mean(hidden**2)
 
 
-def _table(rows: int, used: int) -> tf.Tensor:
+def _table(rows: int, num_used: int) -> tf.Tensor:
     """Return the loss of a batch that looks up some of the first `used` rows."""
     table = tf1.get_variable("table", [rows, _DIMENSION], initializer=tf1.zeros_initializer())
     seed = tf.stack([tf.cast(tf1.train.get_global_step(), tf.int32), 0])
-    ids = tf.random.stateless_uniform([_BATCH], seed, 0, used, tf.int32)
+    ids = tf.random.stateless_uniform([_BATCH], seed, 0, num_used, tf.int32)
     return tf.reduce_mean((tf.nn.embedding_lookup(table, ids) - 1) ** 2)
 
 

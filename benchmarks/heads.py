@@ -137,7 +137,7 @@ def make(task: str, name: str, splits: Mapping[str, pd.DataFrame], seed: int, st
 
 
 def score(
-    task: str, made: Any, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame
+    task: str, settings: Any, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame
 ) -> float:
     """Return the measure of a task on the test rows."""
     if task == "kinds":
@@ -146,7 +146,7 @@ def score(
         names = [name for name in metrics if name.endswith("/auc") and "@" not in name]
         return statistics.mean(float(metrics[name]) for name in names)
     values = np.asarray(
-        mtl.load(model_dir, experiment=made).predict(test)[f"{task}/value"], float
+        mtl.load(model_dir, experiment=settings).predict(test)[f"{task}/value"], float
     ).ravel()
     if task == "dividends":
         amounts, highest = test["dividends"].to_numpy(), np.argsort(-values, kind="stable")
@@ -176,9 +176,9 @@ def measure(task: str, name: str, seed: int, steps: int) -> float:
     """Train once; return the measure of the task."""
     splits = choose_rows(task, read_rows())
     with tempfile.TemporaryDirectory() as folder:
-        made = make(task, name, splits, seed, steps)
-        metrics, _ = verbs.train(made, folder)
-        return score(task, made, folder, metrics, splits["test"])
+        settings = make(task, name, splits, seed, steps)
+        metrics, _ = verbs.train(settings, folder)
+        return score(task, settings, folder, metrics, splits["test"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, values in results.items():
                 path = f"{task}, {name}, {options.steps} steps, seed {seed}.json"
                 once = functools.partial(measure, task, name, seed, options.steps)
-                values.append(rows.kept(os.path.join(options.output, path), once))
+                values.append(rows.load_or_measure(os.path.join(options.output, path), once))
         first = next(iter(results.values()))
         for name, values in results.items():
             difference = "" if values is first else rows.describe_difference(first, values)

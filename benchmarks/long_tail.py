@@ -47,7 +47,7 @@ def recipes() -> dict[str, tuple[str, ...]]:
     return {BASELINE: files.pop(BASELINE), **files, **VARIANTS}
 
 
-def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
+def choose_recipes(names: list[str]) -> dict[str, tuple[str, ...]]:
     """Return the baseline and the recipes with these names."""
     all_recipes = recipes()
     for name in names:
@@ -90,7 +90,7 @@ def table(results: dict[str, np.ndarray]) -> str:
 def main(_) -> None:
     """Print the table."""
     logging.getLogger("mtl").setLevel(logging.WARNING)
-    rows = chosen(_RECIPES.value)
+    rows = choose_recipes(_RECIPES.value)
     with tempfile.TemporaryDirectory() as scratch:
         root = pathlib.Path(_ROOT.value or scratch)
         results = {name: [] for name in rows}
@@ -98,7 +98,11 @@ def main(_) -> None:
         for seed, name in tqdm.tqdm(runs, unit="run"):
             results[name].append(accuracies(name, rows[name], seed, root))
             tqdm.tqdm.write(f"seed {seed}, {name}: {np.round(results[name][-1], 1)}")
-    print(table({name: np.array(found) for name, found in results.items()}))
+    print(
+        table(
+            {name: np.array(accuracies_of_seeds) for name, accuracies_of_seeds in results.items()}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -107,20 +107,20 @@ class Side:
 
     def __init__(self, find: Find, columns: int):
         with tf.Graph().as_default():
-            given = features.draw_fields(columns, 1)
+            fields = features.draw_fields(columns, 1)
             tokens = [
-                tf1.get_variable(f"given/{name}", initializer=own, trainable=False).read_value()
-                for name, own in given.items()
+                tf1.get_variable(f"given/{name}", initializer=array, trainable=False).read_value()
+                for name, array in fields.items()
             ]
             self.places = find(tokens)
-            kept = [
-                tf1.get_variable(f"found/{number}", own.shape, own.dtype).assign(own).op
-                for number, own in enumerate(self.places)
+            stores = [
+                tf1.get_variable(f"found/{number}", array.shape, array.dtype).assign(array).op
+                for number, array in enumerate(self.places)
             ]
             config = tf1.ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=2)
             self.session = tf1.Session(config=config)
             self.session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-            self._call = self.session.make_callable(tf.group(*kept))
+            self._call = self.session.make_callable(tf.group(*stores))
 
     def __call__(self, steps: int) -> float:
         """Return the mean milliseconds of a step, over some steps."""

@@ -86,8 +86,8 @@ def main() -> None:
         for slices in options.slices:
             command = [sys.executable, "-m", "benchmarks.micro_batches"]
             command += ["--batch_size", str(options.batch_size), "--measure", part, str(slices)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            memory, secs = map(float, done.stdout.split())
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
+            memory, secs = map(float, process.stdout.split())
             whole = whole or secs
             print(f"| {part} | {slices} | {memory:,.0f} | {secs / whole:.2f} |", flush=True)
     return None

@@ -202,7 +202,7 @@ def compare(seeds: int, out: str, is_floor: bool = False) -> str:
                 if starts
                 else functools.partial(fit, name, covariance, seed)
             )
-            result = rows.kept(path, measure)
+            result = rows.load_or_measure(path, measure)
             results.setdefault(starts, []).append(result)
             print(f"{name}, {covariance}, starts {starts}, seed {seed}: {result}", flush=True)
         for starts, runs in results.items():

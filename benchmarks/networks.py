@@ -212,7 +212,7 @@ class Comparison:
                     encoded = features.encode_columns(made.model.columns, fields, fitted)
                     return {name: int(column.shape[1]) for name, column in encoded.items()}
 
-        return rows.kept(os.path.join(self.out, self.name, "input_widths.json"), measure)
+        return rows.load_or_measure(os.path.join(self.out, self.name, "input_widths.json"), measure)
 
     def count_parameters(self, model: Any) -> int:
         """Return the number of trainable parameters of a model's network."""
@@ -245,7 +245,7 @@ class Comparison:
                 best, tried = 1.0, {1.0: self.count_parameters(model)}
             return {"factor": best, "parameters": tried[best]}
 
-        return rows.kept(self._path(network, "width"), measure)
+        return rows.load_or_measure(self._path(network, "width"), measure)
 
     def time_steps(self, network: str) -> float:
         """Return the milliseconds of a training step: the median of several rounds."""
@@ -275,7 +275,7 @@ class Comparison:
             steps.close()
             return 1000 * found
 
-        return rows.kept(self._path(network, "ms_per_step"), measure)
+        return rows.load_or_measure(self._path(network, "ms_per_step"), measure)
 
     def sized(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
         """Return the experiment with scaled widths of the network."""
@@ -308,7 +308,7 @@ class Comparison:
             seconds = time.perf_counter() - started
             return {**scores, "seconds": seconds, "step": int(metrics["global_step"])}
 
-        return rows.kept(self.result_path(network, seed, params), measure)
+        return rows.load_or_measure(self.result_path(network, seed, params), measure)
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.out, self.name, f"{self.parameters}", *parts) + ".json"
@@ -423,15 +423,15 @@ def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric
     )
 
 
-def draw(found: Mapping[str, Mapping[str, tuple[float, float]]], what: str) -> str:
+def draw(differences_of_panels: Mapping[str, Mapping[str, tuple[float, float]]], axis: str) -> str:
     """Draw {title: {network: (difference, standard error)}} as SVG."""
     panels = []
-    for title, changes in found.items():
+    for title, changes in differences_of_panels.items():
         bars = [bar_charts.Bar(row, x, x - e, x + e) for row, (x, e) in changes.items()]
         # With `near`, a network that learns little does not hide the others.
         typical = max(3 * np.median([abs(bar.value) for bar in bars]), 1e-9)
         near = 10.0 ** round(np.log10(typical))
-        panels.append(bar_charts.draw(title, bars, what, near=near))
+        panels.append(bar_charts.draw(title, bars, axis, near=near))
     return figures.lay_out("Networks side by side", panels)
 
 
@@ -460,17 +460,19 @@ def run_all(comparison: Comparison, jobs: Sequence[tuple[str, int, Sequence[str]
     """Measure results that are not stored yet, and print a line of progress for each run."""
     missing = sum(not os.path.exists(comparison.result_path(*job)) for job in jobs)
     print(f"{len(jobs)} runs, {missing} of them to do", flush=True)
-    results, done, started = [], 0, time.perf_counter()
+    results, count, started = [], 0, time.perf_counter()
     for network, seed, params in jobs:
         is_new = not os.path.exists(comparison.result_path(network, seed, params))
         results.append(comparison.run(network, seed, params))
         if is_new:
-            done += 1
-            left = (time.perf_counter() - started) / done * (missing - done) / 60
+            count += 1
+            minutes = (time.perf_counter() - started) / count * (missing - count) / 60
             scores = ", ".join(f"{task} {results[-1][task]:.4f}" for task in tasks_of(results[-1]))
-            what = " ".join([network, *params, f"seed {seed}"])
+            name = " ".join([network, *params, f"seed {seed}"])
             spent = f"{results[-1]['seconds']:.0f} s, best step {results[-1]['step']}"
-            print(f"{done}/{missing} {what}: {scores} ({spent}); {left:.0f} min left", flush=True)
+            print(
+                f"{count}/{missing} {name}: {scores} ({spent}); {minutes:.0f} min left", flush=True
+            )
     return results
 
 

@@ -60,10 +60,10 @@ def make(name: str, seed: int, steps: int, baseline: str | None) -> experiment_l
         f"experiment.Run.train_steps = {steps}",
         f"experiment.Run.checkpoint_steps = {steps}",
     ]
-    made = config.load([GIN_FILE], bindings)
+    settings = config.load([GIN_FILE], bindings)
     gains = [combined.MeanGain(baselines=dict.fromkeys(_METRICS, baseline))] if baseline else []
-    model = dataclasses.replace(made.model, columns=list_columns(name), combined_metrics=gains)
-    return dataclasses.replace(made, model=model, serving=serving.Serving(check_rows=0))
+    model = dataclasses.replace(settings.model, columns=list_columns(name), combined_metrics=gains)
+    return dataclasses.replace(settings, model=model, serving=serving.Serving(check_rows=0))
 
 
 def measure(seed: int, steps: int) -> dict[str, dict[str, float]]:
@@ -72,8 +72,8 @@ def measure(seed: int, steps: int) -> dict[str, dict[str, float]]:
         results: dict[str, dict[str, float]] = {}
         for name in COLUMNS:
             baseline = os.path.join(folder, "Numeric") if results else None
-            made = make(name, seed, steps, baseline)
-            metrics, _ = verbs.train(made, os.path.join(folder, name))
+            settings = make(name, seed, steps, baseline)
+            metrics, _ = verbs.train(settings, os.path.join(folder, name))
             results[name] = {key: float(metrics[key]) for key in _METRICS}
             results[name]["mean_gain"] = float(metrics.get("mean_gain", 0.0))
     return results
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
     results = [
-        rows.kept(
+        rows.load_or_measure(
             os.path.join(options.output, f"{options.steps} steps, seed {seed}.json"),
             functools.partial(measure, seed, options.steps),
         )

@@ -178,10 +178,10 @@ def train_plain(units: int, steps: int, turns: Turns) -> None:
 
 def train_whole(units: int, steps: int, turns: Turns, steps_per_call: int) -> None:
     """Train a run with all its hooks."""
-    made = an_experiment(units, steps_per_call, steps)
-    made = dataclasses.replace(made, hooks=[TakingTurns(turns=turns)])
+    settings = an_experiment(units, steps_per_call, steps)
+    settings = dataclasses.replace(settings, hooks=[TakingTurns(turns=turns)])
     with tempfile.TemporaryDirectory() as model_dir:
-        verbs.train(made, model_dir)
+        verbs.train(settings, model_dir)
 
 
 def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:

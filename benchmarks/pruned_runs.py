@@ -94,7 +94,7 @@ def compare_runs(data: str, seeds: Sequence[int], out: str) -> str:
     lines = []
     for sparsity in DATA[data].sparsities:
         results = [
-            rows.kept(
+            rows.load_or_measure(
                 os.path.join(out, "tables", f"{data}_{sparsity:g}_{seed}.json"),
                 functools.partial(train, data, sparsity, seed),
             )
@@ -145,13 +145,15 @@ def compare_exports(layers: Sequence[int], batch_size: int) -> str:
     lines = []
     for name, parts in export_cases().items():
         with tempfile.TemporaryDirectory() as folder:
-            made = finished_pruning.an_experiment(1, parts, layers)
-            metrics, _ = verbs.train(made, folder)
+            settings = finished_pruning.an_experiment(1, parts, layers)
+            metrics, _ = verbs.train(settings, folder)
             path = run_directory.checkpoint_path(folder, "latest")
             lines.append([name, f"test accuracy {100 * metrics['digit/accuracy']:.1f}%"])
             print(", ".join(lines[-1]), flush=True)
-            made = dataclasses.replace(made, serving=serving.Serving(warm_up_rows=batch_size))
-            for form in export_comparison.compare_formats(made, folder, path):
+            settings = dataclasses.replace(
+                settings, serving=serving.Serving(warm_up_rows=batch_size)
+            )
+            for form in export_comparison.compare_formats(settings, folder, path):
                 times = ", ".join(f"{millis:.3f}" for millis in form.milliseconds.values())
                 cells = [f"{form.size:,}", f"{form.gzipped:,}", times]
                 lines.append(["", form.name, *([form.problem] if form.problem else cells)])

@@ -196,7 +196,7 @@ def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
 
     def run(way: str, sparsity: float, seed: int) -> dict[str, float]:
         path = os.path.join(out, way.replace(" ", "_"), f"{sparsity:g}_seed_{seed}.json")
-        return rows.kept(path, lambda: train(prune(way, sparsity), seed))
+        return rows.load_or_measure(path, lambda: train(prune(way, sparsity), seed))
 
     lines, started = [], time.perf_counter()
     dense = [run("dense", 0, seed)["accuracy"] for seed in seeds]
@@ -232,7 +232,7 @@ def compare_units(seeds: Sequence[int], out: str) -> str:
             accuracies = []
             for seed in seeds:
                 path = os.path.join(out, line[0].replace(" ", "_"), f"{share:g}_seed_{seed}.json")
-                result = rows.kept(path, functools.partial(train, parts, seed, layers))
+                result = rows.load_or_measure(path, functools.partial(train, parts, seed, layers))
                 accuracies.append(result["accuracy"])
             line.append(cell(accuracies))
             print(f"{line[0]}, {share:.1%}: {line[-1]}", flush=True)
@@ -264,7 +264,7 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
     x, digits, slant = read_pairs()
     order = np.random.default_rng(seed).integers(0, _TRAIN, [_TASK_STEPS, _BATCH])
     rate = schedules.Cosine(value=1e-3, decay_steps=_TASK_STEPS)
-    made = model.MultiTaskModel(
+    two_tasks = model.MultiTaskModel(
         columns=[balancing_speed.Given()],
         network=networks.SharedBottom(trunk=networks.MLP(layers=_TASK_LAYERS)),
         heads=[heads.MultiClass(name="digit", classes=10), heads.Regression(name="slant")],
@@ -283,7 +283,7 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
         batches = tf.data.Dataset.from_tensor_slices(order).map(take).prefetch(2)
         iterator = tf1.data.make_initializable_iterator(batches)
         loop = {"steps_per_call": _TASK_STEPS, "last_step": _TASK_STEPS, "due_every": ()}
-        spec = made.model_fn(
+        spec = two_tasks.model_fn(
             iterator, None, "train", options=graph_options.GraphOptions(statistics={}, loop=loop)
         )
         variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
@@ -316,7 +316,7 @@ def compare_tasks(seeds: Sequence[int], out: str) -> str:
         results = []
         for seed in seeds:
             path = os.path.join(out, "tasks", f"{way}_{sparsity:g}_{seed}.json")
-            results.append(rows.kept(path, functools.partial(train_tasks, parts, seed)))
+            results.append(rows.load_or_measure(path, functools.partial(train_tasks, parts, seed)))
         text = cell([result["accuracy"] for result in results])
         text += f"; {cell([result['r2'] for result in results], digits=3)}"
         overlap = statistics.mean(result["overlap"] for result in results)

@@ -182,7 +182,7 @@ def _train(
         train_fields = {name: values[ids] for name, values in fields["train"].items()}
         fields, labels = {**fields, "train": train_fields}, {"digit": "int64"}
     steps = _STEPS if num_rows is None else 1000
-    made = experiment.Experiment(
+    settings_of_run = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Arrays(splits=fields),
             spec=spec.Spec(
@@ -204,8 +204,8 @@ def _train(
         serving=serving.Serving(check_rows=0),
         **settings,
     )
-    verbs.train(made, folder)
-    return made
+    verbs.train(settings_of_run, folder)
+    return settings_of_run
 
 
 def train(chains: int, steps: int, seed: int) -> dict[str, float]:
@@ -230,8 +230,8 @@ def classify(num_labels: int, seed: int) -> dict[str, float]:
         _train(f"{folder}/start", part, heads.Score(name="usual"), seed)
         start = transfer.WarmStart(source=f"{folder}/start", exclude=["^head/"])
         for name, settings in (("random", {}), ("rbm", {"warm_start": start})):
-            made = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
-            metrics = verbs.evaluate(made, f"{folder}/{name}", "test", "latest")
+            settings_of_run = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
+            metrics = verbs.evaluate(settings_of_run, f"{folder}/{name}", "test", "latest")
             accuracies[name] = float(metrics["digit/accuracy"])
     return accuracies
 
@@ -241,7 +241,7 @@ def compare_starts(num_labels: int, seeds: int, out: str) -> str:
     results = []
     for seed in range(1, seeds + 1):
         path = os.path.join(out, f"classify_{num_labels}_{seed}.json")
-        results.append(rows.kept(path, functools.partial(classify, num_labels, seed)))
+        results.append(rows.load_or_measure(path, functools.partial(classify, num_labels, seed)))
         print(f"{num_labels} labels, seed {seed}: {results[-1]}", flush=True)
     lines = [[name, ", ".join(f"{run[name]:.3f}" for run in results)] for name in ("random", "rbm")]
     return rows.markdown(["starts from", "accuracy by seed"], lines)
@@ -257,7 +257,7 @@ def compare(seeds: int, out: str) -> str:
         results = []
         for seed in range(1, seeds + 1):
             path = os.path.join(out, f"{side.replace(' ', '_')}_{seed}.json")
-            results.append(rows.kept(path, functools.partial(measure, seed)))
+            results.append(rows.load_or_measure(path, functools.partial(measure, seed)))
             print(f"{side}, seed {seed}: {results[-1]}", flush=True)
         means = {key: statistics.mean(run[key] for run in results) for key in results[0]}
         by_seed = ", ".join(f"{run['test']:.2f}" for run in results)

@@ -148,9 +148,9 @@ def train(
       {network: RMSE of validation and test [2, N]} at each of four moments.
     """
     read = make_reader(settings, scale, sines)
-    made = Networks([seed for _, seed, _ in settings])
+    nets = Networks([seed for _, seed, _ in settings])
     optimizers = {
-        name: Adam([rate for *_, rate in settings], made.weights[name]) for name in NETWORKS
+        name: Adam([rate for *_, rate in settings], nets.weights[name]) for name in NETWORKS
     }
 
     @tf.function(jit_compile=True)
@@ -158,15 +158,15 @@ def train(
         x, labels = read(0, number, _BATCH)
         for name in NETWORKS:
             with tf.GradientTape() as tape:
-                errors = (made.predict(name, x) - labels) ** 2
+                errors = (nets.predict(name, x) - labels) ** 2
                 loss = tf.reduce_sum(tf.reduce_mean(errors, axis=1))
-            optimizers[name].move(tape.gradient(loss, made.weights[name]), step)
+            optimizers[name].move(tape.gradient(loss, nets.weights[name]), step)
 
     @tf.function(jit_compile=True)
     def measure(seed: int) -> dict[str, tf.Tensor]:
         x, labels = read(seed, tf.constant(0), _TESTED)
         return {
-            name: tf.sqrt(tf.reduce_mean((made.predict(name, x) - labels) ** 2, axis=[1, 2]))
+            name: tf.sqrt(tf.reduce_mean((nets.predict(name, x) - labels) ** 2, axis=[1, 2]))
             for name in NETWORKS
         }
 
@@ -201,7 +201,7 @@ def choose(moments: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, i
     return test_errors
 
 
-def tell(values: np.ndarray) -> str:
+def describe(values: np.ndarray) -> str:
     """Return the mean over seeds and its standard error as text."""
     mean, error = networks.mean_and_error(values.tolist())
     return f"{mean:+.3f} ± {error:.3f}"
@@ -216,10 +216,12 @@ def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> st
     for name, by_correlation in errors.items():
         means = [f"{of_seeds.mean():.3f}" for of_seeds in by_correlation]
         differences = [
-            tell(rises[name] - rises[other]) if NETWORKS.index(other) < NETWORKS.index(name) else ""
+            describe(rises[name] - rises[other])
+            if NETWORKS.index(other) < NETWORKS.index(name)
+            else ""
             for other in NETWORKS[:-1]
         ]
-        lines.append([name, *means, tell(rises[name]), *differences])
+        lines.append([name, *means, describe(rises[name]), *differences])
     header = [f"{value:g}" for value in correlations]
     return rows.markdown(["", *header, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
 

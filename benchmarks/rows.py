@@ -2,7 +2,7 @@
 
 files = rows.methods(["cagrad", "famo"])                    # {name: gin file}; all methods for []
 folder = rows.output("balancing")                           # the flag, or runs/balancing
-result = rows.kept("runs/x/cagrad.json", measure)           # measured unless the file exists
+result = rows.load_or_measure("runs/cagrad.json", measure)  # measured unless the file exists
 print(rows.markdown(["method", "AUC"], [["cagrad", "0.902"]]))
 """
 
@@ -47,7 +47,7 @@ def output(benchmark: str) -> str:
     return OUTPUT.value or os.path.join("runs", benchmark)
 
 
-def kept(path: str, measure: Callable[[], Any]) -> Any:
+def load_or_measure(path: str, measure: Callable[[], Any]) -> Any:
     """Return the result of `measure`, and store it in a JSON file.
 
     If the file exists, the stored result is returned, so a stopped benchmark can continue.

@@ -96,8 +96,8 @@ def _place(strategy: str) -> distribution.Distribution:
 def trained(strategy: str, steps: int, model_dir: str) -> float:
     """Train a whole run; return steps per second between its first and last summary."""
     steps_per_call = experiment.Run.steps_per_call  # Under a strategy, a call is one step.
-    made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
-    verbs.train(dataclasses.replace(made, distribution=_place(strategy)), model_dir)
+    settings = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
+    verbs.train(dataclasses.replace(settings, distribution=_place(strategy)), model_dir)
     times = {
         event.step: event.wall_time
         for file in storage.listed(model_dir, "events")
@@ -117,7 +117,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
     settings = _place(strategy)
     place = settings.find_place()
     tf_strategy, config = settings.build_strategy(place)
-    made = overhead.an_experiment(_UNITS.value, 1, steps)
+    an_experiment = overhead.an_experiment(_UNITS.value, 1, steps)
     server = place.cluster and tf.distribute.Server(
         place.cluster.jobs, place.cluster.job, place.cluster.index
     )
@@ -125,7 +125,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         server.join()
 
     def model_fn(batch):
-        spec = made.model.model_fn(
+        spec = an_experiment.model.model_fn(
             *batch,
             compat.estimator.ModeKeys.TRAIN,
             options=graph_options.GraphOptions(
@@ -141,8 +141,8 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         if tf_strategy:
             stack.enter_context(tf_strategy.scope())
         tf1.train.create_global_step()
-        size = made.data.batch_size // place.replicas
-        dataset = made.data.dataset("train", training=True, seed=1, batch_size=size)
+        size = an_experiment.data.batch_size // place.replicas
+        dataset = an_experiment.data.dataset("train", training=True, seed=1, batch_size=size)
         if tf_strategy:
             iterator = tf_strategy.make_input_fn_iterator(lambda _: dataset)
             batch, wait_secs = _waiting(iterator.get_next, tf_strategy.experimental_local_results)
@@ -204,12 +204,12 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
     """
     settings = _place(strategy)
     place = settings.find_place()
-    made = overhead.an_experiment(_UNITS.value, 1, steps)
+    an_experiment = overhead.an_experiment(_UNITS.value, 1, steps)
     timer = _Timer(_WARM_UP)
 
     def input_fn():
-        size = made.data.batch_size // place.replicas
-        return made.data.dataset("train", training=True, seed=1, batch_size=size)
+        size = an_experiment.data.batch_size // place.replicas
+        return an_experiment.data.dataset("train", training=True, seed=1, batch_size=size)
 
     with tempfile.TemporaryDirectory() as folder:
         config = compat.estimator.RunConfig(
@@ -220,7 +220,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
             log_step_count_steps=None,
         )
         model_fn = functools.partial(
-            made.model.model_fn,
+            an_experiment.model.model_fn,
             options=graph_options.GraphOptions(statistics=features.load_statistics(folder)),
         )
         compat.estimator.train_and_evaluate(

@@ -73,21 +73,25 @@ _ATTENTION, _TRUNK = (64, 32), (128, 64)
 
 def train(name: str, seed: int) -> dict[str, float]:
     """Return {task: AUC of the test split, "seconds": the time of the run}."""
-    encoder, *others = ENCODERS[name]
-    params = [f"clicks/features.History.encoder = {encoder}", *others, *_NARROW.get(name, [])]
-    made = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
+    encoder, *further_bindings = ENCODERS[name]
+    params = [
+        f"clicks/features.History.encoder = {encoder}",
+        *further_bindings,
+        *_NARROW.get(name, []),
+    ]
+    settings = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        verbs.train(made, folder)
-        metrics = verbs.evaluate(made, folder, "test", "best")
+        verbs.train(settings, folder)
+        metrics = verbs.evaluate(settings, folder, "test", "best")
     aucs = {task: float(metrics[f"{task}/auc"]) for task in TASKS}
     return {**aucs, "seconds": time.perf_counter() - started}
 
 
 def measure_truth() -> dict[str, float]:
     """Return {task: AUC of the true probabilities} on the test split."""
-    made = click_stream.ClickStream()
-    (batch,) = made.records("test").batch(made.rows["test"]).as_numpy_iterator()
+    stream = click_stream.ClickStream()
+    (batch,) = stream.records("test").batch(stream.rows["test"]).as_numpy_iterator()
     return {task: rows.compute_auc(batch[task], batch[f"{task}_probability"]) for task in TASKS}
 
 
@@ -96,7 +100,7 @@ def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> st
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        result = rows.kept(path, functools.partial(train, name, seed))
+        result = rows.load_or_measure(path, functools.partial(train, name, seed))
         results.setdefault(name, []).append(result)
         aucs = ", ".join(f"{task} {result[task]:.4f}" for task in TASKS)
         print(f"{name}, seed {seed}: {aucs} ({result['seconds']:.0f} s)", flush=True)

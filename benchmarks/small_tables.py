@@ -168,7 +168,7 @@ def make_model(kind: Kind) -> model.MultiTaskModel:
 
 def train(name: str, seed: int) -> dict[str, float]:
     """Train a model; return the test AUC, and the bytes of tables and of the optimizer's state."""
-    made = experiment.Experiment(
+    settings = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Impressions(seed=seed),
             spec=spec.Spec(features=dict.fromkeys(SIZES, "int64"), labels={"click": "int64"}),
@@ -180,8 +180,8 @@ def train(name: str, seed: int) -> dict[str, float]:
         serving=serving.Serving(check_rows=0),
     )
     with tempfile.TemporaryDirectory() as folder:
-        verbs.train(made, folder)
-        metrics = verbs.evaluate(made, folder, "test", "latest")
+        verbs.train(settings, folder)
+        metrics = verbs.evaluate(settings, folder, "test", "latest")
         reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
         sizes = {
             name: int(np.prod(shape)) * reader.get_variable_to_dtype_map()[name].size
@@ -238,9 +238,11 @@ def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, re.sub(r"\W+", "_", name), f"seed_{seed}.json")
-        results.setdefault(name, []).append(rows.kept(path, functools.partial(train, name, seed)))
+        results.setdefault(name, []).append(
+            rows.load_or_measure(path, functools.partial(train, name, seed))
+        )
         print(f"{name}, seed {seed}: {results[name][-1]}", flush=True)
-    ratios = rows.kept(
+    ratios = rows.load_or_measure(
         os.path.join(out, "speed.json"), functools.partial(measure_speed, names, rounds)
     )
     lines = []

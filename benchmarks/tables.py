@@ -114,7 +114,7 @@ TABLES: Mapping[str, Callable[[int], types.Column]] = {
 
 def train(name: str, seed: int) -> dict[str, float]:
     """Train a model; return test AUC, bytes, and the share of ids without a separate row."""
-    made = experiment.Experiment(
+    settings = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Stream(seed),
             spec=_SPEC,
@@ -131,7 +131,7 @@ def train(name: str, seed: int) -> dict[str, float]:
         serving=serving.Serving(check_rows=0),
     )
     with tempfile.TemporaryDirectory() as folder:
-        metrics, _ = verbs.train(made, folder)
+        metrics, _ = verbs.train(settings, folder)
         latest = tf.train.latest_checkpoint(folder)
         shapes = dict(tf.train.list_variables(latest))
         table = next(name for name in shapes if name.endswith("/embedding"))
@@ -173,7 +173,7 @@ def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        result = rows.kept(path, functools.partial(train, name, seed))
+        result = rows.load_or_measure(path, functools.partial(train, name, seed))
         results.setdefault(name, []).append(result)
         print(f"{name}, seed {seed}: AUC {result['auc']:.4f}", flush=True)
     lines = []

@@ -154,10 +154,10 @@ def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
 
 def report(title: str, times: dict[str, float]) -> None:
     """Print the table of {item: seconds}, with ratios to the time without items."""
-    plain = times[OFF]
+    plain_secs = times[OFF]
     print(f"\n{title}\n\n| item | ms | more than without items |\n| -- | -- | -- |")
     for name, secs in times.items():
-        print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain - 1):+.1f}% |")
+        print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain_secs - 1):+.1f}% |")
 
 
 def main() -> None:

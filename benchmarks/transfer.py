@@ -80,7 +80,7 @@ def train(
         metrics, _ = stages.Stage(file, tuple(settings), model_dir).train()
         return {name: float(value) for name, value in metrics.items()}
 
-    return rows.kept(f"{model_dir}.json", measure)
+    return rows.load_or_measure(f"{model_dir}.json", measure)
 
 
 def compared(seed: int, root: pathlib.Path) -> dict[str, float]:

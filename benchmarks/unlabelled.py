@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, aucs in results.items():
             path = f"{name}, {options.labels} labels, {options.steps} steps, seed {seed}.json"
             once = functools.partial(measure, name, options.labels, seed, options.steps)
-            aucs.append(rows.kept(os.path.join(options.output, path), once))
+            aucs.append(rows.load_or_measure(os.path.join(options.output, path), once))
     plain = results["labels alone"]
     lines = [
         [name, f"{statistics.mean(aucs):.4f}", rows.describe_difference(aucs, plain)]

@@ -200,7 +200,7 @@ def compare(seeds: int, design: str) -> str:
 def _compare_groupings(
     models: int, measured: Sequence[Mapping[str, Any]], losses: Sequence[Mapping[Any, Any]]
 ) -> Iterator[list[str]]:
-    """Yield the lines of the groupings into at most `models` models."""
+    """Yield the table's lines for groupings into at most `models` models."""
     groupings = list(list_groupings(TASKS, models))
     best = min(
         groupings, key=lambda groups: sum(add_losses(groups, set_losses) for set_losses in losses)

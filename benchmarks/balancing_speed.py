@@ -16,7 +16,7 @@ measured in separate processes.
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "single passes"
 
 The peers run in another Python (`pip install torch torchjd[full] && pip install --no-deps LibMTL`).
-Without it, only this project is measured, with a line that says so.
+Without --peer_python, only `mtl` is measured, and a line says so.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
 The toy has two versions: with the losses of the paper (B. Liu et al., 2021, arXiv:2110.14048, three
 starts), and with the first loss times 0.1 (A. Navon et al., "Multi-Task Learning as a Bargaining
-Game", 2022, arXiv:2202.01017, five starts). Adam runs at 1e-3 for up to 100,000 steps.
+Game", 2022, arXiv:2202.01017, five starts). Adam runs with a learning rate of 1e-3 for up to
+100,000 steps.
 
     python -m benchmarks.balancing_toys --methods equal,cagrad,aligned_mtl
 """

@@ -243,8 +243,9 @@ def read_adult(folder: str, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
 def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return {split: (ids [N, F], labels [N, T])} of simulated rows.
 
-    Few ids of a column are frequent. The logit of a task is a sum of a number for each id of the
-    row. Part of each number is the same for all tasks. Clicks are more frequent than purchases.
+    Few ids of a column are frequent. Each id has a number for each task, and the logit of a task is
+    the sum of the numbers of a row's ids. Part of each number is the same for all tasks. Clicks are
+    more frequent than purchases.
 
     Args:
       count: the rows of the training split; the test split has a quarter as many.

@@ -228,7 +228,7 @@ def after_an_epoch(name: str, optimizer: str, clip: str, seed: int) -> float:
 
 
 def convergence_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a table of clippings: test accuracy in percent after an epoch, by optimizer."""
+    """Return a table: test accuracy in percent after an epoch, by clipping and optimizer."""
     lines = []
     for clip in CLIPPINGS:
         accuracies = [
@@ -245,7 +245,7 @@ def _mean_and_error(values: np.ndarray) -> str:
 
 
 def plot(names: Sequence[str], seeds: Sequence[int]) -> str:
-    """Draw a panel of the areas of all scores at the last share, and a panel of accuracies."""
+    """Draw a panel with the AUC of all scores at the last share, and a panel of accuracies."""
     scores = [*SCORES, AT_START]
     areas, curves = [], {}
     for name in names:

@@ -11,8 +11,8 @@ rows. scikit-learn trains `HistGradientBoosting*`, and `LogisticRegression` or `
 standardized numbers and one-hot categories, on the same rows. The measure is AUC for classes and
 RMSE for numbers.
 
-The tables in `FINAL` were chosen before the first run of this script. No setting was changed after
-its results.
+The tables in `FINAL` were chosen before the first run of this script. No setting was changed
+because of the results.
 """
 
 import argparse

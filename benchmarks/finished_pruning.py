@@ -118,7 +118,7 @@ def prune_at_once(seed: int, out: str, name: str, sparsity: float) -> float:
 
 
 def compare_at_once(seeds: Sequence[int], out: str) -> str:
-    """Return the table of networks after a cut without training."""
+    """Return the table of test accuracies after a cut without further training."""
     lines = []
     for name in CRITERIA:
         line = [name]
@@ -164,7 +164,7 @@ def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
 
 
 def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
-    """Return the table of tickets and their controls."""
+    """Return the table of lottery tickets and their controls."""
     results = []
     for seed in seeds:
         path = os.path.join(out, "tickets", f"{rounds}_{seed}.json")

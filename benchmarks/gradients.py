@@ -35,8 +35,7 @@ tf1 = tf.compat.v1
 
 _BATCH, _UNITS, _DIMENSION = 256, 512, 16
 _ADAM, _GLOBAL = optimizers.LazyAdam(), clipping.GlobalNorm(max_norm=1.0)
-# Parts whose cost grows with the size of a table, as their docstrings say. They are not measured on
-# tables.
+# Parts that are not measured on tables, because their cost grows with the size of a table.
 _WHOLE = ("masked entries",)
 
 PARTS = {
@@ -68,7 +67,7 @@ def _dense() -> tf.Tensor:
 
 
 def _table(rows: int, num_used: int) -> tf.Tensor:
-    """Return the loss of a batch that looks up some of the first `used` rows."""
+    """Return the loss of a batch that looks up random rows among the first `num_used` rows."""
     table = tf1.get_variable("table", [rows, _DIMENSION], initializer=tf1.zeros_initializer())
     seed = tf.stack([tf.cast(tf1.train.get_global_step(), tf.int32), 0])
     ids = tf.random.stateless_uniform([_BATCH], seed, 0, num_used, tf.int32)

@@ -185,7 +185,7 @@ def _build_transformer(keras, inputs):
             return first * tf.nn.relu(second)
 
     class First(layers.Layer):
-        """Takes the first token."""
+        """Returns the first token."""
 
         def call(self, values):
             return values[:, 0]
@@ -202,7 +202,7 @@ def _build_transformer(keras, inputs):
 
 
 def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -> dict:
-    """Return {side: seconds of a step in each round}; the sides take turns."""
+    """Time the networks in turns, and return {name: seconds of a step in each round}."""
     for side in sides.values():
         side(5)
     times: dict[str, list[float]] = {name: [] for name in sides}
@@ -213,7 +213,7 @@ def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -
 
 
 def print_table(times: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> None:
-    """Print the median time of each side, and the ratios of pairs, by round."""
+    """Print the median time of each network, and the ratios of pairs of networks."""
     print("| side | ms a step |\n| -- | -- |")
     for name, secs in times.items():
         print(f"| {name} | {1000 * statistics.median(secs):.2f} |")

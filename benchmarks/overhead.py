@@ -85,7 +85,7 @@ class Turns:
         self.is_over = False
 
     def start(self, side: str) -> None:
-        """Wait for the turn of this side."""
+        """Wait for the turn of this loop."""
         self._may_go[side].acquire()
         self._started, self._steps_left = time.perf_counter(), self._steps
 
@@ -99,7 +99,7 @@ class Turns:
         self.start(side)
 
     def hand_over(self, side: str) -> None:
-        """Start the turn of the other side."""
+        """Start the turn of the other loop."""
         self._may_go["bare" if side == "trained" else "trained"].release()
 
 

@@ -137,7 +137,7 @@ def measure_reading(data: pipeline.Pipeline) -> tuple[float, float]:
 
 
 def measure_state(data: pipeline.Pipeline, num_rows: int) -> tuple[float, float]:
-    """Return the MB of the input's state in the second pass, and the seconds to write it."""
+    """Return the MB of the input's state in the second epoch, and the seconds of writing it."""
     with (
         tf.Graph().as_default(),
         tf1.Session() as session,

@@ -37,7 +37,8 @@ class Networks:
     """A network of each kind for each of N settings, with weights of shape [N, ...].
 
     Args:
-      draws: the seed of the weights for each setting; settings of a seed start equal.
+      draws: the seed of the weights for each setting; settings with the same seed start from equal
+        weights.
     """
 
     def __init__(self, draws: Sequence[int]):
@@ -135,7 +136,7 @@ def train(
     scale: float,
     sines: int,
 ) -> list[dict[str, np.ndarray]]:
-    """Train all settings together.
+    """Train the networks of all settings together.
 
     Args:
       settings: (correlation, seed, learning rate) of each of N settings.

@@ -24,7 +24,7 @@ METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all 
 OUTPUT = flags.DEFINE_string("output", None, "Folder of results; runs/<benchmark> by default.")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "balancing"
-# "fixed" and "scheduled" need a weight for each task. The other two files do not change the
+# "fixed" and "scheduled" need a weight for each task. "monitored" and "affinity" do not change the
 # balancing.
 _NO_METHODS = ("fixed", "scheduled", "monitored", "affinity")
 

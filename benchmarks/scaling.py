@@ -252,7 +252,7 @@ def _measure(strategy: str, kind: str) -> list[float]:
         figures = processes[0].communicate()[0].split()
         for process in processes[1:]:
             if kind == "bare" and servers:
-                process.kill()  # A bare server never ends by itself.
+                process.kill()  # A parameter server never ends.
             process.wait()
     return [float(value) for value in figures[-2:]]
 

@@ -10,8 +10,8 @@ probabilities. A model can have a higher AUC only by chance.
 
 --speed times training steps of a task with DIN over 100 items, and compares them with a functional
 Keras model of the same equations that is trained by `fit`. The models are timed in turns, and a
-ratio compares two times of a round. Lists have 100 items, or 0 to 100 items. The Keras model pads
-and masks shorter lists.
+ratio compares two times of a round. Lists have exactly 100 items, or between 0 and 100 items. The
+Keras model pads and masks shorter lists.
 """
 
 import argparse

@@ -166,7 +166,7 @@ def measure_distinct(count: int) -> None:
 
 
 def main() -> None:
-    """Measure the numbers of rows that the arguments name."""
+    """Run the comparison for each number of rows in the arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, choices=list(SIZES), action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)

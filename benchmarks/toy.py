@@ -30,8 +30,8 @@ def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
     """Return the losses of both tasks, which are positive everywhere.
 
     B. Liu, X. Liu, X. Jin, P. Stone, Q. Liu, "Conflict-Averse Gradient Descent for Multi-task
-    Learning", 2021, arXiv:2110.14048, appendix. For y above 0 each task has a steep, bent valley,
-    the logarithm of a distance. For y below 0 the tasks have bowls. The signs of the second valley
+    Learning", 2021, arXiv:2110.14048, appendix. For y above 0, each loss has a steep, bent valley,
+    the logarithm of a distance. For y below 0, each loss is a bowl. The signs in the second valley
     follow the authors' code. As in the code of FAMO, 21 is added to each loss: this changes no
     gradient, and methods that take logarithms need positive losses.
 
@@ -57,8 +57,8 @@ def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
 def front(num: int = 281) -> tuple[np.ndarray, np.ndarray]:
     """Compute the Pareto front.
 
-    The point at place w minimises `w first + (1 - w) second` for y < 0. Its x is 14 w - 7. Its y is
-    the zero of the derivative by y, found by bisection.
+    The point of the front at place w minimises `w first + (1 - w) second` for y < 0. This point has
+    x = 14 w - 7. Bisection finds y as the zero of the derivative by y.
 
     Args:
       num: the number N of points.

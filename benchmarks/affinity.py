@@ -12,8 +12,8 @@ functions compete for the units. Each seed draws new functions, rows and initial
 
 One run with all tasks measures affinities. Then a network is trained for each of the 63 sets of
 tasks. The loss of a grouping is the sum over all tasks of the task's test loss in its group. `best`
-is the grouping with the lowest mean loss over the seeds. Differences from it are paired by seed,
-with standard errors.
+is the grouping with the lowest mean loss over the seeds. Differences from `best` are paired by
+seed, with standard errors.
 """
 
 import argparse

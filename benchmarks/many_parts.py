@@ -2,8 +2,8 @@
 
 Each case trains a gin file with a CSV file for one step, in a separate process. The table shows
 wall seconds and processor seconds until the step is done and saved, and the number of ops in the
-training graph and its functions. It also shows the peak memory up to this step, and up to the end
-of the run, which evaluates and writes two exports.
+training graph and its functions. The table also shows the peak memory up to this step, and up to
+the end of the run, which evaluates and writes two exports.
 
     python -m benchmarks.many_parts --cases tasks=100,columns=2000
     python -m benchmarks.many_parts --cases tokens=2000000,classes=100000 --limit 300

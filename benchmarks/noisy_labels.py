@@ -28,7 +28,7 @@ class Data:
       task: the name of the head.
       found_at: the shares of flipped labels at which scores are compared.
       trained_at: the shares of flipped labels at which methods are compared; () for none.
-      long: turns an experiment into a longer one, for the comparison of methods.
+      long: a function that makes an experiment longer, for the comparison of methods.
     """
 
     make: Callable[[int], experiment.Experiment]

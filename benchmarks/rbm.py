@@ -6,11 +6,11 @@
 The images are the digits of this repository, 1,437 to train on and 360 held out. A pixel counts as
 on if its value is at least 8 of 16. With 12 hidden units the likelihood is exact, because the
 partition function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with
-persistent chains and with CD-1. scikit-learn's BernoulliRBM also has persistent chains. It trains
-with two learning rates, and the table shows the result that is better on held-out rows. The
-log-likelihood is in nats per row; higher is better. AUC measures how well the likelihood separates
-held-out rows from made-up rows. Each pixel of a made-up row comes from another random held-out
-image.
+persistent chains and with CD-1. scikit-learn's BernoulliRBM also has persistent chains.
+BernoulliRBM trains with two learning rates, and the table shows the result that is better on
+held-out rows. The log-likelihood is in nats per row; higher is better. AUC measures how well the
+likelihood separates held-out rows from made-up rows. Each pixel of a made-up row comes from another
+random held-out image.
 
 `--labels 100` compares two classifiers with 100 labelled images: one starts from random values, the
 other from the hidden layer of an RBM of 128 units that was trained on all training images.

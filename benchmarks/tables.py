@@ -6,12 +6,12 @@
 The first command trains in a single pass over 200,000 rows. At any time, 2,000 of 22,000 ids are in
 use; new ids replace old ids over the stream. Test rows have the newest ids. The printed table shows
 the AUC, and the paired difference, with its standard error, to the growing table that evicts by
-age. It also shows the bytes of each table, and the share of ids in use that have no row or share
-their row with other ids.
+age. The table also shows the bytes of each embedding table, and the share of ids in use that have
+no row or share their row with other ids.
 
 --speed fills a growing table with keys, and times training steps with 4,096 new keys and with 4,096
-known keys. It also times the tables of `tf.lookup.experimental`, as maps from the same keys to row
-numbers.
+known keys. --speed also times the tables of `tf.lookup.experimental`, as maps from the same keys to
+row numbers.
 """
 
 import argparse

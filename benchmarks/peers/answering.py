@@ -1,7 +1,7 @@
 """Reads cases and writes answers for `benchmarks.clients_speed`, as lines of JSON.
 
 A case holds the settings of `benchmarks.clients_speed.build_case`. An answer is `{"secs": seconds
-of all epochs but the first}`, or `{"why": the reason why the side cannot train the case}`. The
+of all epochs but the first}`, or `{"why": the reason why the library cannot train the case}`. The
 probabilities of the test rows, [N, T], are written to `case["predictions"]`.
 
 Each run_*.py file imports this module before all others. After the import, the standard output

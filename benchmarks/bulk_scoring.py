@@ -39,6 +39,7 @@ _UNITS = flags.DEFINE_list(
 _CONCURRENCY = flags.DEFINE_integer(
     "batches_at_a_time", 4, "Batches that `scoring.score_shards` scores at the same time.", 1
 )
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "The number of timings of each variant.", 1)
 _SIGNATURE = flags.DEFINE_string(
     "signature", "serving_default", "The signature: 12 outputs of four tasks; `a` has 3 outputs."
 )
@@ -158,13 +159,9 @@ def measure(units: str) -> None:
         sides |= {f"making {name}": formatting(model, examples, name) for name in scoring.FORMATS}
         for run in sides.values():
             run()
-        rounds = [{name: cost(run) for name, run in sides.items()} for _ in range(_rounds())]
+        rounds = [{name: cost(run) for name, run in sides.items()} for _ in range(_ROUNDS.value)]
     for name in sides:
         _print(units, name, rounds)
-
-
-def _rounds() -> int:
-    return flags.FLAGS.rounds
 
 
 def _print(units: str, name: str, rounds: Sequence[Mapping[str, Cost]]) -> None:

@@ -217,7 +217,7 @@ def draw(changes: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
             bar_charts.Bar(row, mean, mean - error, mean + error)
             for row, (mean, error) in of_rows.items()
         ]
-        # With `near`, a method far behind does not hide the others.
+        # `near` keeps one bad method from shrinking the bars of all other methods.
         panels.append(bar_charts.draw(name, bars, "Delta-m, %, with standard errors", near=1.0))
     return figures.lay_out("Delta-m of every method", panels)
 

@@ -45,7 +45,7 @@ class Silent:
 
 
 def looked_up(rows: int, part: types.Surgery) -> model.MultiTaskModel:
-    """Return a model of four tasks on the mean of the vectors of eight ids."""
+    """Return a model of four tasks whose input is the mean of eight embedding vectors."""
     return model.MultiTaskModel(
         columns=[features.Identity(names=["item"], size=rows, dimension=16)],
         network=networks.SharedBottom(trunk=networks.MLP(layers=[512] * 6)),

@@ -1,4 +1,4 @@
-"""Shows how methods descend the toy problem of the CAGrad paper, and where they end.
+"""Shows paths and end points of balancing methods on the toy problem of the CAGrad paper.
 
 The toy has two versions: with the losses of the paper (B. Liu et al., 2021, arXiv:2110.14048, three
 starts), and with the first loss times 0.1 (A. Navon et al., "Multi-Task Learning as a Bargaining
@@ -55,7 +55,7 @@ def cell(path: list[list[float]]) -> str:
 
 
 def summary(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Return a table of the end of each method from each start."""
+    """Return a table of the end points of all methods from all starts."""
     header = ["method", *[f"from ({x:g}, {y:g})" for x, y in TOYS[name][1]]]
     return rows.markdown(header, [[m, *map(cell, ways[m])] for m in ways])
 

@@ -178,7 +178,7 @@ def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
 
 
 def scores_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a table of scores: area and precision for each share, as means over the seeds."""
+    """Return a table of scores: mean AUC and precision for each share of flipped labels."""
     shares = noisy_labels.DATA[name].found_at
     header = [name]
     for share in shares:

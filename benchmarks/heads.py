@@ -94,7 +94,7 @@ def choose_rows(task: str, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def make(task: str, name: str, splits: Mapping[str, pd.DataFrame], seed: int, steps: int) -> Any:
-    """Return the experiment of a kind of heads."""
+    """Return the experiment that trains a task with one kind of heads."""
     if task == "kinds":
         fields, labels = dict.fromkeys(_KINDS, "string"), {}
         columns: list[Any] = [features.Categorical(names=list(_KINDS), dimension=None)]

@@ -428,7 +428,7 @@ def draw(differences_of_panels: Mapping[str, Mapping[str, tuple[float, float]]],
     panels = []
     for title, changes in differences_of_panels.items():
         bars = [bar_charts.Bar(row, x, x - e, x + e) for row, (x, e) in changes.items()]
-        # With `near`, a network that learns little does not hide the others.
+        # `near` keeps one bad network from shrinking the bars of all other networks.
         typical = max(3 * np.median([abs(bar.value) for bar in bars]), 1e-9)
         near = 10.0 ** round(np.log10(typical))
         panels.append(bar_charts.draw(title, bars, axis, near=near))

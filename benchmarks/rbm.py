@@ -149,7 +149,7 @@ def _measure_machine(*values: np.ndarray) -> dict[str, float]:
 
 
 def fit(seed: int) -> dict[str, float]:
-    """Train by scikit-learn with two learning rates, and return the figures of the better one."""
+    """Train scikit-learn's RBM with two learning rates; return the figures of the better RBM."""
     from sklearn import neural_network
 
     figures = []

@@ -54,7 +54,7 @@ def draw_table(num_rows: int) -> dict[str, np.ndarray]:
 
 
 class Drawn(tensorflow_datasets.core.GeneratorBasedBuilder):
-    """The table as a dataset of tensorflow-datasets."""
+    """The benchmark's table as a dataset of tensorflow-datasets."""
 
     VERSION = tensorflow_datasets.core.Version("1.0.0")
     table: Mapping[str, np.ndarray] = {}

@@ -11,7 +11,7 @@ plain TensorFlow, without `mtl`. All seeds, correlations and learning rates of A
 in one compiled program. At each of four moments of training, the table shows test errors. For each
 network and correlation, validation data choose the learning rate and one of the moments so far. The
 rise of a network is its error at the lowest correlation minus its error at the highest. The last
-columns compare the rises of networks at the same seeds.
+columns compare the rises of two networks with the same seeds.
 """
 
 import argparse

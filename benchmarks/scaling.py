@@ -95,7 +95,7 @@ def _place(strategy: str) -> distribution.Distribution:
 
 def trained(strategy: str, steps: int, model_dir: str) -> float:
     """Train a whole run; return steps per second between its first and last summary."""
-    steps_per_call = experiment.Run.steps_per_call  # Under a strategy, a call is one step.
+    steps_per_call = experiment.Run.steps_per_call  # With a strategy, a call is 1 step.
     settings = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
     verbs.train(dataclasses.replace(settings, distribution=_place(strategy)), model_dir)
     times = {

@@ -5,7 +5,7 @@
 
 The first command trains `gin_configs/experiments/click_stream.gin` with each encoder. The table
 shows the test AUC of the checkpoint that is best on validation data, and the paired difference to
-the mean of all events with its standard error. The last line shows the AUC of the true
+the mean of all events with its standard error. The last line of the table shows the AUC of the true
 probabilities. A model can have a higher AUC only by chance.
 
 --speed times training steps of a task with DIN over 100 items, and compares them with a functional

@@ -3,7 +3,7 @@
 The benchmark starts three programs in turns, each in a new process: `import tensorflow` alone, a
 run on the digits of the package, and a run that `launch.new` drafts for a table of 200,000 rows and
 27 columns. The printed table shows medians over the rounds, and ranges. At its end, a run
-evaluates, exports, and checks the exports. The table also shows the duration of the end in
+evaluates, exports, and checks the exports. The table also shows the duration of this end in
 multiples of the evaluation. --trees compares several checkouts of the repository.
 
     python -m benchmarks.startup --rounds 3 --trees . ../before

@@ -3,8 +3,8 @@
 Steps run as in training, many in a session call, with Adam, and with two binary tasks or with
 sixteen under a surgery. Each network runs with and without `Precision.xla`, for each number of
 threads. The runs with and without XLA are timed in turns. A ratio compares two times of a round,
-and the table shows medians and ranges. Its last column shows how much longer the first step takes
-with XLA, which compiles in this step.
+and the table shows medians and ranges. The last column of the table shows how much longer the first
+step takes with XLA, which compiles in this step.
 
     python -m benchmarks.xla --rounds 5
 """

@@ -224,7 +224,7 @@ def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> st
         ]
         lines.append([name, *means, describe(rises[name]), *differences])
     header = [f"{value:g}" for value in correlations]
-    return rows.markdown(["", *header, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
+    return rows.markdown(["", *header, "rise", *(f"minus {n}'s" for n in NETWORKS[:-1])], lines)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A command for each claim about speed or quality, which measures all sides in one run."""
+"""Commands that measure speed and quality. A command measures all compared programs in one run."""
 
 import logging
 

@@ -1,8 +1,8 @@
 """Compares the test AUC of three models with the same columns on UCI Adult.
 
 The models are logistic regression and gradient-boosted trees of scikit-learn, with a model for each
-task, and the network of `gin_configs/experiments/adult_shared_bottom.gin` for two tasks. The last
-checkpoint of the network is tested on the official test file.
+task, and the network of `gin_configs/experiments/adult_shared_bottom.gin` for two tasks. The test
+AUC of the network comes from the last checkpoint and the official test file.
 
     python -m benchmarks.adult --adult_dir data/adult --seeds 3
 """
@@ -24,7 +24,7 @@ GIN_FILE = "gin_configs/experiments/adult_shared_bottom.gin"
 
 
 def load(seed: int):
-    """Return the experiment of the gin file with a seed."""
+    """Return the experiment of `GIN_FILE` with a seed."""
     return config.load([GIN_FILE], [f'adult_dir = "{_DIR.value}"', f"experiment.Run.seed = {seed}"])
 
 
@@ -45,7 +45,7 @@ def table(experiment, split: str) -> tuple[dict, dict]:
 
 
 def peers(train: tuple[dict, dict], test: tuple[dict, dict]) -> dict[str, dict[str, float]]:
-    """Return {model: {task: test AUC}} for scikit-learn's models."""
+    """Train scikit-learn's models, and return {model: {task: test AUC}}."""
     is_text = [values.dtype == object for values in train[0].values()]
     text, numbers = np.flatnonzero(is_text), np.flatnonzero(np.logical_not(is_text))
     x_train, x_test = (

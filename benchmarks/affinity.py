@@ -1,4 +1,4 @@
-"""Compares groups of tasks from affinities with the best groups among all possible ones.
+"""Compares groups of tasks that affinities propose with the best groups of all possible groups.
 
     python -m benchmarks.affinity --seeds 4               # 64 runs a seed, stored in runs/affinity
     python -m benchmarks.affinity --design functions
@@ -7,12 +7,12 @@
 Six simulated regression tasks form three pairs. The tasks of a pair depend on the same four hidden
 functions of x, and different pairs have no function in common. In the design `outcomes`, the tasks
 of a pair are the same sum of these functions with different noise. In the design `functions`, each
-task is a different sum. The trunk has only four units, for which tasks with different functions
-compete. Each seed has other functions, rows and initial weights.
+task is a different sum of these functions. The trunk has only four units, so tasks with different
+functions compete for the units. Each seed draws new functions, rows and initial weights.
 
 One run with all tasks measures affinities. Then a network is trained for each of the 63 sets of
-tasks, which gives the loss of any grouping: the sum over the tasks of the test loss in their group.
-`best` is the grouping with the lowest mean loss over the seeds. Differences from it are paired by
+tasks. The loss of a grouping is the sum over all tasks of the task's test loss in its group. `best`
+is the grouping with the lowest mean loss over the seeds. Differences from `best` are paired by
 seed, with standard errors.
 """
 
@@ -100,7 +100,7 @@ def _draw_direction(random: np.random.Generator) -> np.ndarray:
 def make(
     tasks: Sequence[str], seed: int, design: str, is_measured: bool = False, **settings: Any
 ) -> experiment.Experiment:
-    """Return the experiment of some of the tasks."""
+    """Return the experiment that trains some of the tasks."""
     part = affinity.TaskAffinity(every_steps=_EVERY) if is_measured else surgery.Sum()
     run = {"train_steps": _STEPS, "checkpoint_steps": _STEPS, "summary_steps": _EVERY}
     return experiment.Experiment(
@@ -131,7 +131,7 @@ def train(
     """Train some of the tasks; return their test losses, and the affinities {step: value}."""
     settings = make(tasks, seed, design, is_measured)
     with tempfile.TemporaryDirectory() as folder:
-        # Skip exports, which take longer than the training.
+        # Skip exports, because they take longer than the training.
         with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
             verbs.train(settings, folder)
         metrics = verbs.evaluate(settings, folder, "test")
@@ -149,22 +149,24 @@ def list_groupings(tasks: Sequence[str], models: int) -> Iterator[Groups]:
         return
     if not models:
         return
-    first, *others = tasks
-    for size in range(len(others) + 1):
-        for partners in itertools.combinations(others, size):
-            rest = [task for task in others if task not in partners]
-            for groups in list_groupings(rest, models - 1):
+    first, *other_tasks = tasks
+    for size in range(len(other_tasks) + 1):
+        for partners in itertools.combinations(other_tasks, size):
+            remaining = [task for task in other_tasks if task not in partners]
+            for groups in list_groupings(remaining, models - 1):
                 yield ((first, *partners), *groups)
 
 
 def add_losses(groups: Groups, losses: Mapping[tuple[str, ...], Mapping[str, float]]) -> float:
-    """Return the sum of the losses of all tasks, each in its group."""
+    """Return the loss of a grouping: the sum of all tasks' test losses in their groups."""
     return sum(losses[group][task] for group in groups for task in group)
 
 
 def propose(results: Mapping[str, Any], models: int) -> Groups:
     """Return the groups that affinities propose."""
-    pairs = {(one, other): dict(map(tuple, points)) for one, other, points in results["affinities"]}
+    pairs = {
+        (task, other): dict(map(tuple, points)) for task, other, points in results["affinities"]
+    }
     measured = grouping.Measured.from_pairs(pairs, TASKS)
     best = grouping.propose(measured, models)[0]
     return tuple(tuple(grouping.name_tasks(measured, group.trained)) for group in best.groups)
@@ -179,41 +181,52 @@ def compare(seeds: int, design: str) -> str:
     measured, losses = [], []
     for seed in range(seeds):
         path = os.path.join(folder, f"all_{seed}.json")
-        measured.append(rows.kept(path, lambda seed=seed: train(TASKS, seed, design, True)))
+        measured.append(
+            rows.load_or_measure(path, lambda seed=seed: train(TASKS, seed, design, True))
+        )
         of_sets = {}
         for tasks in subsets:
             path = os.path.join(folder, f"{'_'.join(tasks)}_{seed}.json")
-            result = rows.kept(path, lambda tasks=tasks, seed=seed: train(tasks, seed, design))
+            result = rows.load_or_measure(
+                path, lambda tasks=tasks, seed=seed: train(tasks, seed, design)
+            )
             of_sets[tasks] = result["losses"]
         losses.append(of_sets)
-    header = ["models", "grouping", "groups", "sum of losses", "less that of the best"]
+    header = ["models", "grouping", "groups", "sum of losses", "minus the best"]
     lines = [line for models in (2, 3) for line in _compare_groupings(models, measured, losses)]
-    return rows.markdown([*header, "seeds with the best"], lines)
+    return rows.markdown([*header, "seeds where it is the best"], lines)
 
 
 def _compare_groupings(
     models: int, measured: Sequence[Mapping[str, Any]], losses: Sequence[Mapping[Any, Any]]
 ) -> Iterator[list[str]]:
-    """Yield the lines of the groupings into at most `models` models."""
+    """Yield the table's lines for groupings into at most `models` models."""
     groupings = list(list_groupings(TASKS, models))
-    best = min(groupings, key=lambda groups: sum(add_losses(groups, of) for of in losses))
+    best = min(
+        groupings, key=lambda groups: sum(add_losses(groups, set_losses) for set_losses in losses)
+    )
     proposed = [propose(result, models) for result in measured]
     best_of_seeds = [
-        min(groupings, key=lambda groups, of=of: add_losses(groups, of)) for of in losses
+        min(groupings, key=lambda groups, set_losses=set_losses: add_losses(groups, set_losses))
+        for set_losses in losses
     ]
-    shown = {
+    groups_of_seeds = {
         "best": [best] * len(losses),
         "proposed": proposed,
         "best of each seed": best_of_seeds,
         "all in one": [(TASKS,)] * len(losses),
     }
     sums = {
-        name: [add_losses(group, of) for group, of in zip(groups, losses, strict=True)]
-        for name, groups in shown.items()
+        name: [
+            add_losses(group, set_losses) for group, set_losses in zip(groups, losses, strict=True)
+        ]
+        for name, groups in groups_of_seeds.items()
     }
-    sums["mean of all"] = [statistics.mean(add_losses(g, of) for g in groupings) for of in losses]
+    sums["mean of all"] = [
+        statistics.mean(add_losses(g, set_losses) for g in groupings) for set_losses in losses
+    ]
     for name, values in sums.items():
-        groups = shown.get(name, [])
+        groups = groups_of_seeds.get(name, [])
         members = "; ".join(" ".join(group) for group in groups[0]) if len(set(groups)) == 1 else ""
         difference = rows.describe_difference(values, sums["best"], 3)
         equal = f"{groups.count(best)} of {len(losses)}" if groups else ""
@@ -221,7 +234,7 @@ def _compare_groupings(
 
 
 def measure_cost() -> str:
-    """Return the time of a step that measures, relative to a step that only writes as often."""
+    """Return the table of step times with measured affinities, relative to times without."""
     lines = []
     for count in (2, 6):
         ratios = []
@@ -235,7 +248,7 @@ def measure_cost() -> str:
 
 
 def _time_steps(count: int, every: int, is_measured: bool) -> list[float]:
-    """Return steps per second of a trunk with 512 units, measured several times in a run."""
+    """Train a trunk with 512 units, and return several measurements of steps per second."""
     steps = 200 if every == 1 else 1000
     run = {"train_steps": steps, "checkpoint_steps": steps, "summary_steps": every}
     settings = make(TASKS[:count], 0, DESIGNS[0], units=512, **run)
@@ -255,7 +268,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4, help="the number of data sets")
-    shared = "tasks of a pair share their outcome, or only the functions behind it"
+    shared = "what the tasks of a pair share: the outcome, or only hidden functions"
     parser.add_argument("--design", choices=DESIGNS, default="outcomes", help=shared)
     parser.add_argument("--cost", action="store_true", help="only time steps")
     flags = parser.parse_args()

@@ -3,10 +3,10 @@
     python -m benchmarks.augmentation --seeds 3
 
 Each seed trains `gin_configs/experiments/mnist_few.gin` on about 500 random digits, and tests the
-last checkpoint on 5,000 other digits. The baseline of a difference is plain training of the same
-network on the same digits from the same first weights. Differences are in percentage points, with
-standard errors. Results are stored in --output, and stored results are not measured again.
-MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
+last checkpoint on 5,000 other digits. Differences compare with training without augmentation, for
+the same network, digits and first weights. Differences are in percentage points, with standard
+errors. Results are stored in --output, and stored results are not measured again. The folder
+MTL_DATA_DIR must contain `mnist/t10k-*-ubyte.gz`.
 """
 
 import functools
@@ -27,14 +27,15 @@ from mtl.configs import config
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Runs of each row, paired by their seed.", allow_override=True
 )
-_ROWS = flags.DEFINE_list("augmentations", [], "Some rows, without commas. (default: all)")
+_ROWS = flags.DEFINE_list("augmentations", [], "Names of rows without commas. (default: all)")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs"
 _FILE = _FOLDER / "experiments" / "mnist_few.gin"
 _BASELINE = "none"
 _NO_NORM = "networks.Convnet.batch_norm = False"
 _LIST = "features.Image.augmentations = "
-# {row: (files of gin_configs/augmentation, further bindings)}; lists of augmentations add up.
+# {row: (files of gin_configs/augmentation, further bindings)}. Several files add up their
+# augmentations.
 ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     _BASELINE: ((), ()),
     "crop by 2": (("crop",), ("augmentations.Crop.padding = 2",)),
@@ -68,7 +69,7 @@ ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def measure(name: str, seed: int) -> dict[str, float]:
-    """Train the experiment of a row of the table.
+    """Train the experiment for a row of the table.
 
     Args:
       name: the row.
@@ -89,7 +90,7 @@ def measure(name: str, seed: int) -> dict[str, float]:
 
 
 def find_baseline(name: str) -> str:
-    """Return the row of plain training with the same network."""
+    """Return the name of the row that trains the same network without augmentation."""
     return _BASELINE + name.partition(",")[1] + name.partition(",")[2]
 
 
@@ -120,7 +121,7 @@ def main() -> None:
     results: dict[str, list[float]] = {name: [] for name in names}
     for seed, name in itertools.product(range(1, _SEEDS.value + 1), names):
         path = os.path.join(rows.output("augmentation"), f"{name}, seed {seed}.json")
-        result = rows.kept(path, functools.partial(measure, name, seed))
+        result = rows.load_or_measure(path, functools.partial(measure, name, seed))
         results[name].append(result["accuracy"])
         summary = f"{result['accuracy']:.1f}% ({result['seconds']:.0f} s)"
         print(f"seed {seed}, {name}: {summary}", flush=True)

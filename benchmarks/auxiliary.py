@@ -8,9 +8,9 @@
     python -m benchmarks.auxiliary --write data/digits --labels 50
 
 All parts train `gin_configs/experiments/digits_few.gin` on a CSV of the digits of scikit-learn,
-8 x 8 pixels in [0, 1]: 1,077 rows for training, 360 for validation and 360 for the test. Rows of a
-table are paired by seed, which determines the split, the rows with labels and the first weights.
-Differences have standard errors. Results are stored in --output, and are not measured again.
+8 x 8 pixels in [0, 1]: 1,077 rows for training, 360 for validation and 360 for the test. The seed
+determines the split, the rows with labels and the first weights. Rows of a table are paired by
+seed. Differences have standard errors. Results are stored in --output, and are not measured again.
 """
 
 import functools
@@ -63,7 +63,7 @@ LABELS_ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "contrastive": (("contrastive",), ()),
     "supervised contrastive": (("supervised_contrastive",), ()),
 }
-# Madry et al. train on perturbed inputs alone.
+# Like Madry et al., train only on perturbed inputs: the losses of plain inputs have the weight 0.
 _ALONE = 'weighting.Fixed.weights = {"digit": 0.0, "parity": 0.0, "adversarial": 1.0}'
 ROBUSTNESS_ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "plain": ((), ()),
@@ -149,7 +149,7 @@ def measure_labels(name: str, labelled: int, seed: int) -> dict[str, float]:
 
 
 def measure_robustness(name: str, seed: int) -> dict[str, float]:
-    """Return test accuracies of the digit in percent, plain and under attacks with epsilon 0.15."""
+    """Return test accuracies of the digit in percent, without and under attack (epsilon 0.15)."""
     files, params = ROBUSTNESS_ROWS[name]
     accuracies = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -170,8 +170,8 @@ def measure_robustness(name: str, seed: int) -> dict[str, float]:
 def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
     """Return test accuracies of a teacher, and of small networks without and with the teacher.
 
-    The teacher trains with all labels, the small networks with all labels or with few. A small
-    network is taught by the teacher's predictions, or hinted by its hidden layer.
+    The teacher trains with all labels, the small networks with all labels or with few labels. A
+    small network learns the teacher's predictions, or the teacher's hidden layer.
     """
     accuracies = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
 
 
 def measure_cost(rounds: int) -> dict[str, list[float]]:
-    """Return {row: seconds of a step in each round}; rows take turns."""
+    """Time the rows of the table in turns, and return {row: seconds of a step in each round}."""
     random = np.random.default_rng(0)
     inputs = {"pixels": random.random([256, 64]).astype(np.float32)}
     labels = {"digit": random.integers(0, 10, 256), "parity": random.integers(0, 2, 256)}
@@ -206,12 +206,12 @@ def measure_cost(rounds: int) -> dict[str, list[float]]:
     return rows.take_turns(steps, rounds, 50)
 
 
-def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> str:
-    """Return a mean, with the mean difference from paired values and its standard error."""
-    mean = f"{statistics.mean(found):.1f}"
-    if plain is None or found is plain or len(found) < 2:
+def describe(values: Sequence[float], plain: Sequence[float] | None = None) -> str:
+    """Return a mean as text, with the mean paired difference and its standard error."""
+    mean = f"{statistics.mean(values):.1f}"
+    if plain is None or values is plain or len(values) < 2:
         return mean
-    return f"{mean} ({rows.describe_difference(found, plain, digits=1)})"
+    return f"{mean} ({rows.describe_difference(values, plain, digits=1)})"
 
 
 def _collect(
@@ -222,7 +222,7 @@ def _collect(
     for seed in range(_FIRST_SEED.value, _FIRST_SEED.value + _SEEDS.value):
         for row, arguments in keys.items():
             path = os.path.join(rows.output("auxiliary"), f"{name}, {row}, seed {seed}.json")
-            result = rows.kept(path, functools.partial(measure, *arguments, seed))
+            result = rows.load_or_measure(path, functools.partial(measure, *arguments, seed))
             summary = ", ".join(f"{key} {value:.1f}" for key, value in result.items())
             print(f"seed {seed}, {row}: {summary}", flush=True)
             results[row].append(result)

@@ -1,14 +1,15 @@
 """Compares ways to balance two tasks, on data for which balancing matters, and on other data.
 
-Every file of `gin_configs/balancing` is run as by a user. The baselines are a network for each task
-alone, and weights and learning rates that are tuned on a part of the training split:
+The benchmark trains an experiment with every file of `gin_configs/balancing`, like the command
+below. The baselines are a separate network for each task, and weights and learning rates that are
+tuned on a part of the training split:
 
     python -m launch.train --gin_file benchmarks/adult_balancing_scaled.gin \
         --gin_file gin_configs/balancing/cagrad.gin --gin_param 'adult_dir = "data/adult"'
 
 The table shows metrics of the test split after the last step, and Delta-m: the mean over the tasks
-of the change in percent from the network for that task alone. Standard errors are over the seeds.
-Results are stored, so a second call continues, or prints the table again.
+of the change in percent against the separate network of the task. Standard errors are over the
+seeds. Results are stored, so a second call continues, or prints the table again.
 
     python -m benchmarks.balancing --data adult_scaled --methods cagrad,famo --seeds 3
 """
@@ -33,10 +34,10 @@ from mtl.files import atomic
 from mtl.tools.drawing import bar_charts, figures
 
 _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by default.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of every row.", 1)
+_SEEDS = flags.DEFINE_integer("seeds", 3, "The number of seeds for each row.", 1)
 
 SINGLE = "single task"
-# Training writes nothing, and only the last checkpoint is evaluated.
+# Training writes no summaries, and only the last checkpoint is evaluated.
 _ONCE = ["Run.checkpoint_steps = 1000000", "Run.summary_steps = 1000000"]
 _VALIDATION = ["Pipeline.train_split = 'train[:80%]'", "Pipeline.eval_split = 'train[80%:]'"]
 
@@ -66,7 +67,7 @@ class Data:
     def experiment(
         self, files: Sequence[str], params: Sequence[str], seed: int
     ) -> experiment_lib.Experiment:
-        """Return the experiment of a user with these gin files and bindings."""
+        """Return the experiment of the data set with further gin files and bindings."""
         name, macro = self.folder
         bindings = [
             f"{macro} = {rows.data_dir(name)!r}",
@@ -76,7 +77,7 @@ class Data:
         return config.load([self.gin_file, *files], [*bindings, *_ONCE, *params])
 
     def run(self, files: Sequence[str], params: Sequence[str], seed: int) -> Metrics:
-        """Train, and return {task: metric} on the split of evaluations for the trained tasks."""
+        """Train, and return {task: metric} on the evaluation split."""
         experiment = self.experiment(files, params, seed)
         with tempfile.TemporaryDirectory() as model_dir:
             metrics, _ = verbs.train(experiment, model_dir)
@@ -84,7 +85,7 @@ class Data:
         return {task: float(metrics[f"{task}/{self.metric}"]) for task in tasks}
 
     def only(self, task: str) -> list[str]:
-        """Return the bindings of a network for one task."""
+        """Return the bindings that train a separate network for one task."""
         return [
             f"MultiTaskModel.heads = [{self.heads[task]}]",
             f"Best.metric = '{task}/{self.metric}'",
@@ -140,14 +141,16 @@ def path(name: str, *parts: str) -> str:
     return os.path.join(output(), name, *(re.sub(r"\W+", "_", part) for part in parts)) + ".json"
 
 
-def chosen(name: str, row: str) -> str:
-    """Return the choice of a tuned row with the best mean metric on the validation part."""
+def choose(name: str, row: str) -> str:
+    """Return the choice for a tuned row that has the best mean metric on validation rows."""
     files, choices = DATA[name].tuned[row]
 
     def score(choice: str) -> float:
         params = [choices[choice], *_VALIDATION]
         file = path(name, "validation", f"{row} {choice}")
-        return statistics.mean(rows.kept(file, lambda: DATA[name].run(files, params, 1)).values())
+        return statistics.mean(
+            rows.load_or_measure(file, lambda: DATA[name].run(files, params, 1)).values()
+        )
 
     return max(choices, key=score)
 
@@ -162,10 +165,10 @@ def result(name: str, row: str, seed: int) -> Metrics:
             return functools.reduce(operator.or_, runs)
         if row in data.tuned:
             files, choices = data.tuned[row]
-            return data.run(files, [choices[chosen(name, row)]], seed)
+            return data.run(files, [choices[choose(name, row)]], seed)
         return data.run([rows.methods()[row]], [], seed)
 
-    return rows.kept(path(name, f"{row} seed {seed}"), measure)
+    return rows.load_or_measure(path(name, f"{row} seed {seed}"), measure)
 
 
 def delta(metrics: Metrics, single: Metrics) -> float:
@@ -174,7 +177,7 @@ def delta(metrics: Metrics, single: Metrics) -> float:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error, which is 0 for a single value."""
+    """Return the mean of values and its standard error, which is 0 for a single value."""
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return statistics.mean(values), spread / len(values) ** 0.5
 
@@ -195,7 +198,7 @@ def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
     lines = []
     for row, (change, error) in deltas(results).items():
         means = [mean_and_error([run[task] for run in results[row]]) for task in tasks]
-        label = f"{row} ({chosen(name, row)})" if row in DATA[name].tuned else row
+        label = f"{row} ({choose(name, row)})" if row in DATA[name].tuned else row
         cells = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in means]
         lines.append([label, *cells, f"{change:+.2f} ± {error:.2f}"])
     return rows.markdown(["", *[f"{t} {DATA[name].metric}" for t in tasks], "Delta-m, %"], lines)
@@ -214,7 +217,7 @@ def draw(changes: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
             bar_charts.Bar(row, mean, mean - error, mean + error)
             for row, (mean, error) in of_rows.items()
         ]
-        # With `near`, a method far behind does not hide the others.
+        # `near` keeps one bad method from shrinking the bars of all other methods.
         panels.append(bar_charts.draw(name, bars, "Delta-m, %, with standard errors", near=1.0))
     return figures.lay_out("Delta-m of every method", panels)
 

@@ -2,8 +2,8 @@
 
 --parts tables: the step time with an embedding table of 10 million rows, relative to a table of 10
 thousand, for the plain sum and for surgeries (dimension 16, LazyAdam, four tasks, batch 256).
---parts telemetry: the step time relative to the same surgery without monitors, on the MLP of
-`benchmarks.balancing_speed`, over multiples of 100 steps.
+--parts telemetry: the step time of a surgery with monitors, relative to the same surgery without
+monitors, on the MLP of `benchmarks.balancing_speed`, over multiples of 100 steps.
 
     python -m benchmarks.balancing_costs --rounds 5
 """
@@ -36,7 +36,7 @@ SURGERIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Silent:
-    """A surgery without monitors, whose values then are not computed."""
+    """A surgery without monitors, so that TensorFlow does not compute the monitored values."""
 
     surgery: types.Surgery
 
@@ -45,7 +45,7 @@ class Silent:
 
 
 def looked_up(rows: int, part: types.Surgery) -> model.MultiTaskModel:
-    """Return a model of four tasks on the mean of the vectors of eight ids."""
+    """Return a model of four tasks whose input is the mean of eight embedding vectors."""
     return model.MultiTaskModel(
         columns=[features.Identity(names=["item"], size=rows, dimension=16)],
         network=networks.SharedBottom(trunk=networks.MLP(layers=[512] * 6)),
@@ -64,7 +64,7 @@ def lookups(rows: int) -> tf.data.Dataset:
 
 
 def tables(options: argparse.Namespace) -> Iterator[str]:
-    """Yield a row for each surgery."""
+    """Yield the lines of the table of step times with large embedding tables."""
     yield "| surgery | 10 thousand rows | 10 million rows | ratio |\n|---|---|---|---|"
     for name, part in SURGERIES.items():
         timed = {
@@ -83,7 +83,7 @@ def tables(options: argparse.Namespace) -> Iterator[str]:
 
 
 def telemetry(options: argparse.Namespace) -> Iterator[str]:
-    """Yield a row for each number of tasks."""
+    """Yield the lines of the table of step times with monitors."""
     exact = surgery.Combine(method=methods.PCGrad())
     cheap = surgery.Combine(method=methods.PCGrad(), on="representation")
     pairs = {

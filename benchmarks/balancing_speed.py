@@ -2,20 +2,21 @@
 
 Steps run as in training, many in a session call, on an MLP (128 inputs, six layers of 512 units,
 batch 256 or 64) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks.
-All sides of a table take turns in one run, with the same number of threads. A ratio compares the
-times of a round, and the table shows median and range over the rounds. Behind the ratio of a peer
-stands its time divided by ours. By arithmetic, T exact backward passes cost (1 + 2T)/3. This is the
-way "all built", with a gradient of each task for every variable. The way "exact" leaves out
-gradients that cost more than their inner products. In "single passes", the backward passes of the
-tasks run one by one. --memory adds the peak memory of the tensors of a step, measured in separate
-processes.
+All variants of a table are timed in turns, with the same number of threads. A ratio compares two
+times of a round, and the table shows median and range over the rounds. After the ratio of a peer
+library, the table shows the peer's time divided by our time. A backward pass takes about twice as
+long as a forward pass, so a step with T backward passes should take (1 + 2T)/3 times as long. The
+way "all built" computes the gradient of each task for every variable. The way "exact" leaves out
+gradients whose inner products are cheaper to compute directly. In "single passes", the backward
+passes of the tasks run one after the other. --memory adds the peak memory of the tensors of a step,
+measured in separate processes.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "all built" --memory
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "single passes"
 
 The peers run in another Python (`pip install torch torchjd[full] && pip install --no-deps LibMTL`).
-Without it, only this project is measured, with a line that says so.
+Without --peer_python, only `mtl` is measured, and a line says so.
 """
 
 import argparse
@@ -71,7 +72,8 @@ TRUNKS = {
     "mlp_64": _MLP,
     "convnet": networks.Convnet(filters=[32, 64, 128], layers=[256], batch_norm=False),
 }
-# Methods that store gradients, that need more than the losses, and that decide by coordinate.
+# Methods that store gradients, methods that need more than the losses, and methods that use single
+# coordinates.
 EXACT_ONLY = ("MoCo", "DBMTL", "ExcessMTL")
 NEEDS_MORE = ("Clipped", "MoDo", "SDMGrad", "PCD")
 BY_COORDINATE = ("GradDrop", "TrimmedMean")
@@ -81,7 +83,7 @@ DEFAULT = ["MGDA", "PCGrad", "CAGrad", "UPGrad", "NashMTL"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given:
-    """A column that passes its field on unchanged."""
+    """A column that passes a field on unchanged."""
 
     columns = {"x": ("x",)}
 
@@ -126,7 +128,7 @@ class Steps:
             self._session.run([*first, iterator.initializer])
 
     def _fetch(self, result: training_loop.StepResult) -> dict[str, Any]:
-        # Fetch the values as a run does, so that the monitors are computed.
+        # Fetch the monitors, like a training run, so that TensorFlow computes them.
         self._fetches = (result.step, result.values)
         return {}
 
@@ -138,7 +140,7 @@ class Steps:
         return (time.perf_counter() - started) / steps
 
     def trace(self) -> tf.compat.v1.RunMetadata:
-        """Take a step, and return TensorFlow's record of all ops in it."""
+        """Take a training step, and return TensorFlow's trace of all ops in the step."""
         metadata, feed = tf1.RunMetadata(), {self._until: self._step + 1}
         options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
         self._step, _ = self._session.run(self._fetches, feed, options, metadata)
@@ -169,7 +171,7 @@ def noise(network: str, num_tasks: int) -> tf.data.Dataset:
 
 
 def build_steps(network: str, num_tasks: int, way: str, part: types.Surgery, threads: int) -> Steps:
-    """Return the steps of one side."""
+    """Return the training steps of one variant."""
     side_model = a_model(network, num_tasks, part)
     batches = functools.partial(noise, network, num_tasks)
     with LEFT_OUT.get(way, contextlib.nullcontext)():
@@ -177,7 +179,7 @@ def build_steps(network: str, num_tasks: int, way: str, part: types.Surgery, thr
 
 
 class Peers:
-    """LibMTL and torchjd, in another process."""
+    """Measures LibMTL and torchjd, which run in another process."""
 
     def __init__(self, python: str, threads: int):
         script = os.path.join(os.path.dirname(__file__), "balancing_speed_peers.py")
@@ -234,7 +236,7 @@ def sides(
 def parts(
     names: Sequence[str], ways: Sequence[str] = tuple(WAYS)
 ) -> Iterator[tuple[str, str, types.Surgery]]:
-    """Yield the plain sum, and every method in every way that it allows."""
+    """Yield the plain sum, and every method in every way that the method allows."""
     yield "Sum", "exact", surgery.Sum()
     for name in names:
         for way in ways:
@@ -245,17 +247,17 @@ def parts(
 
 
 def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_each: float) -> dict:
-    """Time all keys in rounds, in turns.
+    """Time all variants in turns, for several rounds.
 
     Args:
-      timed: {key: a function from a number of steps to seconds of a step}.
-      base: a function from a key to the key of the denominator of its ratio.
-      multiple: a function from a key to a divisor of its number of steps.
-      rounds: the number of timings of every key.
+      timed: {variant: a function from a number of steps to seconds of a step}.
+      base: a function from a variant to the variant in the denominator of the ratio.
+      multiple: a function from a variant to a number that must divide the number of timed steps.
+      rounds: the number of timings of every variant.
       secs_each: the approximate seconds of a timing.
 
     Returns:
-      {key: (median of the seconds of a step, sorted ratios of all rounds)}.
+      {variant: (median of the seconds of a step, sorted ratios of all rounds)}.
     """
     counts = {}
     for key, steps in timed.items():
@@ -273,13 +275,15 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
     }
 
 
-def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict) -> Iterator[str]:
+def table(
+    num_tasks: int, names: Sequence[str], ways: Sequence[str], timings: dict
+) -> Iterator[str]:
     """Yield a row for each method, with ratios to the plain sum of the same project.
 
-    Behind the ratio of a peer stands its time divided by ours.
+    After the ratio of a peer library, the row shows the peer's time divided by our time.
     """
     columns = [("mtl", way) for way in ways if way in WAYS]
-    peers = PEER_WAYS if ("torchjd", "Sum", "exact") in found else {}
+    peers = PEER_WAYS if ("torchjd", "Sum", "exact") in timings else {}
     columns += [(peer, way) for peer, of_peer in peers.items() for way in of_peer if way in ways]
     bounds = {BUILT: f" (by arithmetic {(1 + 2 * num_tasks) / 3:.1f})"}
     bounds["every 10 steps"] = f" (aim {1 + 0.12 * num_tasks:.2f})"
@@ -290,23 +294,23 @@ def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict
     yield f"| {num_tasks} tasks | {' | '.join(titles)} |"
     yield "|---|" + "---|" * len(columns)
     for name in names:
-        cells = [_cell(found, project, name, way) for project, way in columns]
+        cells = [_cell(timings, project, name, way) for project, way in columns]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _cell(found: dict, project: str, name: str, way: str) -> str:
-    secs, ratios = found.get((project, name, way), (math.nan, [math.nan]))
+def _cell(timings: dict, project: str, name: str, way: str) -> str:
+    secs, ratios = timings.get((project, name, way), (math.nan, [math.nan]))
     if math.isnan(secs):
         return "-"
     cell = f"{statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
-    ours = found.get(("mtl", name, "exact" if way == AUTOGRAM else way))
+    ours = timings.get(("mtl", name, "exact" if way == AUTOGRAM else way))
     return cell if project == "mtl" or not ours else f"{cell} ({secs / ours[0]:.2f})"
 
 
 def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int) -> None:
     """Print the peak memory of the tensors of a step in MiB.
 
-    The process itself uses more memory, as it reserves some for later tensors.
+    The process itself uses more memory, because TensorFlow reserves memory for later tensors.
     """
     part = {(n, w): part for n, w, part in parts([name] * (name != "Sum"))}[name, way]
     steps = build_steps(network, num_tasks, way, part, threads)
@@ -334,18 +338,18 @@ def peaks(
         for way in ways if name != "Sum" else ["exact"]:
             command = [sys.executable, "-m", "benchmarks.balancing_speed", "--threads"]
             command += [str(threads), "--measure", network, str(num_tasks), name, way]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            cells.append(f"{float(done.stdout):.0f}")
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
+            cells.append(f"{float(process.stdout):.0f}")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
     """Return a parser of the flags for rounds, seconds, tasks and threads."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="timings of every side")
-    parser.add_argument("--secs", type=float, default=0.5, help="seconds of a timing, about")
+    parser.add_argument("--rounds", type=int, default=5, help="timings of each variant")
+    parser.add_argument("--secs", type=float, default=0.5, help="approximate seconds of a timing")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each variant")
     return parser
 
 
@@ -357,7 +361,7 @@ def main() -> None:
     ways = [*WAYS, AUTOGRAM]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--memory", action="store_true", help="also measure peak memory")
-    parser.add_argument("--measure", nargs=4, help="only measure the peak memory of this side")
+    parser.add_argument("--measure", nargs=4, help="only measure the peak memory of this variant")
     parser.add_argument("--peer_python", help="a Python with torch, torchjd and LibMTL")
     options = parser.parse_args()
     if options.measure:
@@ -367,7 +371,7 @@ def main() -> None:
     names = METHODS if options.methods == ["all"] else options.methods
     peers = Peers(options.peer_python, options.threads) if options.peer_python else None
     if peers is None:
-        print("LibMTL and torchjd are skipped, as --peer_python is not set.")
+        print("LibMTL and torchjd are skipped: --peer_python is not set.")
     for network in options.networks:
         for num_tasks in options.tasks:
             with sides(network, num_tasks, names, options.ways, options.threads, peers) as timed:
@@ -394,7 +398,7 @@ def main() -> None:
     return None
 
 
-# Without a method, LibMTL and torchjd are the same plain PyTorch.
+# Without a balancing method, LibMTL and torchjd run the same plain PyTorch step.
 BASES = {"mtl": "mtl", "torchjd": "torchjd", "LibMTL": "torchjd"}
 
 if __name__ == "__main__":

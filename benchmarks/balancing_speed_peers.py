@@ -1,8 +1,8 @@
-"""Times LibMTL and torchjd for `benchmarks.balancing_speed`, which runs it in another Python.
+"""Times LibMTL and torchjd for `benchmarks.balancing_speed`, which starts it in another Python.
 
-The input has cases as lines of JSON, `{"peer", "network", "tasks", "method", "way", "steps"}`. Each
-answer is a line: `{"secs": seconds of a step}`, or `{"why": reason}` if the peer lacks the method
-or fails.
+Each line of the standard input is a case in JSON, `{"peer", "network", "tasks", "method", "way",
+"steps"}`. The answer to a case is a line of the standard output: `{"secs": seconds of a step}`, or
+`{"why": reason}` if the peer lacks the method or fails.
 """
 
 import functools
@@ -45,7 +45,7 @@ TORCHJD = {
     "GradDrop": lambda tasks: aggregation.GradDrop(),
 }
 
-# The same methods for the engine of torchjd that computes inner products, not gradients.
+# The same methods for torchjd's engine that computes inner products instead of gradients.
 AUTOGRAM = {
     "MGDA": aggregation.MGDAWeighting,
     "PCGrad": aggregation.PCGradWeighting,
@@ -58,7 +58,7 @@ AUTOGRAM = {
 
 
 def trunk(network: str) -> nn.Module:
-    """Return the same network as on the other side."""
+    """Return the trunk, with the layers that `benchmarks.balancing_speed` builds for `mtl`."""
     if network != "convnet":
         sizes = [128] + [512] * 6
         layers = [
@@ -138,7 +138,8 @@ class Steps:
         on_representation, encoder = way == "representation", self.trunk
 
         class Model(architecture.HPS, kind):
-            def zero_grad_share_params(self):  # LibMTL writes into gradients, which torch 2 drops.
+            # LibMTL writes into the gradients, which torch 2 sets to None by default.
+            def zero_grad_share_params(self):
                 self.encoder.zero_grad(set_to_none=False)
 
         class Repeated(nn.Module):
@@ -177,7 +178,7 @@ class Steps:
 
 
 def main() -> None:
-    """Answer until the input ends, and build each case only once."""
+    """Answer cases until the input ends, and build each case only once."""
     answers, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(int(sys.argv[1]))
     built = functools.lru_cache(maxsize=64)(Steps)
@@ -186,7 +187,7 @@ def main() -> None:
         steps = case.pop("steps")
         try:
             answer = {"secs": built(**case).secs(steps)}
-        except Exception as error:  # A peer may fail in any way, and the table then has no number.
+        except Exception as error:  # A library may fail in any way; the table then has no number.
             answer = {"why": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -1,8 +1,9 @@
-"""Shows how methods descend the toy problem of the CAGrad paper, and where they end.
+"""Shows paths and end points of balancing methods on the toy problem of the CAGrad paper.
 
 The toy has two versions: with the losses of the paper (B. Liu et al., 2021, arXiv:2110.14048, three
 starts), and with the first loss times 0.1 (A. Navon et al., "Multi-Task Learning as a Bargaining
-Game", 2022, arXiv:2202.01017, five starts). Adam runs at 1e-3 for up to 100,000 steps.
+Game", 2022, arXiv:2202.01017, five starts). Adam runs with a learning rate of 1e-3 for up to
+100,000 steps.
 
     python -m benchmarks.balancing_toys --methods equal,cagrad,aligned_mtl
 """
@@ -28,11 +29,13 @@ TOYS = {
     "plain": (1.0, [(-8.5, 7.5), (-8.5, -5.0), (9.0, 9.0)]),
     "scaled": (0.1, [(-8.5, 7.5), (0.0, 0.0), (9.0, 9.0), (-7.5, -0.5), (9.0, -1.0)]),
 }
-# A base for the weighting and the surgery of the other file; its data is not read.
+# The file of a balancing method needs an experiment around it. The data of this experiment are not
+# read.
 _HOST = "gin_configs/experiments/digits_shared_bottom.gin"
-# As in the toy of its authors: without noise, a decay of the weights would stop FAMO too early.
+# The authors of FAMO also use no decay for the toy problem: without noise, decay would stop FAMO
+# too early.
 _BINDINGS = {"famo": ["FAMO.decay = 0.0"]}
-# A method has arrived if its distance from the Pareto front, in the plane, is smaller.
+# A path has reached the Pareto front if the distance of its last point is below this limit.
 _NEAR = 0.2
 
 
@@ -52,7 +55,7 @@ def cell(path: list[list[float]]) -> str:
 
 
 def summary(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Return a table of the end of each method from each start."""
+    """Return a table of the end points of all methods from all starts."""
     header = ["method", *[f"from ({x:g}, {y:g})" for x, y in TOYS[name][1]]]
     return rows.markdown(header, [[m, *map(cell, ways[m])] for m in ways])
 
@@ -122,7 +125,7 @@ def main() -> None:
     methods, output = rows.methods(rows.METHODS.value), rows.output("balancing_toys")
     for name in _TOYS.value or TOYS:
         ways = {
-            method: rows.kept(
+            method: rows.load_or_measure(
                 os.path.join(output, name, f"{method}.json"), functools.partial(paths, name, method)
             )
             for method in tqdm.tqdm(methods, desc=name, unit="method", leave=False)

@@ -1,10 +1,10 @@
-"""Compares rows per second from files to files of predictions with the bare SavedModel.
+"""Compares the speed of `scoring.score_shards`, from files to files, with the bare SavedModel.
 
-The bare SavedModel runs in a loop over tensors that are parsed in advance, and its outputs are
-dropped. `scoring.score_shards` reads, parses, predicts and writes, with the same export in batches
-of the same size. Each round runs every side once. The table shows medians over the rounds. Ratios
-compare with the bare loop of the same round, by wall time and by processor time. The single stages
-show where `scoring.score_shards` spends its processor time.
+The bare SavedModel runs in a loop over tensors that are parsed in advance; its outputs are not
+used. `scoring.score_shards` reads, parses, predicts and writes, with the same export in batches of
+the same size. Each round runs every variant once. The table shows medians over the rounds. Ratios
+compare with the bare loop of the same round, by wall time and by processor time. Separate rows for
+reading, parsing and formatting show where `scoring.score_shards` spends its processor time.
 
     python -m benchmarks.bulk_scoring --rounds 5
 """
@@ -30,7 +30,7 @@ from mtl.tools import scoring
 tf1 = tf.compat.v1
 
 _ROWS = flags.DEFINE_integer("rows", 100_000, "The number of rows in all files together.", 1)
-_BATCH = flags.DEFINE_integer("rows_per_batch", 512, "The rows of a batch.", 1)
+_BATCH = flags.DEFINE_integer("rows_per_batch", 512, "The number of rows of a batch.", 1)
 _UNITS = flags.DEFINE_list(
     "units",
     ["64", "512", "1024-512-256", "2048"],
@@ -39,17 +39,19 @@ _UNITS = flags.DEFINE_list(
 _CONCURRENCY = flags.DEFINE_integer(
     "batches_at_a_time", 4, "Batches that `scoring.score_shards` scores at the same time.", 1
 )
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "The number of timings of each variant.", 1)
 _SIGNATURE = flags.DEFINE_string(
     "signature", "serving_default", "The signature: 12 outputs of four tasks; `a` has 3 outputs."
 )
 
 _FILES = 4
-# (input, output); from TFRecords also to text, as people read predictions.
+# (input format, output format). Predictions for TFRecords are also written as text, because people
+# read them.
 _FORMATS = (("tfrecord", "tfrecord"), ("tfrecord", "jsonl"), ("csv", "csv"), ("jsonl", "jsonl"))
 
 
 class Cost(NamedTuple):
-    """Microseconds of a row: wall time, and time of all processors."""
+    """The microseconds that a row takes: wall time, and time of all processors."""
 
     wall: float
     cpu: float
@@ -84,7 +86,7 @@ def write_inputs(folder: str) -> list[bytes]:
 
 
 def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]]:
-    """Return functions for the bare model on parsed tensors, and for the parsing alone."""
+    """Return a function that runs the bare model on parsed tensors, and one that only parses."""
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def[_SIGNATURE.value]
@@ -144,7 +146,7 @@ def cost(run: Callable[[], None]) -> Cost:
 
 
 def measure(units: str) -> None:
-    """Print a row for each side and each stage."""
+    """Print a row for each variant and each stage."""
     with tempfile.TemporaryDirectory() as folder:
         path, examples = export(units, folder), write_inputs(folder)
         model = scoring.SavedModel(path, _SIGNATURE.value)
@@ -157,22 +159,18 @@ def measure(units: str) -> None:
         sides |= {f"making {name}": formatting(model, examples, name) for name in scoring.FORMATS}
         for run in sides.values():
             run()
-        rounds = [{name: cost(run) for name, run in sides.items()} for _ in range(_rounds())]
+        rounds = [{name: cost(run) for name, run in sides.items()} for _ in range(_ROUNDS.value)]
     for name in sides:
         _print(units, name, rounds)
 
 
-def _rounds() -> int:
-    return flags.FLAGS.rounds
-
-
 def _print(units: str, name: str, rounds: Sequence[Mapping[str, Cost]]) -> None:
-    wall, cpu = (statistics.median(each[name][i] for each in rounds) for i in (0, 1))
-    ratios = [each["bare"].wall / each[name].wall for each in rounds]
-    of_cpu = statistics.median(each["bare"].cpu / each[name].cpu for each in rounds)
-    shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
+    wall, cpu = (statistics.median(costs[name][i] for costs in rounds) for i in (0, 1))
+    ratios = [costs["bare"].wall / costs[name].wall for costs in rounds]
+    of_cpu = statistics.median(costs["bare"].cpu / costs[name].cpu for costs in rounds)
+    ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
     is_whole = name == "bare" or " to " in name
-    tail = f"  {shown:<22} {of_cpu:.2f}" if is_whole else ""
+    tail = f"  {ratio:<22} {of_cpu:.2f}" if is_whole else ""
     print(f"{units:>12}  {name:<22} {1e6 / wall:9.0f} {cpu:8.2f}{tail}", flush=True)
 
 

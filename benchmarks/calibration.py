@@ -3,7 +3,7 @@
     python -m benchmarks.calibration
 
 `gin_configs/experiments/census_income.gin` trains with `positive_weight = 5`. Each method of
-`calibration` fits the validation split, and is measured on the test split.
+`mtl.transfer.calibration` is fitted on the validation split, and measured on the test split.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _METRICS = ("income/calibration_error", "income/calibration", "income/auc")
 
 
 def make(steps: int | None, knots: int = 0) -> experiment_lib.Experiment:
-    """Return the experiment; without `steps`, it trains as long as the gin file says."""
+    """Return the experiment, with the steps of the gin file unless `steps` is set."""
     bindings = [
         f'census_income_dir = "{rows.data_dir("census_income")}"',
         "income/heads.Binary.positive_weight = 5.0",
@@ -45,7 +45,7 @@ def make(steps: int | None, knots: int = 0) -> experiment_lib.Experiment:
 
 
 def measure(steps: int | None) -> dict[str, dict[str, float]]:
-    """Train once and calibrate by each method; return {method: {metric of the test split}}."""
+    """Train once, calibrate by each method, and return {method: {metric: test value}}."""
     with tempfile.TemporaryDirectory() as folder:
         plain, trained = make(steps), os.path.join(folder, "trained")
         data = dataclasses.replace(plain.data, eval_split="test")

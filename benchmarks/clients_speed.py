@@ -1,29 +1,30 @@
 """Compares examples per second and test AUC of MMoE and PLE with DeepCTR, LibMTL and EasyRec.
 
-Every side trains the same rows, tables, layers, batches and epochs with Adam at the same rate, in a
-separate process on the same cores. All sides of a network take turns, with the seed of the round. A
-ratio compares the speeds of a round. The first epoch, in which graphs are built and traced, is not
-timed. The last weights are tested.
+All libraries train on the same rows with the same tables, layers, batches, epochs and learning rate
+of Adam. Each library runs in a separate process on the same cores. The libraries take turns, with
+the seed of the round. A ratio compares the speeds of a round. The first epoch, in which graphs are
+built and traced, is not timed. The test AUC comes from the last weights.
 
     python -m benchmarks.clients_speed --envs peers --data_dir data/adult --rounds 3
 
 The command creates environments for the peers under --envs, with `python -m venv` and pip. EasyRec
 is not on a package index: --easyrec is a checkout of github.com/alibaba/EasyRec. The command copies
-it, and compiles its protocol buffers again. Without --easyrec, EasyRec is left out.
+the checkout, and compiles the protocol buffers of the copy again. Without --easyrec, EasyRec is
+left out.
 
 The data sets are UCI Adult, with 12 columns hashed to 1,000 ids each, and simulated rows in the
 layout of EasyRec's sample for Taobao: 17 columns, two towers of 256-192-128-64. Ids are hashed
-once, when the rows are written, so all sides look up the same rows in tables of the same size.
+once, when the rows are written, so all libraries look up the same rows in tables of the same size.
 
 MMoE has 4 experts. PLE has 2 levels, with 2 shared experts and 2 experts of each task. CGC is PLE
-with one level, since LibMTL has two levels only for ResNet. Tables start from the same
-distribution, since their initial values affect the AUC. The sides differ in initial values of
-layers, biases of gates, and in how they read the rows, which the table says. DeepCTR starts all
-experts from the same values, and all towers, because it draws them with one seed: an MMoE with
-equal experts is one expert. This project trains twice: with the Adam of all sides, which moves
-every row of a table at every step, and with `LazyAdam`, which moves only looked-up rows, and which
-no peer has. It reads rows like the peer beside it: arrays in memory for DeepCTR and LibMTL, CSV for
-EasyRec.
+with one level: LibMTL supports two levels only for ResNets. Embedding tables start from the same
+distribution, because their initial values affect the AUC. The libraries differ in the initial
+values of layers, in the biases of gates, and in how they read rows, which the table shows. DeepCTR
+draws the initial values of all experts with one seed, so all experts start from the same values,
+and so do all towers. An MMoE whose experts stay equal has only one expert in effect. `mtl` trains
+twice: with Adam, like all libraries, and with `LazyAdam`, which no other library has. Adam updates
+every row of a table at every step, and LazyAdam only looked-up rows. `mtl` reads rows like the
+library that it is compared with: arrays in memory for DeepCTR and LibMTL, CSV for EasyRec.
 """
 
 import argparse
@@ -55,7 +56,7 @@ TENSORFLOW = "tensorflow==2.21.0"
 ADULT = ("age", "workclass", "fnlwgt", "education", "education-num", "marital-status")
 ADULT += ("occupation", "relationship", "race", "sex", "capital-gain", "capital-loss")
 ADULT += ("hours-per-week", "native-country", "income")
-# Labels, and the census weight of a person, which says nothing about the person.
+# Columns that are not features: labels, and the census weight of a person.
 NO_INPUTS = ("fnlwgt", "marital-status", "income")
 
 SMALL = ("age_level", "pvalue_level", "shopping_level", "occupation", "new_user_class_level", "pid")
@@ -72,7 +73,7 @@ TAOBAO = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Columns, tasks and sizes of all sides.
+    """Columns, tasks and sizes of layers that all libraries use.
 
     Attributes:
       tables: {field: rows of its table}.
@@ -117,14 +118,14 @@ NETWORKS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Side:
-    """A peer, or this project.
+    """A library to measure: another library, or `mtl`.
 
     Attributes:
-      script: the file in benchmarks/peers.
-      installs: the arguments of each `pip install` for the environment of the side.
-      networks: the names of `NETWORKS` that the side has.
-      input: how this project reads rows for a comparison with the side: "arrays" or "CSV".
-      reads: how the side reads rows, in words.
+      script: the name of the library's file in benchmarks/peers.
+      installs: the arguments of each `pip install` for the library's environment.
+      networks: the names of `NETWORKS` that the library has.
+      input: how `mtl` reads rows for the comparison with this library: "arrays" or "CSV".
+      reads: how the library reads rows, in words.
       variables: environment variables of the process.
     """
 
@@ -176,7 +177,7 @@ PEERS = {
 
 
 class Process:
-    """A process of a side, which trains one case after the other."""
+    """The process of a library, which trains one case after the other."""
 
     def __init__(self, python: str, side: Side, log: pathlib.Path, paths: Sequence[str] = ()):
         self._log = log
@@ -242,8 +243,9 @@ def read_adult(folder: str, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
 def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return {split: (ids [N, F], labels [N, T])} of simulated rows.
 
-    Few ids of a column are frequent. The logit of a task is a sum of numbers for all ids, which the
-    tasks share in part. Clicks are more frequent than purchases.
+    Few ids of a column are frequent. Each id has a number for each task, and the logit of a task is
+    the sum of the numbers of a row's ids. Part of each number is the same for all tasks. Clicks are
+    more frequent than purchases.
 
     Args:
       count: the rows of the training split; the test split has a quarter as many.
@@ -255,8 +257,8 @@ def draw_taobao(count: int, layout: Layout) -> dict[str, tuple[np.ndarray, np.nd
     logits = np.zeros((total, len(layout.tasks)))
     for index, size in enumerate(layout.tables.values()):
         ids[:, index] = size * rng.uniform(size=total) ** 4
-        shared, own = rng.normal(size=(size, 1)), rng.normal(size=(size, len(layout.tasks)))
-        logits += (0.4 * shared + 0.3 * own)[ids[:, index]]
+        shared, separate = rng.normal(size=(size, 1)), rng.normal(size=(size, len(layout.tasks)))
+        logits += (0.4 * shared + 0.3 * separate)[ids[:, index]]
     chances = 1 / (1 + np.exp(-(logits - np.arange(1, len(layout.tasks) + 1))))
     labels = (rng.uniform(size=chances.shape) < chances).astype(np.int32)
     return {"train": (ids[:count], labels[:count]), "test": (ids[count:], labels[count:])}
@@ -282,7 +284,7 @@ def write_rows(
 
 
 def cut_to_batches(splits: Mapping[str, tuple], batch_size: int, most: int | None) -> dict:
-    """Drop training rows, so that an epoch has only full batches on every side."""
+    """Drop training rows, so that an epoch has only full batches in every library."""
     ids, labels = splits["train"]
     count = min(len(ids), most or len(ids)) // batch_size * batch_size
     if not count:
@@ -293,7 +295,7 @@ def cut_to_batches(splits: Mapping[str, tuple], batch_size: int, most: int | Non
 def build_case(
     layout: Layout, network: str, written: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the settings of a case for every side, without seed and file of predictions."""
+    """Return the settings of a case for every library, without seed and file of predictions."""
     return {
         **dataclasses.asdict(layout),
         **NETWORKS[network],
@@ -317,7 +319,7 @@ class Result:
 def train_side(
     train: Callable[[dict], dict], case: dict[str, Any], labels: np.ndarray, folder: str
 ) -> Result:
-    """Train one side once, and test its predictions."""
+    """Train with one library once, and test its predictions."""
     predictions = os.path.join(folder, "predictions.npy")
     answer = train({**case, "predictions": predictions})
     if "why" in answer:
@@ -331,14 +333,14 @@ def train_side(
 
 
 def find_failure(results: Sequence[Result]) -> str:
-    """Return the reason why a side failed; "" if it did not fail."""
+    """Return the reason why a training failed; "" if the training did not fail."""
     return next((result.why for result in results if result.why), "")
 
 
 def take_turns(
     sides: Mapping[Any, Callable[[dict], Result]], rounds: int
 ) -> dict[Any, list[Result]]:
-    """Return {side: its result in each round}; a side that fails has no further rounds."""
+    """Return {library: results of all rounds}; a library that fails has no further rounds."""
     results: dict[Any, list[Result]] = {name: [] for name in sides}
     for seed in range(1, rounds + 1):
         for name, train in sides.items():
@@ -360,7 +362,7 @@ def format_speed(results: Sequence[Result]) -> str:
 
 
 def describe_ours(ours: Sequence[Result], theirs: Sequence[Result]) -> list[str]:
-    """Return our examples per second, the ratio to theirs, and our AUC."""
+    """Return examples per second, their ratio to another library's, and the AUC of `mtl`."""
     if why := find_failure(ours):
         return [why, "-", "-"]
     return [format_speed(ours), format_ratio(ours, theirs), format_aucs(ours)]
@@ -373,7 +375,7 @@ def format_aucs(results: Sequence[Result]) -> str:
 
 
 def format_ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """Return the ratio of our speed to theirs: median and range over the rounds."""
+    """Return the speed of `mtl` divided by another library's: median and range over rounds."""
     ratios = [our.speed / their.speed for our, their in zip(ours, theirs, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
@@ -384,15 +386,15 @@ HEADER += ["LazyAdam, ex/s", "ours / its (range)", "our AUC"]
 OPTIMIZERS = ("Adam", "LazyAdam")
 
 
-def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[str]]:
-    """Return a row of the table for each peer.
+def build_lines(network: str, results: Mapping[Any, list[Result]]) -> list[list[str]]:
+    """Return the row of the table for each library.
 
     Args:
       network: the name of the network.
-      found: {peer, or (input, optimizer) for this project: results of all rounds}.
+      results: {library, or (input, optimizer) for `mtl`: results of all rounds}.
     """
     lines = []
-    for name, theirs in found.items():
+    for name, theirs in results.items():
         if name not in PEERS:
             continue
         line = [network, name, PEERS[name].reads]
@@ -401,21 +403,21 @@ def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[st
             continue
         line += [format_speed(theirs), format_aucs(theirs)]
         for optimizer in OPTIMIZERS:
-            line += describe_ours(found[PEERS[name].input, optimizer], theirs)
+            line += describe_ours(results[PEERS[name].input, optimizer], theirs)
         lines.append(line)
     return lines
 
 
 def make_environment(folder: pathlib.Path, installs: Sequence[Sequence[str]]) -> str:
-    """Create an environment with these packages, unless it exists; return its Python."""
-    python, done = folder / "bin" / "python", folder / "installed.json"
+    """Create a virtual environment with packages, unless it exists; return its Python."""
+    python, record = folder / "bin" / "python", folder / "installed.json"
     content = json.dumps(installs)
-    if not (done.exists() and done.read_text() == content):
+    if not (record.exists() and record.read_text() == content):
         print(f"Making {folder}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         for arguments in installs:
             subprocess.run([str(python), "-m", "pip", "install", "-q", *arguments], check=True)
-        done.write_text(content)
+        record.write_text(content)
     return str(python)
 
 
@@ -436,7 +438,7 @@ def prepare_easyrec(checkout: pathlib.Path, folder: pathlib.Path, python: str) -
 
 @contextlib.contextmanager
 def open_sides(options: argparse.Namespace) -> Iterator[dict[str, Process]]:
-    """Start a process for each side; "ours" is this project."""
+    """Start a process for each library; "ours" is `mtl`."""
     envs = pathlib.Path(options.envs).resolve()
     envs.mkdir(parents=True, exist_ok=True)
     ours = Side(script="run_mtl.py", reads="")
@@ -446,7 +448,7 @@ def open_sides(options: argparse.Namespace) -> Iterator[dict[str, Process]]:
             side, paths = PEERS[name], []
             folder = envs / side.script.removeprefix("run_").removesuffix(".py")
             if name == "EasyRec" and not options.easyrec:
-                print("EasyRec is left out: no --easyrec, a checkout of its source.")
+                print("EasyRec is left out: set --easyrec to a checkout of its source.")
                 continue
             try:
                 python = make_environment(folder, name_packages(side, options.torch))
@@ -471,7 +473,7 @@ def name_packages(side: Side, torch: str) -> list[list[str]]:
 def compare(
     layout: str, network: str, processes: Mapping[str, Process], written: dict, folder: str, options
 ) -> list[list[str]]:
-    """Train all sides of a network in turns; return the rows of the table."""
+    """Train a network with all libraries in turns; return the rows of the table."""
     case = build_case(LAYOUTS[layout], network, written, options)
     with np.load(written["arrays"]) as arrays:
         labels = arrays["test_y"]
@@ -483,9 +485,14 @@ def compare(
             process.train, {**case, **more, **seed}, labels, folder
         )
 
-    for given in dict.fromkeys(PEERS[name].input for name in names):
+    for input_format in dict.fromkeys(PEERS[name].input for name in names):
         for optimizer in OPTIMIZERS:
-            add((given, optimizer), processes["ours"], input=given, optimizer=optimizer)
+            add(
+                (input_format, optimizer),
+                processes["ours"],
+                input=input_format,
+                optimizer=optimizer,
+            )
     for name in names:
         add(name, processes[name])
     print(f"{layout}, {network}:", file=sys.stderr)
@@ -501,12 +508,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
-    parser.add_argument("--rounds", type=int, default=3, help="trainings of every side")
+    parser.add_argument("--rounds", type=int, default=3, help="trainings with each library")
     parser.add_argument("--epochs", type=int, default=5, help="epochs; the first is not timed")
-    parser.add_argument("--rows", type=int, help="the most training rows; 200,000 are simulated")
+    parser.add_argument("--rows", type=int, help="limit of training rows; 200,000 are simulated")
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--learning_rate", type=float, default=0.001)
-    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each side")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each library")
     parser.add_argument("--torch", default="torch", help="the package of PyTorch for pip")
     return parser
 
@@ -516,7 +523,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.epochs < 2:
-        parser.error("argument --epochs: must be at least 2, as the first is not timed")
+        parser.error("argument --epochs: must be at least 2: the first is not timed")
     if "adult" in options.layouts and not options.data_dir:
         parser.error("argument --data_dir: is required for the layout adult")
     return options
@@ -525,7 +532,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Print a table for each layout."""
     options = parse()
-    # Set the cores before any side starts, since a side inherits them.
+    # Set the cores before a process starts, because the process inherits them.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     with open_sides(options) as processes, tempfile.TemporaryDirectory() as folder:

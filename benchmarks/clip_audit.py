@@ -1,12 +1,13 @@
 """Measures how well the clip audit finds flipped labels, and whether clipping reduces their effect.
 
-A share of the training labels is flipped, in UCI Adult and in MNIST's 10,000 test images, of which
-8,000 are for training here and 2,000 for the test. Each score of the clip audit is rated by the
-area under the ROC curve for flipped samples, and by the precision among as many samples as are
-flipped. Then networks train for three times as many steps at a constant rate, which is enough to
-memorise wrong labels. The table shows test accuracy without clipping, with a clipped gradient of
-the batch, with clipped gradients of examples, and without the samples with the largest mean norms
-of the audit: as many samples as are flipped, or 5% if none is flipped.
+The benchmark flips a share of the training labels of UCI Adult and of MNIST. From MNIST's official
+test file, 8,000 images serve for training and 2,000 for the test. Each score of the clip audit is
+rated by the area under the ROC curve for flipped samples, and by the precision among the N samples
+with the highest scores, where N is the number of flipped samples. Then networks train for three
+times as many steps at a constant rate, which is enough to memorise wrong labels. The table shows
+the test accuracy without clipping, with a clipped gradient of the batch, with clipped gradients of
+examples, and without the samples that have the largest mean norms in the audit. The number of
+dropped samples is the number of flipped samples, or 5% of all samples if no label is flipped.
 
     python -m benchmarks.clip_audit --data mnist,adult --seeds 2
 """
@@ -32,7 +33,7 @@ from mtl.tools import clip_audit
 from mtl.tools.clip_audit import checkpoint_audit, statistics, tables, visits
 from mtl.tools.drawing import figures, line_charts, matrices
 
-# Tests import several benchmarks into one process.
+# Tests import several benchmarks into one process, so another module may have defined the flag.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)
 _SEEDS = flags.DEFINE_integer("seeds", 2, "Runs of each case.", 1, allow_override=True)
 
@@ -65,10 +66,10 @@ CLIPPINGS = {
 _EPOCH_STEPS = 80
 
 
-def trained(made: experiment.Experiment, model_dir: str) -> float:
-    """Train, and return the accuracy on the test split."""
-    results, _ = verbs.train(made, model_dir)
-    return float(results[f"{made.model.tasks[0]}/accuracy"])
+def trained(settings: experiment.Experiment, model_dir: str) -> float:
+    """Train an experiment, and return the accuracy on the test split."""
+    results, _ = verbs.train(settings, model_dir)
+    return float(results[f"{settings.model.tasks[0]}/accuracy"])
 
 
 def audited(name: str, share: float, seed: int) -> dict[str, Any]:
@@ -77,23 +78,23 @@ def audited(name: str, share: float, seed: int) -> dict[str, Any]:
 
     def measure() -> dict[str, Any]:
         data = noisy_labels.DATA[name]
-        made, is_wrong = noisy_labels.noisy(data.make(seed), data.field, share)
-        made = dataclasses.replace(made, clip_audit=clip_audit.ClipAudit())
+        settings, is_wrong = noisy_labels.noisy(data.make(seed), data.field, share)
+        settings = dataclasses.replace(settings, clip_audit=clip_audit.ClipAudit())
         model_dir = os.path.join(folder, "run")
-        accuracy = trained(made, model_dir)
+        accuracy = trained(settings, model_dir)
         directory = os.path.join(model_dir, "clip_audit", "training")
         record = visits.read(directory)
-        samples = statistics.of_samples(*record, made.clip_audit.first_visits)
+        samples = statistics.of_samples(*record, settings.clip_audit.first_visits)
         scores = {name: samples[column.format(task=data.task)] for name, column in SCORES.items()}
         truth = is_wrong[samples["id"]]
         ratings = {name: judged(values, truth) for name, values in scores.items()}
-        ratings[AT_START] = _at_start(made, model_dir, is_wrong)
+        ratings[AT_START] = _at_start(settings, model_dir, is_wrong)
         shutil.copy(os.path.join(directory, "samples.parquet"), folder)
         shutil.rmtree(model_dir)
         medians = [float(np.median(of["norm"])) for of in record]
         return {"scores": ratings, "accuracy": accuracy, "medians": medians}
 
-    return rows.kept(os.path.join(folder, "audited.json"), measure)
+    return rows.load_or_measure(os.path.join(folder, "audited.json"), measure)
 
 
 def _folder(name: str, share: float, seed: int) -> str:
@@ -113,14 +114,15 @@ def _at_start(
 
 
 def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Return area under the ROC curve and precision of scores for flipped samples.
+    """Rate how well scores find flipped samples.
 
     Args:
       scores: a score for each sample [N].
       truth: True for flipped samples [N].
 
     Returns:
-      The area, and the precision among as many samples as are flipped; zeros if none is flipped.
+      The area under the ROC curve, and the precision among the N highest scores, where N is the
+      number of flipped samples; zeros for N = 0.
     """
     count = int(truth.sum())
     if not count:
@@ -137,46 +139,46 @@ def accuracy(name: str, method: str, share: float, seed: int) -> float:
     def measure() -> float:
         data = noisy_labels.DATA[name]
         medians = audited(name, share, seed)["medians"]
-        made, _ = noisy_labels.noisy(data.long(data.make(seed)), data.field, share)
-        changed = _changed(made, name, method, share, seed, medians)
+        settings, _ = noisy_labels.noisy(data.long(data.make(seed)), data.field, share)
+        changed = _changed(settings, name, method, share, seed, medians)
         folder = os.path.join(_folder(name, share, seed), "run")
         result = trained(changed, folder)
         shutil.rmtree(folder)
         return result
 
     path = os.path.join(_folder(name, share, seed), method.replace(" ", "_") + ".json")
-    return rows.kept(path, measure)
+    return rows.load_or_measure(path, measure)
 
 
 def _changed(
-    made: experiment.Experiment,
+    settings: experiment.Experiment,
     name: str,
     method: str,
     share: float,
     seed: int,
     medians: Sequence[float],
 ) -> experiment.Experiment:
-    """Return the experiment of a method; clipping is at median norms of examples or batches."""
+    """Return the experiment of a method, which clips at the median norm of examples or batches."""
     of_examples, of_batches = medians
     if method == "audit and drop":
-        return noisy_labels.without(made, table(name, share, seed)["id"], share or _NEEDLESS)
-    update_, surgery = made.model.update, made.model.surgery
+        return noisy_labels.without(settings, table(name, share, seed)["id"], share or _NEEDLESS)
+    update_, surgery = settings.model.update, settings.model.surgery
     if method == "batch clip":
         clip = clipping.GlobalNorm(max_norm=of_batches)
         update_ = dataclasses.replace(update_, clipping=clip)
     if method == "per-example clip":
         surgery = example_clipping.ExampleClipping(max_norm=of_examples)
-    changed = dataclasses.replace(made.model, update=update_, surgery=surgery)
-    return dataclasses.replace(made, model=changed)
+    changed = dataclasses.replace(settings.model, update=update_, surgery=surgery)
+    return dataclasses.replace(settings, model=changed)
 
 
 def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
-    """Return the table of samples, with the largest mean norm first."""
+    """Return the audit's table of samples, the largest mean norm first."""
     return tables.read_parquet(os.path.join(_folder(name, share, seed), "samples.parquet"))
 
 
 def scores_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a table of scores: area and precision for each share, as means over the seeds."""
+    """Return a table of scores: mean AUC and precision for each share of flipped labels."""
     shares = noisy_labels.DATA[name].found_at
     header = [name]
     for share in shares:
@@ -214,19 +216,19 @@ def after_an_epoch(name: str, optimizer: str, clip: str, seed: int) -> float:
     """Return the test accuracy after the first 80 steps, without flipped labels."""
 
     def measure() -> float:
-        made = noisy_labels.DATA[name].make(seed)
+        settings = noisy_labels.DATA[name].make(seed)
         new_update = update.Update(optimizer=OPTIMIZERS[optimizer], clipping=CLIPPINGS[clip])
-        changed = dataclasses.replace(made.model, update=new_update)
-        run = dataclasses.replace(made.run, train_steps=_EPOCH_STEPS)
+        changed = dataclasses.replace(settings.model, update=new_update)
+        run = dataclasses.replace(settings.run, train_steps=_EPOCH_STEPS)
         with tempfile.TemporaryDirectory() as folder:
-            return trained(dataclasses.replace(made, model=changed, run=run), folder)
+            return trained(dataclasses.replace(settings, model=changed, run=run), folder)
 
     file = re.sub(r"\W+", "_", f"{name} {optimizer} {clip} {seed}") + ".json"
-    return rows.kept(os.path.join(rows.output("clip_audit"), "epoch", file), measure)
+    return rows.load_or_measure(os.path.join(rows.output("clip_audit"), "epoch", file), measure)
 
 
 def convergence_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a table of clippings: test accuracy in percent after an epoch, by optimizer."""
+    """Return a table: test accuracy in percent after an epoch, by clipping and optimizer."""
     lines = []
     for clip in CLIPPINGS:
         accuracies = [
@@ -243,7 +245,7 @@ def _mean_and_error(values: np.ndarray) -> str:
 
 
 def plot(names: Sequence[str], seeds: Sequence[int]) -> str:
-    """Draw a panel of the areas of all scores at the last share, and a panel of accuracies."""
+    """Draw a panel with the AUC of all scores at the last share, and a panel of accuracies."""
     scores = [*SCORES, AT_START]
     areas, curves = [], {}
     for name in names:
@@ -265,7 +267,7 @@ def draw(
     curves: Mapping[str, Sequence[tuple[float, float]]],
 ) -> str:
     """Draw {score: area for each data set} and {method: [(share, accuracy)]} as SVG."""
-    title = "AUROC of telling flipped samples (0.5: chance)"
+    title = "AUROC for flipped samples (0.5: chance)"
     panels = [matrices.draw(title, list(areas), names, list(areas.values()), "score", "data")]
     if curves:
         title = "test accuracy by the share of labels flipped"

@@ -2,10 +2,10 @@
 
     python -m benchmarks.clip_audit_cost --rounds 5
 
-The networks are three layers of 512 units on images of 28 by 28, a convnet with and without batch
-norm, and the same layers on 12 embedding tables, with one and two tasks and batches of 256. The
-sides take turns in each round, and the table shows medians over the rounds. Batch norm mixes
-examples, so there is no clipping of single examples there.
+The networks are three layers of 512 units on images of 28 by 28 pixels, a convnet with and without
+batch norm, and three layers of 512 units on 12 embedding tables. Each network runs with one and two
+tasks and batches of 256. All variants are timed in turns, and the table shows medians over the
+rounds. Batch norm mixes examples, so networks with batch norm have no row for clipped examples.
 """
 
 import argparse
@@ -99,23 +99,23 @@ def _model(name: str, tasks: int) -> model.MultiTaskModel:
 
 
 def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
-    made, batch = _model(name, tasks), _batch(options.batch_size, tasks)
+    plain_model, batch = _model(name, tasks), _batch(options.batch_size, tasks)
     clipping = example_clipping.ExampleClipping(max_norm=1.0)
-    kinds = [(made, False), (made, True)]
+    kinds = [(plain_model, False), (plain_model, True)]
     if name != _TIED:
-        kinds.append((dataclasses.replace(made, surgery=clipping), False))
+        kinds.append((dataclasses.replace(plain_model, surgery=clipping), False))
     with tempfile.TemporaryDirectory() as folder:
         sides = [_Steps(kind, batch, folder, is_audited) for kind, is_audited in kinds]
         for side in sides:
             side.secs(3)
         secs = [[side.secs(options.steps) for side in sides] for _ in range(options.rounds)]
-    plain, *others = map(statistics.median, zip(*secs, strict=True))
-    ratios = [f"{other / plain:.2f}" for other in others]
+    plain, *other_times = map(statistics.median, zip(*secs, strict=True))
+    ratios = [f"{other / plain:.2f}" for other in other_times]
     return [name, str(tasks), f"{1000 * plain:.2f}", *ratios, *["-"] * (2 - len(ratios))]
 
 
 def main() -> None:
-    """Time all sides, and print a Markdown table."""
+    """Time all variants, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)

@@ -1,9 +1,9 @@
-"""Checks that `launch.debug` names the cause of a failed step, for eight faults in three places.
+"""Checks that `launch.debug` names the cause of a failed step, for eight kinds of faults.
 
-A fault lies in a head, a network or a column. A small run trains until one row of its data breaks a
-step; a learning rate that is too high needs no such row. Then the step is replayed, and the report
-must name the fault: the kind of the op, the line of code that created it, the rows, and the field
-or the variable. The last case is a run without a fault.
+A fault lies in a head, a network or a column. A small run trains until one row of its data makes a
+step fail; a learning rate that is too high needs no such row. Then the step is replayed, and the
+report must name the fault: the kind of the op, the line of code that created it, the rows, and the
+field or the variable. The last case is a run without a fault.
 
     python -m benchmarks.debugger
     python -m benchmarks.debugger --faults log_of_zero,float16 --places head
@@ -68,13 +68,14 @@ def _nothing(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault in a part.
+    """A fault in a head, a network or a column.
 
     Attributes:
-      change: a function of activations [B, H] and a probe [B, 1], which is 1 in all rows but one.
-      probe: the probe of that row.
+      change: a function of activations [B, H] and a probe [B, 1], which adds the fault. The probe
+        is 1 in all rows except one.
+      probe: the value of the probe in the row with the fault.
       kinds: the kinds of ops that a right report may name.
-      is_of_field: True if the value itself is wrong, so that a right report names its field.
+      is_of_field: True if the value of a field is wrong, so that a right report names this field.
     """
 
     change: Any
@@ -113,7 +114,8 @@ class Arrays:
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split, spec):
-        # Hide values that are not finite, which the debugger shall find.
+        # Hide values that are not finite from the source's checks, so that the debugger has to find
+        # them.
         for index in range(len(self.columns["x"])):
             cells = {name: np.ravel(array[index]).tolist() for name, array in self.columns.items()}
             finite = {name: list(np.nan_to_num(cell)) for name, cell in cells.items()}
@@ -125,7 +127,7 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column(types.Column):
-    """A dense layer, perhaps with a fault; it passes the probe on if the network needs it."""
+    """A dense layer, with or without a fault; passes the probe on if the network needs it."""
 
     fault: str | None
     hands_on: bool
@@ -144,7 +146,7 @@ class Column(types.Column):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network(types.Network):
-    """A trunk, perhaps with a fault behind it."""
+    """A trunk, with or without a fault after its layers."""
 
     fault: str | None
     inner: networks.SharedBottom
@@ -225,10 +227,10 @@ def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of a case: True if the report is right, the report in words, and its seconds."""
+    """The result of a case: whether the report is right, its text, and seconds of the replay."""
 
     is_right: bool
-    found: str
+    report: str
     secs: float
 
 
@@ -288,7 +290,7 @@ def main() -> None:
                 result = run_case(fault, place, os.path.join(folder, "run"))
             results.append(result)
             right = "yes" if result.is_right else "NO"
-            lines.append([fault, place, right, result.found, f"{result.secs:.1f}"])
+            lines.append([fault, place, right, result.report, f"{result.secs:.1f}"])
             print(" | ".join(lines[-1]), flush=True)
     header = ["fault", "place", "right", "found", "seconds"]
     print(f"\n{rows.markdown(header, lines)}")

@@ -2,12 +2,12 @@
 
     python -m benchmarks.dense --seeds 3
 
-The networks are a network for each task, a shared network, and MTAN. Each run trains
+The benchmark compares a separate network for each task, a shared network, and MTAN. Each run trains
 `gin_configs/experiments/scenes_unet.gin` for --steps steps, and tests the last checkpoint on 300
-other scenes. `gain` is the mean relative improvement of all tasks over a network for each task with
-the same seed, in percent. The improvement of a task is the mean over its metrics (K.-K. Maninis,
-I. Radosavovic, I. Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918).
-Results are stored in --output, and are not measured again.
+other scenes. `gain` is the mean relative improvement over separate networks with the same seed, in
+percent. The improvement of a task is the mean over its metrics (K.-K. Maninis, I. Radosavovic, I.
+Kokkinos, "Attentive Single-Tasking of Multiple Tasks", 2019, arXiv:1904.08918). Results are stored
+in --output, and are not measured again.
 """
 
 import functools
@@ -81,14 +81,14 @@ def measure(network: str, balancing: str, seed: int) -> dict[str, float]:
     return {**results, "seconds": time.perf_counter() - started}
 
 
-def compute_gain(found: Mapping[str, float], base: Mapping[str, float]) -> float:
+def compute_gain(metrics_of_run: Mapping[str, float], base: Mapping[str, float]) -> float:
     """Return the mean over tasks of the mean relative improvement of their metrics, in percent."""
     tasks = []
     for task, metrics in METRICS.items():
         changes = []
         for metric, is_higher in metrics.items():
             name = f"{task}/{metric}"
-            change = (found[name] - base[name]) / base[name]
+            change = (metrics_of_run[name] - base[name]) / base[name]
             changes.append(change if is_higher else -change)
         tasks.append(statistics.mean(changes))
     return 100 * statistics.mean(tasks)
@@ -102,8 +102,8 @@ def build_table(results: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
         is_base = runs is bases
         difference = rows.describe_difference(gains, [0.0] * len(gains), digits=1)
         means = [statistics.mean(run[name] for run in runs) for name in _SHOWN]
-        shown = [f"{100 * means[0]:.1f}", f"{means[1]:.3f}", f"{means[2]:.1f}"]
-        lines.append([network, balancing, *shown, "" if is_base else difference])
+        cells = [f"{100 * means[0]:.1f}", f"{means[1]:.3f}", f"{means[2]:.1f}"]
+        lines.append([network, balancing, *cells, "" if is_base else difference])
     header = ["network", "balancing", "mIoU", "depth error", "angle", "gain"]
     return rows.markdown(header, lines)
 
@@ -114,7 +114,7 @@ def main() -> None:
     results: dict[tuple[str, str], list[dict[str, float]]] = {row: [] for row in ROWS}
     for seed, row in itertools.product(range(1, _SEEDS.value + 1), ROWS):
         path = os.path.join(rows.output("dense"), f"{' '.join(row)}, seed {seed}.json")
-        result = rows.kept(path, functools.partial(measure, *row, seed))
+        result = rows.load_or_measure(path, functools.partial(measure, *row, seed))
         results[row].append(result)
         summary = ", ".join(f"{name} {result[name]:.3f}" for name in _SHOWN)
         print(f"seed {seed}, {' '.join(row)}: {summary} ({result['seconds']:.0f} s)", flush=True)

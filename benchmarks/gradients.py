@@ -1,12 +1,14 @@
-"""Compares the step time of every transform of the gradient with a plain step.
+"""Compares the step time of every part that changes gradients or updates with a plain step.
 
     python -m benchmarks.gradients --rounds 5 --rows 10000 10000000
 
 The models are a dense network (three layers of 512 units on 256 rows), and a lookup of 256 rows in
-tables of two sizes. All parts on the dense network take turns in a round, and so do the tables of a
-part. The result shows medians over the rounds. For tables, it compares a step on the large table
-with a step on the small table in two ways. If only as many rows are looked up as the small table
-has, the ratio shows the cost of the size. If all rows are looked up, they are in no cache.
+tables of two sizes. All parts are timed in turns on the dense network. For each part, the tables of
+both sizes are timed in turns. The result shows medians over the rounds. For tables, the result
+compares a step on the large table with a step on the small table in two ways. If a step looks up
+only as many rows of the large table as the small table has, the ratio shows the cost of the table's
+size. If a step looks up random rows of the whole large table, the rows are not in the processor's
+cache.
 """
 
 import argparse
@@ -33,7 +35,7 @@ tf1 = tf.compat.v1
 
 _BATCH, _UNITS, _DIMENSION = 256, 512, 16
 _ADAM, _GLOBAL = optimizers.LazyAdam(), clipping.GlobalNorm(max_norm=1.0)
-# Parts whose cost grows with the size of a table, as their docstrings say; not measured on tables.
+# Parts that are not measured on tables, because their cost grows with the size of a table.
 _WHOLE = ("masked entries",)
 
 PARTS = {
@@ -64,11 +66,11 @@ def _dense() -> tf.Tensor:
     return tf.reduce_mean(hidden**2)
 
 
-def _table(rows: int, used: int) -> tf.Tensor:
-    """Return the loss of a batch that looks up some of the first `used` rows."""
+def _table(rows: int, num_used: int) -> tf.Tensor:
+    """Return the loss of a batch that looks up random rows among the first `num_used` rows."""
     table = tf1.get_variable("table", [rows, _DIMENSION], initializer=tf1.zeros_initializer())
     seed = tf.stack([tf.cast(tf1.train.get_global_step(), tf.int32), 0])
-    ids = tf.random.stateless_uniform([_BATCH], seed, 0, used, tf.int32)
+    ids = tf.random.stateless_uniform([_BATCH], seed, 0, num_used, tf.int32)
     return tf.reduce_mean((tf.nn.embedding_lookup(table, ids) - 1) ** 2)
 
 
@@ -117,7 +119,7 @@ def _step(
 def _measured(
     pairs: Sequence[tuple[str, Callable[[], tf.Tensor]]], rounds: int, steps: int
 ) -> np.ndarray:
-    """Return the median seconds of a step for each pair of a part and a loss, in turns."""
+    """Time all pairs of a part and a loss in turns, and return the median seconds of a step."""
     sides = []
     for name, loss in pairs:
         sides.append(_Steps(name, loss))
@@ -135,12 +137,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rows", type=int, nargs=2, default=[10_000, 10_000_000])
     parser.add_argument(
-        "--parts", nargs="+", default=list(PARTS), help="the first is the plain step"
+        "--parts", nargs="+", default=list(PARTS), help="parts to measure, the plain step first"
     )
     options = parser.parse_args()
     names, (few, many) = options.parts, options.rows
     dense = _measured([(name, _dense) for name in names], options.rounds, options.steps)
-    # Measure one part at a time, as a table of ten million rows with its state takes gigabytes.
+    # Measure one part at a time, because a table of ten million rows with its state takes
+    # gigabytes.
     tables = [
         functools.partial(_table, *sizes) for sizes in ((few, few), (many, few), (many, many))
     ]

@@ -1,16 +1,18 @@
-"""Heads for times, amounts, sets and kinds of rows on UCI Census-Income, each beside a simple one.
+"""Compares four special heads with simple heads, on UCI Census-Income.
 
     python -m benchmarks.heads --seeds 3
     python -m benchmarks.heads --seeds 3 --task weeks
 
-- weeks: how many of the 52 weeks of a year a person worked. 52 is no end: these rows are censored.
-  `Survival` beside `Regression`, by the concordance of the predicted time.
-- dividends: an amount that is 0 for nine rows of ten. `WeightedLogistic` beside `Regression` and
-  `ZeroInflatedLogNormal`, by the share of all dividends that go to the tenth of the rows with the
-  highest predictions.
-- signs: four labels that may hold together. `MultiLabel` beside four `Binary`, by the mean AUC.
-- kinds: five categorical columns. `CategoricalMixture` of 8 latent classes beside one class, in
-  which the columns are independent, by the mean log-likelihood of a row in nats.
+- weeks: how many of the 52 weeks of a year a person worked. Rows with 52 weeks are censored,
+  because the work may continue. `Survival` is compared with `Regression`, by the concordance of the
+  predicted time.
+- dividends: an amount that is 0 for nine rows of ten. `WeightedLogistic` is compared with
+  `Regression` and `ZeroInflatedLogNormal`, by the share of all dividends that belongs to the tenth
+  of the rows with the highest predictions.
+- signs: four labels, of which several may be true. `MultiLabel` is compared with four `Binary`
+  heads, by the mean AUC.
+- kinds: five categorical columns. `CategoricalMixture` with 8 latent classes is compared with a
+  single class, for which the columns are independent, by the mean log-likelihood of a row in nats.
 
 Every fifth row is a test row. All networks have the same trunk; differences are paired by seed.
 """
@@ -44,7 +46,7 @@ _SIGNS = ("rich", "married", "invests", "moved")
 _BOUNDARIES = (4, 8, 12, 16, 20, 26, 32, 38, 44, 51)
 _STEPS, _BATCH = 1500, 512
 
-# {task: {name: its heads}}; the first is compared with each of the others.
+# {task: {name: its heads}}. Each name is compared with the first name of the task.
 HEADS: dict[str, dict[str, Sequence[Any]]] = {
     "weeks": {
         "Survival": [heads.Survival(name="weeks", event="stopped", boundaries=_BOUNDARIES)],
@@ -85,14 +87,14 @@ def read_rows() -> pd.DataFrame:
 
 
 def choose_rows(task: str, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of a task, {split: rows}; times are those of people who worked at all."""
+    """Return the rows of a task, {split: rows}; the task `weeks` leaves out people without work."""
     is_test = np.arange(len(table)) % 5 == 4
     is_used = (table["weeks"] > 0) if task == "weeks" else np.ones(len(table), bool)
     return {"train": table[is_used & ~is_test], "test": table[is_used & is_test]}
 
 
 def make(task: str, name: str, splits: Mapping[str, pd.DataFrame], seed: int, steps: int) -> Any:
-    """Return the experiment of a kind of heads."""
+    """Return the experiment that trains a task with one kind of heads."""
     if task == "kinds":
         fields, labels = dict.fromkeys(_KINDS, "string"), {}
         columns: list[Any] = [features.Categorical(names=list(_KINDS), dimension=None)]
@@ -135,7 +137,7 @@ def make(task: str, name: str, splits: Mapping[str, pd.DataFrame], seed: int, st
 
 
 def score(
-    task: str, made: Any, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame
+    task: str, settings: Any, model_dir: str, metrics: Mapping[str, float], test: pd.DataFrame
 ) -> float:
     """Return the measure of a task on the test rows."""
     if task == "kinds":
@@ -144,7 +146,7 @@ def score(
         names = [name for name in metrics if name.endswith("/auc") and "@" not in name]
         return statistics.mean(float(metrics[name]) for name in names)
     values = np.asarray(
-        mtl.load(model_dir, experiment=made).predict(test)[f"{task}/value"], float
+        mtl.load(model_dir, experiment=settings).predict(test)[f"{task}/value"], float
     ).ravel()
     if task == "dividends":
         amounts, highest = test["dividends"].to_numpy(), np.argsort(-values, kind="stable")
@@ -153,7 +155,7 @@ def score(
 
 
 def compute_concordance(values: np.ndarray, times: np.ndarray, is_event: np.ndarray) -> float:
-    """Return the share of pairs in the right order; a row with an event is before a later time.
+    """Return the concordance: the share of comparable pairs that are predicted in the right order.
 
     Args:
       values: predicted times, [N].
@@ -174,9 +176,9 @@ def measure(task: str, name: str, seed: int, steps: int) -> float:
     """Train once; return the measure of the task."""
     splits = choose_rows(task, read_rows())
     with tempfile.TemporaryDirectory() as folder:
-        made = make(task, name, splits, seed, steps)
-        metrics, _ = verbs.train(made, folder)
-        return score(task, made, folder, metrics, splits["test"])
+        settings = make(task, name, splits, seed, steps)
+        metrics, _ = verbs.train(settings, folder)
+        return score(task, settings, folder, metrics, splits["test"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, values in results.items():
                 path = f"{task}, {name}, {options.steps} steps, seed {seed}.json"
                 once = functools.partial(measure, task, name, seed, options.steps)
-                values.append(rows.kept(os.path.join(options.output, path), once))
+                values.append(rows.load_or_measure(os.path.join(options.output, path), once))
         first = next(iter(results.values()))
         for name, values in results.items():
             difference = "" if values is first else rows.describe_difference(first, values)

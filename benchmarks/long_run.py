@@ -1,7 +1,7 @@
-"""Shows resident memory and open files of a run with many evaluations, which must not grow.
+"""Shows that memory and the number of open files do not grow in a run with many evaluations.
 
-A separate process trains a small model, with an evaluation and an export every 100 steps. The
-command looks at that process from outside after each tenth of the run.
+A separate process trains a small model, with an evaluation and an export every 100 steps. After
+each tenth of the run, the command prints the resident memory and open files of that process.
 
     python -m benchmarks.long_run --evaluations 200
 """
@@ -24,9 +24,9 @@ _EVERY = 100
 
 
 def _train(model_dir: str, evaluations: int) -> None:
-    made = overhead.an_experiment(16, 100, evaluations * _EVERY)
-    run = dataclasses.replace(made.run, checkpoint_steps=_EVERY)
-    verbs.train(dataclasses.replace(made, run=run), model_dir)
+    settings = overhead.an_experiment(16, 100, evaluations * _EVERY)
+    run = dataclasses.replace(settings.run, checkpoint_steps=_EVERY)
+    verbs.train(dataclasses.replace(settings, run=run), model_dir)
 
 
 def _evaluated(model_dir: pathlib.Path) -> int:
@@ -51,11 +51,12 @@ def main(_) -> None:
         due = [count * tenth // 10 for tenth in range(1, 10)]
         while due and process.is_alive():
             time.sleep(0.05)
-            done = _evaluated(pathlib.Path(folder))
-            if done >= due[0]:
+            count_done = _evaluated(pathlib.Path(folder))
+            if count_done >= due[0]:
                 due.pop(0)
                 files = len(os.listdir(f"/proc/{process.pid}/fd"))
-                row = f"{done:>12} {done * _EVERY:>8} {_megabytes(process.pid):>12.0f} {files:>11}"
+                row = f"{count_done:>12} {count_done * _EVERY:>8}"
+                row += f" {_megabytes(process.pid):>12.0f} {files:>11}"
                 print(f"{row} {time.perf_counter() - started:>7.0f}", flush=True)
         process.join()
 

@@ -1,7 +1,7 @@
 """Measures the accuracy on long-tailed MNIST of every recipe in `gin_configs/experiments/mnist_lt`.
 
-Differences compare with joint training of the same seed, in percentage points, with standard
-errors. Runs lie under --root, and finished runs are not repeated.
+Differences compare with joint training with the same seed, in percentage points, with standard
+errors. Runs are stored under --root, and finished runs are not repeated.
 
     python -m benchmarks.long_tail --mnist_dir data/mnist --seeds 5
 """
@@ -30,7 +30,7 @@ _RECIPES = flags.DEFINE_list("recipes", [], "Some of the recipes. (default: all)
 
 FOLDER = pathlib.Path(__file__).parents[1] / "gin_configs" / "experiments" / "mnist_lt"
 BASELINE = "joint"
-# A file that other files include, which is not a recipe.
+# This file is not a recipe: recipes include it.
 SHARED = "retrained"
 # {further row: (recipe, another setting)}
 VARIANTS = {
@@ -47,8 +47,8 @@ def recipes() -> dict[str, tuple[str, ...]]:
     return {BASELINE: files.pop(BASELINE), **files, **VARIANTS}
 
 
-def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Return the recipes with these names, and the baseline."""
+def choose_recipes(names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Return the baseline and the recipes with these names."""
     all_recipes = recipes()
     for name in names:
         checks.one_of("--recipes", name, all_recipes)
@@ -90,7 +90,7 @@ def table(results: dict[str, np.ndarray]) -> str:
 def main(_) -> None:
     """Print the table."""
     logging.getLogger("mtl").setLevel(logging.WARNING)
-    rows = chosen(_RECIPES.value)
+    rows = choose_recipes(_RECIPES.value)
     with tempfile.TemporaryDirectory() as scratch:
         root = pathlib.Path(_ROOT.value or scratch)
         results = {name: [] for name in rows}
@@ -98,7 +98,11 @@ def main(_) -> None:
         for seed, name in tqdm.tqdm(runs, unit="run"):
             results[name].append(accuracies(name, rows[name], seed, root))
             tqdm.tqdm.write(f"seed {seed}, {name}: {np.round(results[name][-1], 1)}")
-    print(table({name: np.array(found) for name, found in results.items()}))
+    print(
+        table(
+            {name: np.array(accuracies_of_seeds) for name, accuracies_of_seeds in results.items()}
+        )
+    )
 
 
 if __name__ == "__main__":

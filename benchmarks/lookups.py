@@ -1,10 +1,11 @@
-"""Compares ways to find the tokens of many columns in their vocabularies.
+"""Compares the time of several ways to look up the tokens of many columns in vocabularies.
 
     python -m benchmarks.lookups --columns 40 --rounds 60
 
 Each column is a field of 512 strings with a vocabulary of 10,000 tokens. All ways give the same
-places, except the hash alone, which is the least work of any way. A perfect hash finds a candidate
-for each token without a search, and compares the texts.
+positions in the vocabularies, except the hash alone, which only shows the least possible work. A
+perfect hash finds a candidate for each token without a search, and compares the texts of token and
+candidate.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def _find_perfectly(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _fit_perfect_hash() -> tuple[np.ndarray, np.ndarray]:
-    """Return a step for each group of hashes, so that each word has another slot, and the slots."""
+    """Return steps for groups of hashes, with a different slot for each word, and the slots."""
     with tf.Graph().as_default(), tf1.Session() as session:
         hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(_WORDS), _HASHES))
     groups: list[list[int]] = [[] for _ in range(_GROUPS)]
@@ -106,20 +107,20 @@ class Side:
 
     def __init__(self, find: Find, columns: int):
         with tf.Graph().as_default():
-            given = features.draw_fields(columns, 1)
+            fields = features.draw_fields(columns, 1)
             tokens = [
-                tf1.get_variable(f"given/{name}", initializer=own, trainable=False).read_value()
-                for name, own in given.items()
+                tf1.get_variable(f"given/{name}", initializer=array, trainable=False).read_value()
+                for name, array in fields.items()
             ]
             self.places = find(tokens)
-            kept = [
-                tf1.get_variable(f"found/{number}", own.shape, own.dtype).assign(own).op
-                for number, own in enumerate(self.places)
+            stores = [
+                tf1.get_variable(f"found/{number}", array.shape, array.dtype).assign(array).op
+                for number, array in enumerate(self.places)
             ]
             config = tf1.ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=2)
             self.session = tf1.Session(config=config)
             self.session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-            self._call = self.session.make_callable(tf.group(*kept))
+            self._call = self.session.make_callable(tf.group(*stores))
 
     def __call__(self, steps: int) -> float:
         """Return the mean milliseconds of a step, over some steps."""

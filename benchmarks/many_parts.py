@@ -1,9 +1,9 @@
 """Measures the start of a run with many tasks, many columns, long vocabularies or many classes.
 
-Each case trains a gin file with a CSV file for one step, in a separate process. The table shows the
-seconds until that step is done and saved, processor seconds, peak memory up to this step and up to
-the end of the run with an evaluation and two exports, and the number of ops in the training graph
-with its functions.
+Each case trains a gin file with a CSV file for one step, in a separate process. The table shows
+wall seconds and processor seconds until the step is done and saved, and the number of ops in the
+training graph and its functions. The table also shows the peak memory up to this step, and up to
+the end of the run, which evaluates and writes two exports.
 
     python -m benchmarks.many_parts --cases tasks=100,columns=2000
     python -m benchmarks.many_parts --cases tokens=2000000,classes=100000 --limit 300
@@ -100,10 +100,10 @@ def _peak() -> float:
 
 
 def _train(folder: pathlib.Path) -> None:
-    """Train the run of a folder, and write all measured values so far to a file."""
+    """Train the run of a folder, and write measured values to a file as soon as they are known."""
     model_dir, measured, started = folder / "run", {}, time.perf_counter()
 
-    def tell(**values: float) -> None:
+    def write(**values: float) -> None:
         measured.update(values)
         temporary = folder / "found.tmp"
         temporary.write_text(json.dumps(measured))
@@ -112,18 +112,18 @@ def _train(folder: pathlib.Path) -> None:
     def watch() -> None:
         while not (model_dir / "model.ckpt-1.index").exists():
             time.sleep(0.05)
-        tell(first_step=time.perf_counter() - started, cpu=time.process_time(), peak=_peak())
+        write(first_step=time.perf_counter() - started, cpu=time.process_time(), peak=_peak())
 
     def on_start() -> None:
-        tell(built=time.perf_counter() - started)
+        write(built=time.perf_counter() - started)
         graph = tf.compat.v1.get_default_graph().as_graph_def()
-        tell(ops=len(graph.node) + sum(len(body.node_def) for body in graph.library.function))
+        write(ops=len(graph.node) + sum(len(body.node_def) for body in graph.library.function))
 
     threading.Thread(target=watch, daemon=True).start()
     experiment = config.load([str(folder / "run.gin")])
-    tell(loaded=time.perf_counter() - started)
+    write(loaded=time.perf_counter() - started)
     verbs.train(experiment, str(model_dir), on_start)
-    tell(whole=time.perf_counter() - started, peak_of_all=_peak())
+    write(whole=time.perf_counter() - started, peak_of_all=_peak())
 
 
 def _row(case: str, limit: int) -> str:

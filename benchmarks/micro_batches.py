@@ -1,9 +1,9 @@
-"""Compares peak memory and speed of a step over slices of a batch with a step over the whole batch.
+"""Compares peak memory and time of a step with micro-batches and a step with the whole batch.
 
     python -m benchmarks.micro_batches --batch_size 8192
 
-Each row of the table is measured in a separate process: the peak resident memory, minus the memory
-before the first step.
+Each row of the table is measured in a separate process. Peak memory is the peak resident memory
+minus the memory before the first step.
 """
 
 import argparse
@@ -86,8 +86,8 @@ def main() -> None:
         for slices in options.slices:
             command = [sys.executable, "-m", "benchmarks.micro_batches"]
             command += ["--batch_size", str(options.batch_size), "--measure", part, str(slices)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            memory, secs = map(float, done.stdout.split())
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
+            memory, secs = map(float, process.stdout.split())
             whole = whole or secs
             print(f"| {part} | {slices} | {memory:,.0f} | {secs / whole:.2f} |", flush=True)
     return None

@@ -1,14 +1,14 @@
-"""Compares mixtures of Gaussians by gradient steps with scikit-learn's EM, in nats of a test row.
+"""Compares Gaussian mixtures that are trained by gradient descent with scikit-learn's EM.
 
     python -m benchmarks.mixtures --seeds 3
     python -m benchmarks.mixtures --seeds 3 --floor      # a bound of the scales, without noise
 
-The two sides have 8 components and read the same standardised numbers: the first 5 principal
-components of the digits in this package, and the numeric columns of UCI Adult in MTL_DATA_DIR. Our
-side is `heads.GaussianMixture`, trained as by `launch.train`, with 40 starts and with 1, and with
-noise of 0.1. The other side is `GaussianMixture(n_init=10)`, whose `reg_covar`, which is added to
-all variances, is the square of that noise. Lower nats are better. The difference is our value minus
-theirs, paired by seed.
+The measure is the negative log-likelihood of a test row in nats. Both mixtures have 8 components
+and read the same standardised numbers: the first 5 principal components of the digits in this
+package, and the numeric columns of UCI Adult in MTL_DATA_DIR. `heads.GaussianMixture` of `mtl`
+trains like in `launch.train`, with 40 starts or 1 start, and with noise of 0.1. scikit-learn's
+`GaussianMixture(n_init=10)` adds `reg_covar`, the square of this noise, to all variances. Lower
+nats are better. The difference is the value of `mtl` minus scikit-learn's value, paired by seed.
 """
 
 import argparse
@@ -36,7 +36,7 @@ COVARIANCES = {"diagonal": "diag", "full": "full"}
 STARTS = (40, 1)
 _COMPONENTS, _NOISE, _STEPS, _BATCH, _RATE, _PRINCIPAL = 8, 0.1, 2000, 256, 0.1, 5
 _SPREAD = 0.5
-_LEAST = 0.01  # A bound far below the noise, which does not affect the scales.
+_LEAST = 0.01  # A bound far below the noise, without effect on the scales.
 # {column: its place in a line}
 _ADULT = {
     "age": 0,
@@ -73,7 +73,7 @@ class Arrays(types.Source):
 
 @functools.cache
 def read(name: str) -> dict[str, np.ndarray]:
-    """Return {split: numbers [N, D]}, standardised by the training split."""
+    """Return {split: numbers [N, D]}, standardised by moments of the training split."""
     splits = _read_digits() if name == "digits" else _read_adult()
     mean, stddev = splits["train"].mean(0), splits["train"].std(0)
     return {
@@ -126,7 +126,7 @@ def _read_adult() -> dict[str, np.ndarray]:
 def train(
     name: str, covariance: str, starts: int, seed: int, is_floor: bool = False
 ) -> dict[str, float]:
-    """Return the nats of a row of each split by our mixture, and the seconds of the training."""
+    """Train the mixture of `mtl`; return the mean nats of a row of each split, and the seconds."""
     splits = read(name)
     settings = experiment.Experiment(
         data=pipeline.Pipeline(
@@ -169,7 +169,7 @@ def train(
 
 
 def fit(name: str, covariance: str, seed: int) -> dict[str, float]:
-    """Return the nats of a row of each split by scikit-learn, and the seconds of the fit."""
+    """Fit scikit-learn's mixture; return the mean nats of a row of each split, and the seconds."""
     from sklearn import mixture
 
     splits, started = read(name), time.perf_counter()
@@ -202,7 +202,7 @@ def compare(seeds: int, out: str, is_floor: bool = False) -> str:
                 if starts
                 else functools.partial(fit, name, covariance, seed)
             )
-            result = rows.kept(path, measure)
+            result = rows.load_or_measure(path, measure)
             results.setdefault(starts, []).append(result)
             print(f"{name}, {covariance}, starts {starts}, seed {seed}: {result}", flush=True)
         for starts, runs in results.items():

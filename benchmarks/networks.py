@@ -1,19 +1,20 @@
-"""Compares networks of equal size: every file of `gin_configs/networks` on one data set.
+"""Compares all networks of `gin_configs/networks` at equal size, on one data set.
 
     python -m benchmarks.networks --data census_income --data_dir data/census_income --seeds 3
     python -m benchmarks.networks --data adult --data_dir data/adult --networks mmoe,ple
     python -m benchmarks.networks --data related_tasks --correlations 0,0.5,0.9,1 --seeds 3
 
-A factor scales the widths of all layers but the towers, until a network has about `--parameters`
-parameters, without columns and heads. A network that misses this number by more than a sixth, such
-as full cross layers of many inputs, keeps the widths of its file; the table shows its size. A run
-trains as for a user. The validation split only chooses the checkpoint with the least loss. The
-table shows the test split: the mean over the seeds, and the mean difference from the baseline with
-the same seed, with its standard error. On census records, the baseline is `single_task`. On related
-tasks, with the experts of the paper, it is the shared bottom.
+A factor scales the widths of all layers except towers, until a network has about `--parameters`
+parameters, without columns and heads. If a network misses this number by more than a sixth, such as
+full cross layers of many inputs, it keeps the widths of its gin file; the table shows its size.
+Runs train like `launch.train`. The validation split only chooses the checkpoint with the lowest
+loss. The table shows the test split: the mean over the seeds, and the mean difference from the
+baseline with the same seed, with its standard error. On census records, the baseline is
+`single_task`. On related tasks, where experts have the sizes of the MMoE paper, the baseline is the
+shared bottom.
 
-Results are stored in `--out`, so a second call continues, or prints the table again. Steps are
-timed on a batch of encoded columns, without reading and encoding.
+Results are stored in `--out`, so a second call continues, or prints the table again. The time of a
+step does not include reading and encoding: each step trains on the same encoded batch.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from mtl.tools.drawing import bar_charts, figures, line_charts
 tf1 = tf.compat.v1
 
 FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "networks"
-# {network that does not fit the columns of the data sets: reason}
+# {name of a network that does not fit the columns of the data sets: reason}
 LEFT_OUT = {
     "shared_bottom_convnet": "takes images",
     "shared_bottom_resnet": "takes images",
@@ -56,7 +57,7 @@ LEFT_OUT = {
     "star": "needs a domain",
     "wide_and_deep": "needs columns for its wide part",
 }
-# {class of a part: its settings that are widths}; in other parts, "layers" is.
+# {class of a part: its settings that are widths}; in all other parts, only "layers" is a width.
 WIDTHS = {
     "Convnet": ("filters", "layers"),
     "FTTransformer": ("dimension",),
@@ -64,7 +65,8 @@ WIDTHS = {
     "ResNet": ("filters",),
 }
 _TRIALS, _CLOSE, _FAR = 12, 0.01, 1 / 6
-# The least units of a layer, unless its file has fewer; narrower layers do not learn.
+# Layers keep at least this number of units, unless the gin file has fewer: narrower layers do not
+# learn.
 _NARROWEST = 8
 _TIMED_STEPS, _ROUNDS = 20, 5
 
@@ -100,7 +102,8 @@ DATA = {
             "Pipeline.train_split = 'train[:80%]'",
             "Pipeline.eval_split = 'train[80%:]'",
             "Pipeline.batch_size = 512",
-            # Each checkpoint stores the shuffle buffer.
+            # A larger shuffle buffer would make each checkpoint larger, because checkpoints store
+            # the buffer.
             "Pipeline.shuffle_buffer = 5000",
             "Run.train_steps = 408",
             "Run.checkpoint_steps = 102",
@@ -113,7 +116,7 @@ DATA = {
     "census_income": Data(
         gin_file="gin_configs/experiments/census_income.gin",
         params=[
-            # The file sets dropout only for a trunk, which networks of experts do not have.
+            # The gin file sets dropout of a trunk, but networks of experts have no trunk.
             "MLP.dropout = 0.3",
             "Pipeline.shuffle_buffer = 10000",
             "Run.train_steps = 936",
@@ -126,12 +129,13 @@ DATA = {
         gin_file="gin_configs/experiments/related_tasks.gin",
         params=["Run.checkpoint_steps = 750"],
         metric="rmse",
-        # As in the paper: 8 experts of 16 units on 256 inputs, and 2 towers of 8 units.
+        # As in the MMoE paper, there are 8 experts of 16 units on 256 inputs, and 2 towers of 8
+        # units.
         parameters=33_024,
         baseline="shared_bottom_mlp",
     ),
 }
-# The sizes of the paper's section 3.3.
+# These sizes come from section 3.3 of the MMoE paper.
 _RELATED = {
     "shared_bottom_mlp": ["trunk/MLP.layers = [113]", "tower/MLP.layers = [8]"],
     "omoe": ["expert/MLP.layers = [16]", "tower/MLP.layers = [8]"],
@@ -163,7 +167,7 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Networks on a data set, with results in a folder.
+    """Compares networks on a data set, and stores results in a folder.
 
     Attributes:
       name: the data set.
@@ -183,7 +187,7 @@ class Comparison:
         return DATA[self.name]
 
     def load(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
-        """Return the experiment of a user with the network's file."""
+        """Return the experiment of the data set with the gin file of a network."""
         bindings = [f"{self.data.macro} = {self.data_dir!r}"] if self.data.macro else []
         if self.data.macro:
             bindings.append(f"Tfds.data_dir = {os.path.join(self.out, 'datasets')!r}")
@@ -208,11 +212,12 @@ class Comparison:
                     encoded = features.encode_columns(made.model.columns, fields, fitted)
                     return {name: int(column.shape[1]) for name, column in encoded.items()}
 
-        return rows.kept(os.path.join(self.out, self.name, "input_widths.json"), measure)
+        return rows.load_or_measure(os.path.join(self.out, self.name, "input_widths.json"), measure)
 
     def count_parameters(self, model: Any) -> int:
         """Return the number of trainable parameters of a model's network."""
-        widths = self.input_widths  # Measured in eager mode, so before the graph.
+        # Encode the inputs in eager mode, before the graph is opened, to read their widths.
+        widths = self.input_widths
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             inputs = {name: tf.zeros([8, width]) for name, width in widths.items()}
@@ -221,7 +226,7 @@ class Comparison:
             return sum(int(np.prod(variable.shape)) for variable in tf1.trainable_variables())
 
     def fit_width(self, network: str) -> dict[str, float]:
-        """Return {"factor": factor of the widths, "parameters": number of parameters}."""
+        """Find the factor of the widths; return {"factor": number, "parameters": count}."""
 
         def measure() -> dict[str, float]:
             made = self.load(network, 1)
@@ -240,10 +245,10 @@ class Comparison:
                 best, tried = 1.0, {1.0: self.count_parameters(model)}
             return {"factor": best, "parameters": tried[best]}
 
-        return rows.kept(self._path(network, "width"), measure)
+        return rows.load_or_measure(self._path(network, "width"), measure)
 
     def time_steps(self, network: str) -> float:
-        """Return the milliseconds of a training step, as the median of some rounds."""
+        """Return the milliseconds of a training step: the median of several rounds."""
 
         def measure() -> float:
             made = self.sized(network, 1)
@@ -270,7 +275,7 @@ class Comparison:
             steps.close()
             return 1000 * found
 
-        return rows.kept(self._path(network, "ms_per_step"), measure)
+        return rows.load_or_measure(self._path(network, "ms_per_step"), measure)
 
     def sized(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
         """Return the experiment with scaled widths of the network."""
@@ -303,7 +308,7 @@ class Comparison:
             seconds = time.perf_counter() - started
             return {**scores, "seconds": seconds, "step": int(metrics["global_step"])}
 
-        return rows.kept(self.result_path(network, seed, params), measure)
+        return rows.load_or_measure(self.result_path(network, seed, params), measure)
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.out, self.name, f"{self.parameters}", *parts) + ".json"
@@ -317,8 +322,8 @@ def positive(head: Any) -> str:
 def scale_widths(part: Any, factor: float, multiple: int = 2) -> Any:
     """Return a network with all widths times a factor, as multiples of `multiple`.
 
-    If a part has heads of attention, or of FinalMLP, its widths are multiples of their number.
-    Towers keep their widths, as a task does not learn with a tower of two units.
+    If a part has heads of attention, or of FinalMLP, its widths are multiples of the number of
+    heads. Towers keep their widths, because a task does not learn with a tower of two units.
     """
     if isinstance(part, (list, tuple)):
         return [scale_widths(item, factor, multiple) for item in part]
@@ -353,7 +358,7 @@ def find_networks(names: Sequence[str] = ()) -> list[str]:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error, which is NaN for a single value."""
+    """Return the mean of values and its standard error, which is NaN for a single value."""
     spread = statistics.stdev(values) if len(values) > 1 else float("nan")
     return statistics.mean(values), spread / len(values) ** 0.5
 
@@ -380,7 +385,7 @@ def tasks_of(run: Result) -> list[str]:
 def table(
     results: Mapping[str, Sequence[Result]], baselines: Mapping[str, str], metric: str
 ) -> list[list[str]]:
-    """Return a header, and a line for each row: metrics, and differences from its baseline."""
+    """Return the table: a header, and a line for each network with metrics and differences."""
     tasks = tasks_of(next(iter(results.values()))[0])
     header = [""]
     for task in [*tasks, "mean"]:
@@ -418,15 +423,15 @@ def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric
     )
 
 
-def draw(found: Mapping[str, Mapping[str, tuple[float, float]]], what: str) -> str:
+def draw(differences_of_panels: Mapping[str, Mapping[str, tuple[float, float]]], axis: str) -> str:
     """Draw {title: {network: (difference, standard error)}} as SVG."""
     panels = []
-    for title, changes in found.items():
+    for title, changes in differences_of_panels.items():
         bars = [bar_charts.Bar(row, x, x - e, x + e) for row, (x, e) in changes.items()]
-        # With `near`, a network that learns little does not hide the others.
+        # `near` keeps one bad network from shrinking the bars of all other networks.
         typical = max(3 * np.median([abs(bar.value) for bar in bars]), 1e-9)
         near = 10.0 ** round(np.log10(typical))
-        panels.append(bar_charts.draw(title, bars, what, near=near))
+        panels.append(bar_charts.draw(title, bars, axis, near=near))
     return figures.lay_out("Networks side by side", panels)
 
 
@@ -455,17 +460,19 @@ def run_all(comparison: Comparison, jobs: Sequence[tuple[str, int, Sequence[str]
     """Measure results that are not stored yet, and print a line of progress for each run."""
     missing = sum(not os.path.exists(comparison.result_path(*job)) for job in jobs)
     print(f"{len(jobs)} runs, {missing} of them to do", flush=True)
-    results, done, started = [], 0, time.perf_counter()
+    results, count, started = [], 0, time.perf_counter()
     for network, seed, params in jobs:
         is_new = not os.path.exists(comparison.result_path(network, seed, params))
         results.append(comparison.run(network, seed, params))
         if is_new:
-            done += 1
-            left = (time.perf_counter() - started) / done * (missing - done) / 60
+            count += 1
+            minutes = (time.perf_counter() - started) / count * (missing - count) / 60
             scores = ", ".join(f"{task} {results[-1][task]:.4f}" for task in tasks_of(results[-1]))
-            what = " ".join([network, *params, f"seed {seed}"])
+            name = " ".join([network, *params, f"seed {seed}"])
             spent = f"{results[-1]['seconds']:.0f} s, best step {results[-1]['step']}"
-            print(f"{done}/{missing} {what}: {scores} ({spent}); {left:.0f} min left", flush=True)
+            print(
+                f"{count}/{missing} {name}: {scores} ({spent}); {minutes:.0f} min left", flush=True
+            )
     return results
 
 
@@ -475,7 +482,7 @@ def compare_networks(comparison: Comparison, networks: Sequence[str], seeds: ran
     networks = list(dict.fromkeys([baseline, *networks]))
     for network in networks:  # Fail before the first run if a network cannot be scaled.
         comparison.fit_width(network)
-    # Run all networks for each seed, so that an interrupted call has whole pairs.
+    # Run all networks for a seed before the next seed, so that an interrupted call has whole pairs.
     jobs = [(network, seed, ()) for seed in seeds for network in networks]
     results: dict[str, list[Result]] = {network: [] for network in networks}
     for (network, *_), result in zip(jobs, run_all(comparison, jobs), strict=True):

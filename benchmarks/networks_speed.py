@@ -1,16 +1,17 @@
 """Compares the step times of networks with those of an MLP of equal FLOPs, and of Keras models.
 
 Steps run as in training, many in a session call, on 128 inputs and two binary tasks, with Adam. All
-sides take turns in one run, with the same number of threads. A ratio compares two times of a round,
+networks are timed in turns, with the same number of threads. A ratio compares two times of a round,
 and the table shows medians and ranges.
 
     python -m benchmarks.networks_speed --rounds 7
 
 The first layer of the MLP of equal FLOPs has as many units as the first layers of all experts
-together, and its second layer as many as the second layer of an expert. It computes the same matrix
-products, without gates. The Keras models have the same equations, are built from common layers
-(experts in a Python loop), and are trained by `fit`. They run on tf-keras or Keras 3, whichever
-`tf.keras` is. The transformer reads the inputs as 16 columns of 8 numbers.
+together. Its second layer has as many units as the second layer of one expert. So the MLP computes
+the same matrix products as the experts, without gates. The Keras models have the same equations,
+are built from common layers (experts in a Python loop), and are trained by `fit`. The Keras models
+run on Keras 3 if `tf.keras` is Keras 3, and else on tf-keras. The transformer reads the inputs as
+16 columns of 8 numbers.
 """
 
 import argparse
@@ -36,7 +37,7 @@ CROSSES, DEEP = 3, (256, 128)
 
 
 class Cut:
-    """Columns that each pass on a part of the field."""
+    """Columns that divide a field: each column passes on a part of the field."""
 
     columns = {f"x_{index}": ("x",) for index in range(COLUMNS)}
 
@@ -51,7 +52,7 @@ class Cut:
 
 
 def build_networks() -> dict[str, types.Network]:
-    """Return {name: network} of the networks that are timed."""
+    """Return {name: network} for all timed networks."""
     tower, expert = networks.MLP(layers=TOWER), networks.MLP(layers=EXPERT)
     wide = networks.MLP(layers=[EXPERTS * EXPERT[0], EXPERT[1]])
     ple = networks.PLE(experts=[networks.MLP(layers=LEVEL)] * 2, tower=tower)
@@ -130,7 +131,7 @@ class KerasSteps:
         elif kind == "FT-Transformer":
             mixed = [_build_transformer(keras, inputs)] * len(TASKS)
         else:
-            # The inputs of the experts of each task, and last of the shared experts.
+            # The inputs of each task's experts, followed by the inputs of the shared experts.
             level_inputs = [inputs] * (len(TASKS) + 1)
             for level in range(2):
                 groups = [[mlp(values, LEVEL) for _ in range(2)] for values in level_inputs]
@@ -184,7 +185,7 @@ def _build_transformer(keras, inputs):
             return first * tf.nn.relu(second)
 
     class First(layers.Layer):
-        """Takes the first token."""
+        """Returns the first token."""
 
         def call(self, values):
             return values[:, 0]
@@ -201,7 +202,7 @@ def _build_transformer(keras, inputs):
 
 
 def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -> dict:
-    """Return {side: seconds of a step in each round}; the sides take turns."""
+    """Time the networks in turns, and return {name: seconds of a step in each round}."""
     for side in sides.values():
         side(5)
     times: dict[str, list[float]] = {name: [] for name in sides}
@@ -212,7 +213,7 @@ def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -
 
 
 def print_table(times: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> None:
-    """Print the median time of each side, and the ratios of pairs, by round."""
+    """Print the median time of each network, and the ratios of pairs of networks."""
     print("| side | ms a step |\n| -- | -- |")
     for name, secs in times.items():
         print(f"| {name} | {1000 * statistics.median(secs):.2f} |")

@@ -26,9 +26,9 @@ class Data:
       make: returns the experiment of a seed.
       field: the field of the label.
       task: the name of the head.
-      found_at: the shares of flipped labels for the comparison of scores.
-      trained_at: the shares of flipped labels for the comparison of methods; () for none.
-      long: turns an experiment into a longer one, for the comparison of methods.
+      found_at: the shares of flipped labels at which scores are compared.
+      trained_at: the shares of flipped labels at which methods are compared; () for none.
+      long: a function that makes an experiment longer, for the comparison of methods.
     """
 
     make: Callable[[int], experiment.Experiment]
@@ -65,12 +65,12 @@ def mnist(seed: int) -> experiment.Experiment:
     )
 
 
-def long(made: experiment.Experiment) -> experiment.Experiment:
+def long(settings: experiment.Experiment) -> experiment.Experiment:
     """Return the experiment with 30 epochs and a constant learning rate."""
-    run = dataclasses.replace(made.run, train_steps=3 * made.run.train_steps)
+    run = dataclasses.replace(settings.run, train_steps=3 * settings.run.train_steps)
     constant = update.Update(optimizer=optimizers.Adam(learning_rate=0.002))
-    longer_model = dataclasses.replace(made.model, update=constant)
-    return dataclasses.replace(made, run=run, model=longer_model)
+    longer_model = dataclasses.replace(settings.model, update=constant)
+    return dataclasses.replace(settings, run=run, model=longer_model)
 
 
 def adult(seed: int) -> experiment.Experiment:
@@ -97,31 +97,35 @@ def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
 
 
 def noisy(
-    made: experiment.Experiment, field: str, share: float
+    settings: experiment.Experiment, field: str, share: float
 ) -> tuple[experiment.Experiment, np.ndarray]:
-    """Return the experiment with a share of wrong labels, and which are wrong (bools [N]).
+    """Return the experiment with a share of flipped labels, and bools [N], True for flipped labels.
 
     Every call flips the same labels.
     """
-    wrong, is_wrong = relabelled.flipped(labels_of(made.data, field), share, seed=1)
-    labels = {made.data.train_split: wrong}
-    noise = relabelled.Relabelled(source=made.data.source, field=field, labels=labels)
-    return _reading(made, noise), is_wrong
+    wrong, is_wrong = relabelled.flipped(labels_of(settings.data, field), share, seed=1)
+    labels = {settings.data.train_split: wrong}
+    noise = relabelled.Relabelled(source=settings.data.source, field=field, labels=labels)
+    return _reading(settings, noise), is_wrong
 
 
-def without(made: experiment.Experiment, ids: np.ndarray, share: float) -> experiment.Experiment:
+def without(
+    settings: experiment.Experiment, ids: np.ndarray, share: float
+) -> experiment.Experiment:
     """Return the experiment without some rows of the training split.
 
     Args:
-      made: an experiment of `noisy`.
-      ids: the numbers [N] of all rows; the first ones are left out.
+      settings: an experiment that `noisy` returned.
+      ids: the numbers [N] of all rows; the first rows are left out.
       share: the share of rows to leave out.
     """
     is_kept = np.ones(len(ids), bool)
     is_kept[ids[: round(share * len(ids))]] = False
-    noise = dataclasses.replace(made.data.source, kept={made.data.train_split: is_kept})
-    return _reading(made, noise)
+    noise = dataclasses.replace(settings.data.source, kept={settings.data.train_split: is_kept})
+    return _reading(settings, noise)
 
 
-def _reading(made: experiment.Experiment, noise: relabelled.Relabelled) -> experiment.Experiment:
-    return dataclasses.replace(made, data=dataclasses.replace(made.data, source=noise))
+def _reading(
+    settings: experiment.Experiment, noise: relabelled.Relabelled
+) -> experiment.Experiment:
+    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, source=noise))

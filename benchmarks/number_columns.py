@@ -2,10 +2,10 @@
 
     python -m benchmarks.number_columns --seeds 3
 
-All runs train `gin_configs/experiments/adult_shared_bottom.gin`, with its texts as `Categorical`.
-Each row of the table reads the five numbers by another column. The metrics are those of the last
-checkpoint on the official test file. `combined.MeanGain` compares each run with the run of
-`Numeric` of the same seed.
+All runs train `gin_configs/experiments/adult_shared_bottom.gin`, with texts as `Categorical`
+columns. For each row of the table, a different class of columns reads the five numbers. The metrics
+come from the last checkpoint and the official test file. `combined.MeanGain` compares each run with
+the run of `Numeric` of the same seed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ COLUMNS = {
 def list_columns(name: str) -> list[Any]:
     """Return the columns of a run that reads its numbers by the column `name`."""
     kind = COLUMNS[name]
-    # Logarithms of the values would give the same buckets of equal frequency.
+    # No logarithms here: buckets of equal frequency would be the same.
     money = {} if name == "Bucketized" else {"log": True}
     return [
         kind(names=list(_NUMBERS)),
@@ -53,17 +53,17 @@ def list_columns(name: str) -> list[Any]:
 
 
 def make(name: str, seed: int, steps: int, baseline: str | None) -> experiment_lib.Experiment:
-    """Return the experiment; `baseline` is the folder of the run that its gain refers to."""
+    """Return the experiment; `baseline` is the folder of the run that the mean gain refers to."""
     bindings = [
         f'adult_dir = "{rows.data_dir("adult")}"',
         f"experiment.Run.seed = {seed}",
         f"experiment.Run.train_steps = {steps}",
         f"experiment.Run.checkpoint_steps = {steps}",
     ]
-    made = config.load([GIN_FILE], bindings)
+    settings = config.load([GIN_FILE], bindings)
     gains = [combined.MeanGain(baselines=dict.fromkeys(_METRICS, baseline))] if baseline else []
-    model = dataclasses.replace(made.model, columns=list_columns(name), combined_metrics=gains)
-    return dataclasses.replace(made, model=model, serving=serving.Serving(check_rows=0))
+    model = dataclasses.replace(settings.model, columns=list_columns(name), combined_metrics=gains)
+    return dataclasses.replace(settings, model=model, serving=serving.Serving(check_rows=0))
 
 
 def measure(seed: int, steps: int) -> dict[str, dict[str, float]]:
@@ -72,8 +72,8 @@ def measure(seed: int, steps: int) -> dict[str, dict[str, float]]:
         results: dict[str, dict[str, float]] = {}
         for name in COLUMNS:
             baseline = os.path.join(folder, "Numeric") if results else None
-            made = make(name, seed, steps, baseline)
-            metrics, _ = verbs.train(made, os.path.join(folder, name))
+            settings = make(name, seed, steps, baseline)
+            metrics, _ = verbs.train(settings, os.path.join(folder, name))
             results[name] = {key: float(metrics[key]) for key in _METRICS}
             results[name]["mean_gain"] = float(metrics.get("mean_gain", 0.0))
     return results
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
     results = [
-        rows.kept(
+        rows.load_or_measure(
             os.path.join(options.output, f"{options.steps} steps, seed {seed}.json"),
             functools.partial(measure, seed, options.steps),
         )

@@ -1,7 +1,7 @@
 """Measures the step time with and without `Run.check_numerics`.
 
-The setting checks the output of every op. Two runs on the digits take turns, and the time of a step
-is the least over the rounds.
+The setting checks the output of every op. A run with the setting and a run without the setting
+train on the digits in turns. The table shows the least time of a step over all rounds.
 
     python -m benchmarks.numerics                            # a minute on two cores
 """
@@ -17,7 +17,9 @@ from benchmarks import tensorboard
 def main() -> None:
     """Time both runs, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="steps of each run in a round")
+    parser.add_argument(
+        "--steps", type=int, default=400, help="number of steps of each run in a round"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)

@@ -1,10 +1,10 @@
-"""Compares the steps per second of `verbs.train`, with all hooks, and of a bare session loop.
+"""Compares the steps per second of `verbs.train`, with all hooks, with a bare session loop.
 
 Both loops run the same graph on the same data: batches of 64 rows, three hidden layers, four heads,
-Adam. The bare loop is `while True: session.run(train_op)`. The loops take turns of 100 steps in a
-process, so that other work of the machine slows both. A ratio compares two consecutive turns. The
-table shows the median ratio with its 95% interval by bootstrap, and the range of the middle 80% of
-the ratios.
+Adam. The bare loop is `while True: session.run(train_op)`. The two loops take turns of 100 steps in
+one process, so that other work of the machine slows both loops equally. A ratio compares two
+consecutive turns. The table shows the median ratio with its 95% interval by bootstrap, and the
+range of the middle 80% of the ratios.
 
     python -m benchmarks.overhead --turns 60
 """
@@ -27,14 +27,14 @@ from mtl.optimization import optimizers, update
 
 tf1 = tf.compat.v1
 
-_STEPS = 100  # The steps of a turn.
+_STEPS = 100  # The number of training steps in a turn.
 TASKS = ("a", "b", "c", "d")
 SPEC = spec.Spec(features={"x": ("float32", (32,))}, labels=dict.fromkeys(TASKS, "int64"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomRows:
-    """10,000 rows of noise, in memory."""
+    """A source of 10,000 rows of noise, in memory."""
 
     def records(self, split):
         rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ class Turns:
         self.is_over = False
 
     def start(self, side: str) -> None:
-        """Wait for the turn of this side."""
+        """Wait for the turn of this loop."""
         self._may_go[side].acquire()
         self._started, self._steps_left = time.perf_counter(), self._steps
 
@@ -99,12 +99,12 @@ class Turns:
         self.start(side)
 
     def hand_over(self, side: str) -> None:
-        """Start the turn of the other side."""
+        """Start the turn of the other loop."""
         self._may_go["bare" if side == "trained" else "trained"].release()
 
 
 class Counting(tf1.train.SessionRunHook):
-    """Makes a training take turns with the bare loop.
+    """Counts the steps of a training run, and lets the run take turns with the bare loop.
 
     Args:
       turns: the turns of both sides.
@@ -129,7 +129,7 @@ class Counting(tf1.train.SessionRunHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakingTurns(types.Hook):
-    """A hook that makes a run take turns, and that must see the step only at the end of a turn."""
+    """A hook that lets a run take turns; it needs the step only at the end of a turn."""
 
     turns: Turns
     every_steps: int = _STEPS
@@ -139,7 +139,7 @@ class TakingTurns(types.Hook):
 
 
 def run_bare_loop(units: int, turns: Turns) -> None:
-    """Take steps by session calls that fetch only the train op, until the turns are over."""
+    """Train by session calls that fetch only the train op, until the turns are over."""
     bare = an_experiment(units, 1, 1)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.create_global_step()
@@ -178,18 +178,19 @@ def train_plain(units: int, steps: int, turns: Turns) -> None:
 
 def train_whole(units: int, steps: int, turns: Turns, steps_per_call: int) -> None:
     """Train a run with all its hooks."""
-    made = an_experiment(units, steps_per_call, steps)
-    made = dataclasses.replace(made, hooks=[TakingTurns(turns=turns)])
+    settings = an_experiment(units, steps_per_call, steps)
+    settings = dataclasses.replace(settings, hooks=[TakingTurns(turns=turns)])
     with tempfile.TemporaryDirectory() as model_dir:
-        verbs.train(made, model_dir)
+        verbs.train(settings, model_dir)
 
 
 def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:
-    """Run a side in turns with the bare loop, and return the times."""
+    """Run a training in turns with the bare loop, and return the times."""
     turns = Turns(_STEPS)
     bare = threading.Thread(target=run_bare_loop, args=[units, turns])
     bare.start()
-    # The first turn warms up, and the last one is not counted: it contains the end of the training.
+    # The first turn is a warm-up. The last turn does not count, because it contains the end of
+    # training.
     side(units, (num_turns + 2) * _STEPS, turns)
     turns.is_over = True
     turns.hand_over("trained")
@@ -198,7 +199,7 @@ def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:
 
 
 def describe_ratios(turns: Turns, num_turns: int) -> str:
-    """Return a line of the steps per second of both sides, and the ratios of their speeds."""
+    """Return a line with the steps per second of both loops, and the ratios of their speeds."""
     sides = (turns.secs["trained"], turns.secs["bare"])
     ours, bare = (np.array(secs[1 : num_turns + 1]) for secs in sides)
     ratios = bare / ours
@@ -216,7 +217,7 @@ def describe_ratios(turns: Turns, num_turns: int) -> str:
 def main() -> None:
     """Print a table for each width of the layers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=60, help="timed turns of each side")
+    parser.add_argument("--turns", type=int, default=60, help="timed turns of each loop")
     parser.add_argument("--units", type=int, nargs="+", default=[64, 512])
     options = parser.parse_args()
     sides = {

@@ -1,4 +1,4 @@
-"""Measures metrics and exports of runs that are pruned while they train.
+"""Measures metrics and exports of runs with pruning during training.
 
     python -m benchmarks.pruned_runs --data digits --seeds 3
     python -m benchmarks.pruned_runs --data adult --seeds 3
@@ -6,9 +6,9 @@
     python -m benchmarks.pruned_runs --exports
 
 On the digits, pruning cuts weights in all kernels of the network: of convolutions, dense layers and
-towers. On the other two data sets it cuts rows of all embedding tables. The table shows metrics of
-the best checkpoint. --exports trains LeNet-300-100, cuts single weights or whole units, and prints
-bytes and latency of every format. The format ONNX needs `pip install '.[onnx]'`.
+towers. On the other two data sets, pruning cuts rows of all embedding tables. The table shows
+metrics of the best checkpoint. --exports trains LeNet-300-100, cuts single weights or whole units,
+and prints bytes and latency of every format. The format ONNX needs `pip install '.[onnx]'`.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Data(NamedTuple):
       macro: the gin macro of the folder of the data; "" for none.
       prune: the name of a gin file of gin_configs/sparsity, without its ending.
       metric: the metric of the table; "" for the metrics of the digits.
-      sparsities: the lines of the table.
+      sparsities: the sparsity of each line of the table.
       params: gin bindings beside those of the file.
     """
 
@@ -62,12 +62,12 @@ DATA = {
         "table_rows",
         "auc",
         _ROWS,
-        # Without these bindings the inputs are one-hot, and there is no table to prune.
+        # Without these bindings, the inputs would be one-hot, and there would be no table to prune.
         [f"features.{kind}.dimension = 8" for kind in ("Categorical", "Bucketized")],
     ),
 }
 _DIGITS = ("digit/accuracy", "parity/accuracy", "loops/accuracy")
-_END = 840  # The step, of 1,200, that cuts the last weight.
+_END = 840  # The step of the last cut, of 1,200 training steps.
 
 
 def train(data: str, sparsity: float, seed: int) -> dict[str, float]:
@@ -94,7 +94,7 @@ def compare_runs(data: str, seeds: Sequence[int], out: str) -> str:
     lines = []
     for sparsity in DATA[data].sparsities:
         results = [
-            rows.kept(
+            rows.load_or_measure(
                 os.path.join(out, "tables", f"{data}_{sparsity:g}_{seed}.json"),
                 functools.partial(train, data, sparsity, seed),
             )
@@ -145,13 +145,15 @@ def compare_exports(layers: Sequence[int], batch_size: int) -> str:
     lines = []
     for name, parts in export_cases().items():
         with tempfile.TemporaryDirectory() as folder:
-            made = finished_pruning.an_experiment(1, parts, layers)
-            metrics, _ = verbs.train(made, folder)
+            settings = finished_pruning.an_experiment(1, parts, layers)
+            metrics, _ = verbs.train(settings, folder)
             path = run_directory.checkpoint_path(folder, "latest")
             lines.append([name, f"test accuracy {100 * metrics['digit/accuracy']:.1f}%"])
             print(", ".join(lines[-1]), flush=True)
-            made = dataclasses.replace(made, serving=serving.Serving(warm_up_rows=batch_size))
-            for form in export_comparison.compare_formats(made, folder, path):
+            settings = dataclasses.replace(
+                settings, serving=serving.Serving(warm_up_rows=batch_size)
+            )
+            for form in export_comparison.compare_formats(settings, folder, path):
                 times = ", ".join(f"{millis:.3f}" for millis in form.milliseconds.values())
                 cells = [f"{form.size:,}", f"{form.gzipped:,}", times]
                 lines.append(["", form.name, *([form.problem] if form.problem else cells)])

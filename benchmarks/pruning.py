@@ -1,18 +1,19 @@
-"""Compares ways to prune LeNet-300-100 by their accuracy at 90, 95, 98 and 99% sparsity.
+"""Compares methods of pruning on LeNet-300-100, by test accuracy at 90, 95, 98 and 99% sparsity.
 
     python -m benchmarks.pruning --seeds 3
     python -m benchmarks.pruning --units --seeds 3
     python -m benchmarks.pruning --tasks --seeds 3
     python -m benchmarks.pruning --cost
 
-The data are the 10,000 test digits of MNIST: 8,000 random rows to train, the others to test.
+The data are MNIST's 10,000 test digits: 8,000 random digits for training, and 2,000 for tests.
 Training takes 15 epochs of SGD with a momentum of 0.9, a rate of 0.1 with cosine decay, batches of
 100 and an L2 penalty of 1e-4. The sparsity is the share of zeros in all three layers, including the
-layer of the head. Gradual ways cut every 40 steps, from step 160 to 70% of the run. `--units` cuts
-whole units after 10 epochs, and compares with networks of the smaller size that train from scratch.
-`--tasks` prunes a trunk of 200 and 100 units for two tasks: the digit of an image, and the slant of
-another image. The inputs are these two images side by side, at half their height and width.
-`--cost` prints the time of a step with masks, and of a step that changes them.
+layer of the head. Gradual pruning cuts every 40 steps, from step 160 to 70% of the run. `--units`
+cuts whole units after 10 epochs, and compares the results with networks of the smaller size that
+train from scratch. `--tasks` prunes a trunk of 200 and 100 units for two tasks: the digit of an
+image, and the slant of another image. The inputs are these two images side by side, at half their
+height and width. `--cost` prints the time of a step with fixed masks, and of a step that changes
+masks.
 """
 
 import argparse
@@ -111,7 +112,8 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
         np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8, offset=offset)
         for name, offset in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
     )
-    # Different people wrote the digits of the first and of the second half of the file.
+    # Shuffle, because different people wrote the digits of the first and the second half of the
+    # file.
     order = np.random.default_rng(0).permutation(len(digits))
     images = images.reshape([-1, 784]).astype(np.float32) / 255
     return images[order], digits[order].astype(np.int64)
@@ -120,7 +122,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 def a_model(
     parts: Sequence[pruning.Pruning], layers: Sequence[int] = LAYERS
 ) -> model.MultiTaskModel:
-    """Return a model with these layers, by default LeNet-300-100, and these pruning parts."""
+    """Return a model with these layers (LeNet-300-100 by default) and these `Pruning` parts."""
     rate = schedules.Cosine(value=0.1, decay_steps=_STEPS)
     penalty = regularization.Regularization(l2=dict.fromkeys(_KERNELS, 1e-4))
     sgd = optimizers.Momentum(learning_rate=rate, momentum=0.9)
@@ -136,7 +138,7 @@ def a_model(
 def train(
     parts: Sequence[pruning.Pruning], seed: int, layers: Sequence[int] = LAYERS
 ) -> dict[str, float]:
-    """Train, and return the test accuracy in percent, and the share of weights that are 0."""
+    """Train a network; return the test accuracy in percent, and the share of weights that are 0."""
     images, digits = read_digits()
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(_TRAIN) for _ in range(_EPOCHS)])
@@ -185,7 +187,7 @@ def score(values: Mapping[str, np.ndarray], x: np.ndarray, digits: np.ndarray) -
 
 
 def prune(way: str, sparsity: float) -> list[pruning.Pruning]:
-    """Return the pruning parts of a way; no parts for a sparsity of 0."""
+    """Return the `Pruning` parts of a method; none for a sparsity of 0."""
     return [pruning.Pruning(sparsity=sparsity, **_ALL, **WAYS[way])] if sparsity else []
 
 
@@ -194,7 +196,7 @@ def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
 
     def run(way: str, sparsity: float, seed: int) -> dict[str, float]:
         path = os.path.join(out, way.replace(" ", "_"), f"{sparsity:g}_seed_{seed}.json")
-        return rows.kept(path, lambda: train(prune(way, sparsity), seed))
+        return rows.load_or_measure(path, lambda: train(prune(way, sparsity), seed))
 
     lines, started = [], time.perf_counter()
     dense = [run("dense", 0, seed)["accuracy"] for seed in seeds]
@@ -230,7 +232,7 @@ def compare_units(seeds: Sequence[int], out: str) -> str:
             accuracies = []
             for seed in seeds:
                 path = os.path.join(out, line[0].replace(" ", "_"), f"{share:g}_seed_{seed}.json")
-                result = rows.kept(path, functools.partial(train, parts, seed, layers))
+                result = rows.load_or_measure(path, functools.partial(train, parts, seed, layers))
                 accuracies.append(result["accuracy"])
             line.append(cell(accuracies))
             print(f"{line[0]}, {share:.1%}: {line[-1]}", flush=True)
@@ -258,11 +260,11 @@ def read_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]:
-    """Train two tasks, and return the accuracy in percent, R2, and the overlap of their masks."""
+    """Train two tasks; return the accuracy in percent, R2, and the overlap of the tasks' masks."""
     x, digits, slant = read_pairs()
     order = np.random.default_rng(seed).integers(0, _TRAIN, [_TASK_STEPS, _BATCH])
     rate = schedules.Cosine(value=1e-3, decay_steps=_TASK_STEPS)
-    made = model.MultiTaskModel(
+    two_tasks = model.MultiTaskModel(
         columns=[balancing_speed.Given()],
         network=networks.SharedBottom(trunk=networks.MLP(layers=_TASK_LAYERS)),
         heads=[heads.MultiClass(name="digit", classes=10), heads.Regression(name="slant")],
@@ -281,7 +283,7 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
         batches = tf.data.Dataset.from_tensor_slices(order).map(take).prefetch(2)
         iterator = tf1.data.make_initializable_iterator(batches)
         loop = {"steps_per_call": _TASK_STEPS, "last_step": _TASK_STEPS, "due_every": ()}
-        spec = made.model_fn(
+        spec = two_tasks.model_fn(
             iterator, None, "train", options=graph_options.GraphOptions(statistics={}, loop=loop)
         )
         variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
@@ -306,7 +308,7 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
 
 
 def compare_tasks(seeds: Sequence[int], out: str) -> str:
-    """Return the table of accuracy of the first task, R2 of the second, and overlap of masks."""
+    """Return the table: accuracy of the first task, R2 of the second task, overlap of masks."""
 
     def run(way: str, sparsity: float) -> str:
         settings = TASK_WAYS.get(way)
@@ -314,7 +316,7 @@ def compare_tasks(seeds: Sequence[int], out: str) -> str:
         results = []
         for seed in seeds:
             path = os.path.join(out, "tasks", f"{way}_{sparsity:g}_{seed}.json")
-            results.append(rows.kept(path, functools.partial(train_tasks, parts, seed)))
+            results.append(rows.load_or_measure(path, functools.partial(train_tasks, parts, seed)))
         text = cell([result["accuracy"] for result in results])
         text += f"; {cell([result['r2'] for result in results], digits=3)}"
         overlap = statistics.mean(result["overlap"] for result in results)
@@ -329,7 +331,7 @@ def compare_tasks(seeds: Sequence[int], out: str) -> str:
 
 
 def cell(values: Sequence[float], digits: int = 1) -> str:
-    """Return the mean, with its standard error if there are several values."""
+    """Return the mean as text, with its standard error if there are several values."""
     mean = f"{statistics.mean(values):.{digits}f}"
     if len(values) == 1:
         return mean
@@ -337,7 +339,7 @@ def cell(values: Sequence[float], digits: int = 1) -> str:
 
 
 def measure_cost(rounds: int) -> str:
-    """Return the table of step times without masks, with masks, and with changes of masks."""
+    """Return the table of step times without masks, with fixed masks, and with changing masks."""
     never = pruning_schedules.OneShot(step=1 << 40)
     always = pruning_schedules.Cubic(end_step=1 << 40, every_steps=1)
     cases = {

@@ -4,13 +4,13 @@
     python -m benchmarks.ranking towers --seeds 3
     python -m benchmarks.ranking memory --rows 1000000
 
-`losses` trains the recipe of `docs/ranking.md` with each ranking loss, and with squared errors of
-single rows on the same batches. Its table shows the NDCG of the test queries at the last step.
+`losses` trains the example of `docs/ranking.md` with each ranking loss, and with the squared errors
+of single rows on the same batches. The table shows the NDCG of the test queries at the last step.
 `towers` trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests them on
-10,000. It compares runs without log Q, with counted or streamed log Q, and with random items as
-negatives. Differences to the first row are paired by seed, with their standard errors. `memory`
-evaluates a ranking head on random rows. Its table shows seconds, and by how much the peak memory of
-the process grows from the first row on.
+10,000 rows. The table compares runs without log Q, with counted or streamed log Q, and with random
+items as negatives. Differences to the first row of a table are paired by seed, with standard
+errors. `memory` evaluates a ranking head on random rows. The table shows the seconds, and the
+growth of the process's peak memory during the evaluation.
 """
 
 import argparse
@@ -76,9 +76,9 @@ def _train(
         "Serving.check_rows = 0",
         "Best.metric = 'average_loss'",
     ]
-    made = config.load(list(map(str, paths)), [*params, *settings])
-    verbs.train(made, folder)
-    return made
+    settings_of_run = config.load(list(map(str, paths)), [*params, *settings])
+    verbs.train(settings_of_run, folder)
+    return settings_of_run
 
 
 def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
@@ -92,9 +92,9 @@ def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
         files = {split: str(folder / f"{split}.csv") for split in ("train", "test")}
         params = [*LOSSES[loss], f"Csv.files = {files}"]
         run = str(folder / "run")
-        made = _train([folder / "searches.gin"], params, seed, steps, run)
+        settings = _train([folder / "searches.gin"], params, seed, steps, run)
         predicted = "grade/value" if loss == POINTWISE else "grade/score"
-        scores = np.array([row[predicted] for row in verbs.predict(made, run, "test")])
+        scores = np.array([row[predicted] for row in verbs.predict(settings, run, "test")])
         with open(files["test"]) as file:
             table = list(csv.DictReader(file))
     queries = np.array([row["query"] for row in table])
@@ -128,8 +128,8 @@ def train_towers(name: str, seed: int, steps: int) -> dict[str, float]:
     """Train two towers, and return the metrics of the test split, {name: value}."""
     with tempfile.TemporaryDirectory() as folder:
         files = [_TOWERS, _DRAWN_ITEMS] if "drawn" in name else [_TOWERS]
-        made = _train(files, [*TOWERS[name], _ROWS], seed, steps, folder)
-        metrics = verbs.evaluate(made, folder, "test")
+        settings = _train(files, [*TOWERS[name], _ROWS], seed, steps, folder)
+        metrics = verbs.evaluate(settings, folder, "test")
     names = ("recall_at_10", "recall_at_50", "mrr")
     return {metric: float(metrics[f"clicked/{metric}"]) for metric in names}
 
@@ -153,7 +153,7 @@ def compare(
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, kinds):
         path = os.path.join(out, f"{name.replace(' ', '_')}_{steps}_{seed}.json")
-        result = rows.kept(path, functools.partial(train, name, seed, steps))
+        result = rows.load_or_measure(path, functools.partial(train, name, seed, steps))
         results.setdefault(name, []).append(result)
         print(name, seed, {metric: round(value, 4) for metric, value in result.items()}, flush=True)
     first = next(iter(kinds))

@@ -4,15 +4,16 @@
     python -m benchmarks.rbm --labels 100
 
 The images are the digits of this repository, 1,437 to train on and 360 held out. A pixel counts as
-on from a value of 8 of 16. With 12 hidden units the likelihood is exact, since the partition
-function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with persistent
-chains and with CD-1. scikit-learn's BernoulliRBM, which has persistent chains too, trains with two
-learning rates, and the better on held-out rows counts. The log-likelihood is in nats per row, and
-more is better. AUC measures how well the likelihood separates held-out rows from rows whose pixels
-are drawn independently, each from a random held-out image.
+on if its value is at least 8 of 16. With 12 hidden units the likelihood is exact, because the
+partition function Z is a sum over 4,096 states. `networks.RBM` trains as in `launch.train`, with
+persistent chains and with CD-1. scikit-learn's BernoulliRBM also has persistent chains.
+BernoulliRBM trains with two learning rates, and the table shows the result that is better on
+held-out rows. The log-likelihood is in nats per row; higher is better. AUC measures how well the
+likelihood separates held-out rows from made-up rows. Each pixel of a made-up row comes from another
+random held-out image.
 
-`--labels` compares classifiers of that number of labelled images. They start from random values, or
-from the hidden layer of an RBM of 128 units that was trained on all training images.
+`--labels 100` compares two classifiers with 100 labelled images: one starts from random values, the
+other from the hidden layer of an RBM of 128 units that was trained on all training images.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def compute_log_likelihoods(
 
 
 def measure_independent() -> dict[str, float]:
-    """Measure independent pixels: each is on with its smoothed share of the training rows."""
+    """Measure a model of independent pixels, with smoothed shares from the training rows."""
     splits, started = read(), time.perf_counter()
     share = (splits["train"].sum(0) + 1) / (len(splits["train"]) + 2)
     seconds = time.perf_counter() - started
@@ -148,7 +149,7 @@ def _measure_machine(*values: np.ndarray) -> dict[str, float]:
 
 
 def fit(seed: int) -> dict[str, float]:
-    """Train by scikit-learn with two learning rates, and return the figures of the better one."""
+    """Train scikit-learn's RBM with two learning rates; return the figures of the better RBM."""
     from sklearn import neural_network
 
     figures = []
@@ -174,14 +175,14 @@ def _train(
     num_rows: int | None = None,
     **settings: Any,
 ) -> experiment.Experiment:
-    """Train a trunk with a head on `num_rows` random training rows; None means all rows."""
+    """Train a trunk and a head on `num_rows` random training rows; None means all rows."""
     fields, labels = read_fields(), {}
     if num_rows:
         ids = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]
         train_fields = {name: values[ids] for name, values in fields["train"].items()}
         fields, labels = {**fields, "train": train_fields}, {"digit": "int64"}
     steps = _STEPS if num_rows is None else 1000
-    made = experiment.Experiment(
+    settings_of_run = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Arrays(splits=fields),
             spec=spec.Spec(
@@ -203,8 +204,8 @@ def _train(
         serving=serving.Serving(check_rows=0),
         **settings,
     )
-    verbs.train(made, folder)
-    return made
+    verbs.train(settings_of_run, folder)
+    return settings_of_run
 
 
 def train(chains: int, steps: int, seed: int) -> dict[str, float]:
@@ -229,8 +230,8 @@ def classify(num_labels: int, seed: int) -> dict[str, float]:
         _train(f"{folder}/start", part, heads.Score(name="usual"), seed)
         start = transfer.WarmStart(source=f"{folder}/start", exclude=["^head/"])
         for name, settings in (("random", {}), ("rbm", {"warm_start": start})):
-            made = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
-            metrics = verbs.evaluate(made, f"{folder}/{name}", "test", "latest")
+            settings_of_run = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
+            metrics = verbs.evaluate(settings_of_run, f"{folder}/{name}", "test", "latest")
             accuracies[name] = float(metrics["digit/accuracy"])
     return accuracies
 
@@ -240,7 +241,7 @@ def compare_starts(num_labels: int, seeds: int, out: str) -> str:
     results = []
     for seed in range(1, seeds + 1):
         path = os.path.join(out, f"classify_{num_labels}_{seed}.json")
-        results.append(rows.kept(path, functools.partial(classify, num_labels, seed)))
+        results.append(rows.load_or_measure(path, functools.partial(classify, num_labels, seed)))
         print(f"{num_labels} labels, seed {seed}: {results[-1]}", flush=True)
     lines = [[name, ", ".join(f"{run[name]:.3f}" for run in results)] for name in ("random", "rbm")]
     return rows.markdown(["starts from", "accuracy by seed"], lines)
@@ -256,7 +257,7 @@ def compare(seeds: int, out: str) -> str:
         results = []
         for seed in range(1, seeds + 1):
             path = os.path.join(out, f"{side.replace(' ', '_')}_{seed}.json")
-            results.append(rows.kept(path, functools.partial(measure, seed)))
+            results.append(rows.load_or_measure(path, functools.partial(measure, seed)))
             print(f"{side}, seed {seed}: {results[-1]}", flush=True)
         means = {key: statistics.mean(run[key] for run in results) for key in results[0]}
         by_seed = ", ".join(f"{run['test']:.2f}" for run in results)

@@ -1,11 +1,11 @@
 """Measures the speed of sources in training, and the size of their state in checkpoints.
 
-A table of 8 numbers, 16 texts and a label lies in a CSV, a TFRecord and a Parquet file, in a
-dataset of tensorflow-datasets, and in memory. Each side reads it as training does, shuffled and in
-batches of 512. Two further sides read by plain tf.data: `as_dataset` parses single examples, and
-`Dataset.filter` chooses single rows. All sides take turns in a round. The first table shows medians
-of the rows per second and of the processor time for a row. The second table shows the size of the
-input's state in a checkpoint, and the seconds to write it.
+The same table of 8 numbers, 16 texts and a label is stored as a CSV, a TFRecord and a Parquet file,
+as a dataset of tensorflow-datasets, and in memory. Each source reads the table like in training,
+shuffled and in batches of 512. Two further variants read by plain tf.data: `as_dataset` parses
+single examples, and `Dataset.filter` chooses single rows. All variants are timed in turns. The
+first table shows medians of the rows per second and of the processor time for a row. The second
+table shows the size of the input's state in a checkpoint, and the seconds to write it.
 
     python -m benchmarks.reading --rows 100000 --rounds 5
 """
@@ -38,7 +38,8 @@ SPEC = spec_lib.Spec(
     labels={"label": "int64"},
 )
 BATCH, _BATCHES = 512, 100
-# These sources are timed with `Pipeline.cache`, too: rows are decoded once and stay in memory.
+# These sources are also timed with `Pipeline.cache`, which decodes all rows once and keeps them in
+# memory.
 _CACHED = ("Csv", "TfRecord")
 _ARROW = ("Arrow", "Arrow, windows of a fifth")
 
@@ -53,7 +54,7 @@ def draw_table(num_rows: int) -> dict[str, np.ndarray]:
 
 
 class Drawn(tensorflow_datasets.core.GeneratorBasedBuilder):
-    """The table as a dataset of tensorflow-datasets."""
+    """The benchmark's table as a dataset of tensorflow-datasets."""
 
     VERSION = tensorflow_datasets.core.Version("1.0.0")
     table: Mapping[str, np.ndarray] = {}
@@ -75,7 +76,7 @@ class Drawn(tensorflow_datasets.core.GeneratorBasedBuilder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneByOne(subset.Subset):
-    """Chooses the rows of a split by `Dataset.filter`, with a call for each row."""
+    """A source that chooses the rows of a split by `Dataset.filter`, with a call for each row."""
 
     def records(self, split: str) -> tf.data.Dataset:
         numbered = self.source.records(self.split).enumerate()
@@ -83,13 +84,13 @@ class OneByOne(subset.Subset):
 
 
 class Parsed(tfds.Tfds):
-    """Reads examples after tensorflow-datasets has parsed them."""
+    """A source that reads examples after tensorflow-datasets has parsed them."""
 
     _stored: Any = {}
 
 
 def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
-    """Write the table in every format, and return {side: source}."""
+    """Write the table in every format, and return {name of the variant: source}."""
     table, path = draw_table(num_rows), pathlib.Path(folder)
     lines = zip(*(values.tolist() for values in table.values()), strict=True)
     header = ",".join(table) + "\n"
@@ -136,7 +137,7 @@ def measure_reading(data: pipeline.Pipeline) -> tuple[float, float]:
 
 
 def measure_state(data: pipeline.Pipeline, num_rows: int) -> tuple[float, float]:
-    """Return the MB of the input's state in the second pass, and the seconds to write it."""
+    """Return the MB of the input's state in the second epoch, and the seconds of writing it."""
     with (
         tf.Graph().as_default(),
         tf1.Session() as session,
@@ -158,12 +159,12 @@ def measure_state(data: pipeline.Pipeline, num_rows: int) -> tuple[float, float]
 
 
 def time_all(measure: Callable[[Any], tuple], sides: Mapping[str, Any], rounds: int) -> dict:
-    """Measure sides in turns.
+    """Measure all variants in turns.
 
     Args:
-      measure: returns the figures of a side.
-      sides: {name: side}.
-      rounds: the number of measurements of each side.
+      measure: returns the figures of a variant.
+      sides: {name: variant}.
+      rounds: the number of measurements of each variant.
 
     Returns:
       {name: the median of each figure}.

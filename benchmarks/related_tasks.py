@@ -4,14 +4,14 @@
     python -m benchmarks.related_tasks --sines 8
     python -m benchmarks.related_tasks --scale 0.3 --rows 10240 --steps 1200
 
-The experiment measures by how much errors rise if tasks have less in common. The tasks are those of
+The experiment measures by how much errors rise if tasks have less in common. The tasks come from
 `mtl.datasets.related_tasks`, and the networks have the sizes of the paper: 100 inputs, 8 experts of
 16 units, towers of 8 units, and a shared bottom with as many parameters as MMoE. The networks use
 plain TensorFlow, without `mtl`. All seeds, correlations and learning rates of Adam train together
-in a compiled program. At each of four moments of the training, the table shows test errors. For
-each network and correlation they belong to the rate and the moment so far with the least error on
-validation data. The rise of a network is its error at the lowest correlation minus its error at the
-highest. The last columns compare the rises of networks at the same seeds.
+in one compiled program. At each of four moments of training, the table shows test errors. For each
+network and correlation, validation data choose the learning rate and one of the moments so far. The
+rise of a network is its error at the lowest correlation minus its error at the highest. The last
+columns compare the rises of two networks with the same seeds.
 """
 
 import argparse
@@ -37,7 +37,8 @@ class Networks:
     """A network of each kind for each of N settings, with weights of shape [N, ...].
 
     Args:
-      draws: the seed of the weights for each setting; settings of a seed start equal.
+      draws: the seed of the weights for each setting; settings with the same seed start from equal
+        weights.
     """
 
     def __init__(self, draws: Sequence[int]):
@@ -135,7 +136,7 @@ def train(
     scale: float,
     sines: int,
 ) -> list[dict[str, np.ndarray]]:
-    """Train all settings together.
+    """Train the networks of all settings together.
 
     Args:
       settings: (correlation, seed, learning rate) of each of N settings.
@@ -148,9 +149,9 @@ def train(
       {network: RMSE of validation and test [2, N]} at each of four moments.
     """
     read = make_reader(settings, scale, sines)
-    made = Networks([seed for _, seed, _ in settings])
+    nets = Networks([seed for _, seed, _ in settings])
     optimizers = {
-        name: Adam([rate for *_, rate in settings], made.weights[name]) for name in NETWORKS
+        name: Adam([rate for *_, rate in settings], nets.weights[name]) for name in NETWORKS
     }
 
     @tf.function(jit_compile=True)
@@ -158,15 +159,15 @@ def train(
         x, labels = read(0, number, _BATCH)
         for name in NETWORKS:
             with tf.GradientTape() as tape:
-                errors = (made.predict(name, x) - labels) ** 2
+                errors = (nets.predict(name, x) - labels) ** 2
                 loss = tf.reduce_sum(tf.reduce_mean(errors, axis=1))
-            optimizers[name].move(tape.gradient(loss, made.weights[name]), step)
+            optimizers[name].move(tape.gradient(loss, nets.weights[name]), step)
 
     @tf.function(jit_compile=True)
     def measure(seed: int) -> dict[str, tf.Tensor]:
         x, labels = read(seed, tf.constant(0), _TESTED)
         return {
-            name: tf.sqrt(tf.reduce_mean((made.predict(name, x) - labels) ** 2, axis=[1, 2]))
+            name: tf.sqrt(tf.reduce_mean((nets.predict(name, x) - labels) ** 2, axis=[1, 2]))
             for name in NETWORKS
         }
 
@@ -201,14 +202,14 @@ def choose(moments: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, i
     return test_errors
 
 
-def tell(values: np.ndarray) -> str:
-    """Return the text of a mean over seeds and its standard error."""
+def describe(values: np.ndarray) -> str:
+    """Return the mean over seeds and its standard error as text."""
     mean, error = networks.mean_and_error(values.tolist())
     return f"{mean:+.3f} ± {error:.3f}"
 
 
 def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> str:
-    """Return a line for each network: its errors, its rise, and differences to other rises."""
+    """Return the table: errors and rise of each network, and differences between rises."""
     rises = {
         name: by_correlation[0] - by_correlation[-1] for name, by_correlation in errors.items()
     }
@@ -216,12 +217,14 @@ def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> st
     for name, by_correlation in errors.items():
         means = [f"{of_seeds.mean():.3f}" for of_seeds in by_correlation]
         differences = [
-            tell(rises[name] - rises[other]) if NETWORKS.index(other) < NETWORKS.index(name) else ""
+            describe(rises[name] - rises[other])
+            if NETWORKS.index(other) < NETWORKS.index(name)
+            else ""
             for other in NETWORKS[:-1]
         ]
-        lines.append([name, *means, tell(rises[name]), *differences])
+        lines.append([name, *means, describe(rises[name]), *differences])
     header = [f"{value:g}" for value in correlations]
-    return rows.markdown(["", *header, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
+    return rows.markdown(["", *header, "rise", *(f"minus {n}'s" for n in NETWORKS[:-1])], lines)
 
 
 def main() -> None:

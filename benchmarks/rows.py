@@ -2,7 +2,7 @@
 
 files = rows.methods(["cagrad", "famo"])                    # {name: gin file}; all methods for []
 folder = rows.output("balancing")                           # the flag, or runs/balancing
-result = rows.kept("runs/x/cagrad.json", measure)           # measured unless the file exists
+result = rows.load_or_measure("runs/cagrad.json", measure)  # measured unless the file exists
 print(rows.markdown(["method", "AUC"], [["cagrad", "0.902"]]))
 """
 
@@ -24,7 +24,8 @@ METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all 
 OUTPUT = flags.DEFINE_string("output", None, "Folder of results; runs/<benchmark> by default.")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "balancing"
-# "fixed" and "scheduled" need a weight for each task, and the others balance nothing.
+# "fixed" and "scheduled" need a weight for each task. "monitored" and "affinity" do not change the
+# balancing.
 _NO_METHODS = ("fixed", "scheduled", "monitored", "affinity")
 
 
@@ -46,10 +47,10 @@ def output(benchmark: str) -> str:
     return OUTPUT.value or os.path.join("runs", benchmark)
 
 
-def kept(path: str, measure: Callable[[], Any]) -> Any:
-    """Return the result of `measure`, stored in a JSON file.
+def load_or_measure(path: str, measure: Callable[[], Any]) -> Any:
+    """Return the result of `measure`, and store it in a JSON file.
 
-    If the file exists, its result is returned: a benchmark that was stopped can go on.
+    If the file exists, the stored result is returned, so a stopped benchmark can continue.
     """
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -88,13 +89,13 @@ def take_turns(
     steps: int | Callable[[str], int],
     warm_up: int = 20,
 ) -> dict[str, list[float]]:
-    """Time sides in turns, so that other work of the machine slows all of them alike.
+    """Time variants in turns, so that other work of the machine slows all variants equally.
 
     Args:
       sides: {name: a function from a number of steps to the seconds of a step}.
-      rounds: the number of timings of each side.
-      steps: the steps of a timing, or a function from the name of a side to them.
-      warm_up: steps of each side before the first round.
+      rounds: the number of timings of each variant.
+      steps: the steps of a timing, or a function from the name of a variant to its steps.
+      warm_up: the steps of each variant before the first round.
 
     Returns:
       {name: seconds of a step in each round}.

@@ -1,6 +1,6 @@
 """Scales the loss of a binary task, as if the task had another unit.
 
-Balancing then sees scaled losses and gradients.
+So balancing gets scaled losses and gradients.
 
 model.MultiTaskModel.heads = [@scaled.ScaledBinary(), @never_married/heads.Binary()]
 scaled.ScaledBinary.name = "income"
@@ -16,7 +16,7 @@ from mtl import checks, heads, types
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaledBinary(heads.Binary):
-    """`Binary` with `loss = scale * loss`; its metrics are those of `Binary`.
+    """A `Binary` head with `loss = scale * loss`; metrics do not change.
 
     Attributes:
       scale: the factor of the loss, above 0.

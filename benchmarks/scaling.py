@@ -1,11 +1,12 @@
 """Measures steps per second of every strategy on this processor, and computes limits of workers.
 
-A training by `verbs.train`, with all hooks, is compared with a bare loop of `session.run` on the
-same graph, devices and data: three hidden layers, four heads, Adam, 64 rows a step over all
-replicas. In graph mode, only an Estimator drives workers in step. Their bare loop is therefore an
-Estimator without hooks that write files. "waiting" is the share of the bare loop's time in which a
-step waits for its batch. The two sides of a row run one after the other, `--side_rounds` times, and
-the table shows medians. --parameters runs nothing: it computes the efficiency of up to 512 workers.
+For each strategy, the benchmark compares `verbs.train`, with all hooks, with a bare loop of
+`session.run` on the same graph, devices and data: three hidden layers, four heads, Adam, and 64
+rows in each step over all replicas. In graph mode, only an Estimator can run synchronous workers,
+so the bare loop of workers is an Estimator without hooks that write files. "waiting" is the share
+of the bare loop's time in which a step waits for its batch. The two programs of a row run one after
+the other, `--side_rounds` times, and the table shows medians. --parameters trains nothing: it
+computes the efficiency of up to 512 workers.
 
     python -m benchmarks.scaling --side_steps 500
     python -m benchmarks.scaling --parameters 1e8 --gigabytes_per_sec 25 --step_secs 0.4
@@ -36,15 +37,19 @@ from mtl.model import graph_options
 
 tf1 = tf.compat.v1
 
-_STEPS = flags.DEFINE_integer("side_steps", 500, "Steps that are timed, after 100 of warm-up.")
+_STEPS = flags.DEFINE_integer(
+    "side_steps", 500, "The number of timed steps, after 100 warm-up steps."
+)
 _UNITS = flags.DEFINE_integer("units", 512, "The units of each of the three hidden layers.")
-_SIDE = flags.DEFINE_string("side", None, "Only measures this side, in this process.")
+_SIDE = flags.DEFINE_string("side", None, "Only measure this program, in this process.")
 _MODEL_DIR = flags.DEFINE_string("side_dir", None, "The folder of the training of --side.")
 _PARAMETERS = flags.DEFINE_float("parameters", None, "Number of parameters of a computed model.")
 _GIGABYTES = flags.DEFINE_float("gigabytes_per_sec", 25.0, "The bandwidth of a machine's link.")
-_STEP_SECS = flags.DEFINE_float("step_secs", 0.4, "Seconds of a step of the whole batch, alone.")
+_STEP_SECS = flags.DEFINE_float(
+    "step_secs", 0.4, "Seconds of a step of the whole batch on one worker."
+)
 
-_ROUNDS = flags.DEFINE_integer("side_rounds", 3, "The number of runs of each side.", 1)
+_ROUNDS = flags.DEFINE_integer("side_rounds", 3, "The number of runs of each program.", 1)
 
 _WARM_UP = 100
 _ROW = "{:<22} {:>8} {:>10} {:>10} {:>8} {:>8}"
@@ -89,10 +94,10 @@ def _place(strategy: str) -> distribution.Distribution:
 
 
 def trained(strategy: str, steps: int, model_dir: str) -> float:
-    """Return steps per second of a whole training run, between its first and last summary."""
-    steps_per_call = experiment.Run.steps_per_call  # Strategies take a single step in each call.
-    made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
-    verbs.train(dataclasses.replace(made, distribution=_place(strategy)), model_dir)
+    """Train a whole run; return steps per second between its first and last summary."""
+    steps_per_call = experiment.Run.steps_per_call  # With a strategy, a call is 1 step.
+    settings = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
+    verbs.train(dataclasses.replace(settings, distribution=_place(strategy)), model_dir)
     times = {
         event.step: event.wall_time
         for file in storage.listed(model_dir, "events")
@@ -112,7 +117,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
     settings = _place(strategy)
     place = settings.find_place()
     tf_strategy, config = settings.build_strategy(place)
-    made = overhead.an_experiment(_UNITS.value, 1, steps)
+    an_experiment = overhead.an_experiment(_UNITS.value, 1, steps)
     server = place.cluster and tf.distribute.Server(
         place.cluster.jobs, place.cluster.job, place.cluster.index
     )
@@ -120,7 +125,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         server.join()
 
     def model_fn(batch):
-        spec = made.model.model_fn(
+        spec = an_experiment.model.model_fn(
             *batch,
             compat.estimator.ModeKeys.TRAIN,
             options=graph_options.GraphOptions(
@@ -136,8 +141,8 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         if tf_strategy:
             stack.enter_context(tf_strategy.scope())
         tf1.train.create_global_step()
-        size = made.data.batch_size // place.replicas
-        dataset = made.data.dataset("train", training=True, seed=1, batch_size=size)
+        size = an_experiment.data.batch_size // place.replicas
+        dataset = an_experiment.data.dataset("train", training=True, seed=1, batch_size=size)
         if tf_strategy:
             iterator = tf_strategy.make_input_fn_iterator(lambda _: dataset)
             batch, wait_secs = _waiting(iterator.get_next, tf_strategy.experimental_local_results)
@@ -161,7 +166,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
 def _waiting(
     get_next: Callable[[], Any], of_replicas: Callable[[Any], Sequence[tf.Tensor]]
 ) -> tuple[Any, tf.Tensor]:
-    """Return a batch, and the seconds until it is ready."""
+    """Return a batch, and the seconds until the batch is ready."""
     started = tf.timestamp()
     with tf.control_dependencies([started]):
         batch = get_next()
@@ -193,18 +198,18 @@ class _Timer(tf1.train.SessionRunHook):
 
 
 def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
-    """Return steps per second of an Estimator that writes nothing, in a cluster, and NaN.
+    """Train an Estimator that writes nothing in a cluster; return steps per second, and NaN.
 
-    NaN stands for the share of waiting, which an Estimator does not show.
+    NaN takes the place of the share of waiting, which an Estimator does not show.
     """
     settings = _place(strategy)
     place = settings.find_place()
-    made = overhead.an_experiment(_UNITS.value, 1, steps)
+    an_experiment = overhead.an_experiment(_UNITS.value, 1, steps)
     timer = _Timer(_WARM_UP)
 
     def input_fn():
-        size = made.data.batch_size // place.replicas
-        return made.data.dataset("train", training=True, seed=1, batch_size=size)
+        size = an_experiment.data.batch_size // place.replicas
+        return an_experiment.data.dataset("train", training=True, seed=1, batch_size=size)
 
     with tempfile.TemporaryDirectory() as folder:
         config = compat.estimator.RunConfig(
@@ -215,7 +220,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
             log_step_count_steps=None,
         )
         model_fn = functools.partial(
-            made.model.model_fn,
+            an_experiment.model.model_fn,
             options=graph_options.GraphOptions(statistics=features.load_statistics(folder)),
         )
         compat.estimator.train_and_evaluate(
@@ -227,7 +232,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
 
 
 def _measure(strategy: str, kind: str) -> list[float]:
-    """Run a side in separate processes, and return the figures that the first process prints."""
+    """Run a program in separate processes, and return the figures that the first process prints."""
     workers, servers = _SIDES[strategy]
     environments = launch_cluster.environments(workers, servers, evaluator=False)
     if workers + servers == 1:
@@ -247,7 +252,7 @@ def _measure(strategy: str, kind: str) -> list[float]:
         figures = processes[0].communicate()[0].split()
         for process in processes[1:]:
             if kind == "bare" and servers:
-                process.kill()  # A bare server waits forever.
+                process.kill()  # A parameter server never ends.
             process.wait()
     return [float(value) for value in figures[-2:]]
 
@@ -269,7 +274,7 @@ def _calculate() -> None:
 
 
 def main(_) -> None:
-    """Print the table of strategies, or that of computed workers."""
+    """Print the table of strategies, or the table of computed efficiencies."""
     if _PARAMETERS.value:
         _calculate()
         return

@@ -5,13 +5,13 @@
 
 The first command trains `gin_configs/experiments/click_stream.gin` with each encoder. The table
 shows the test AUC of the checkpoint that is best on validation data, and the paired difference to
-the mean of all events with its standard error. The last line shows the AUC of the true
-probabilities, which a model can only beat by chance.
+the mean of all events with its standard error. The last line of the table shows the AUC of the true
+probabilities. A model can have a higher AUC only by chance.
 
 --speed times training steps of a task with DIN over 100 items, and compares them with a functional
-Keras model of the same equations that is trained by `fit`. The sides take turns in one run, and a
-ratio compares two times of a round. Lists have 100 items, or 0 to 100, which the Keras model pads
-and masks.
+Keras model of the same equations that is trained by `fit`. The models are timed in turns, and a
+ratio compares two times of a round. Lists have exactly 100 items, or between 0 and 100 items. The
+Keras model pads and masks shorter lists.
 """
 
 import argparse
@@ -64,7 +64,7 @@ ENCODERS = {
     ],
     "hashed attention (SDIM)": ["@histories.HashedAttention()"],
 }
-# Hashed attention needs events as wide as their target; embeddings of places would widen them.
+# Hashed attention needs events as wide as the target. Embeddings of places would make events wider.
 _NARROW = {"hashed attention (SDIM)": ["clicks/features.History.place_dimension = None"]}
 TASKS = ("click", "purchase")
 _ITEMS, _TABLE, _WIDTH, _BATCH = 100, 10_000, 16, 512
@@ -73,21 +73,25 @@ _ATTENTION, _TRUNK = (64, 32), (128, 64)
 
 def train(name: str, seed: int) -> dict[str, float]:
     """Return {task: AUC of the test split, "seconds": the time of the run}."""
-    encoder, *others = ENCODERS[name]
-    params = [f"clicks/features.History.encoder = {encoder}", *others, *_NARROW.get(name, [])]
-    made = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
+    encoder, *further_bindings = ENCODERS[name]
+    params = [
+        f"clicks/features.History.encoder = {encoder}",
+        *further_bindings,
+        *_NARROW.get(name, []),
+    ]
+    settings = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        verbs.train(made, folder)
-        metrics = verbs.evaluate(made, folder, "test", "best")
+        verbs.train(settings, folder)
+        metrics = verbs.evaluate(settings, folder, "test", "best")
     aucs = {task: float(metrics[f"{task}/auc"]) for task in TASKS}
     return {**aucs, "seconds": time.perf_counter() - started}
 
 
 def measure_truth() -> dict[str, float]:
     """Return {task: AUC of the true probabilities} on the test split."""
-    made = click_stream.ClickStream()
-    (batch,) = made.records("test").batch(made.rows["test"]).as_numpy_iterator()
+    stream = click_stream.ClickStream()
+    (batch,) = stream.records("test").batch(stream.rows["test"]).as_numpy_iterator()
     return {task: rows.compute_auc(batch[task], batch[f"{task}_probability"]) for task in TASKS}
 
 
@@ -96,7 +100,7 @@ def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> st
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        result = rows.kept(path, functools.partial(train, name, seed))
+        result = rows.load_or_measure(path, functools.partial(train, name, seed))
         results.setdefault(name, []).append(result)
         aucs = ", ".join(f"{task} {result[task]:.4f}" for task in TASKS)
         print(f"{name}, seed {seed}: {aucs} ({result['seconds']:.0f} s)", flush=True)

@@ -1,9 +1,10 @@
 """Compares `launch.serve` by gRPC and REST with a bare `tf.function` of the same export.
 
-Two processes of this machine serve each model, one with and one without batching. First, a single
-client sends batches. The bare function, gRPC and REST take turns, call by call. Then 32 clients in
-this process send single rows to each server, in turns. Requests are built in advance. Replies are
-read, and for gRPC also parsed. Features are sent as tensors, to the signature `raw`.
+Two server processes on this machine serve each model, one with and one without batching of
+requests. First, a single client sends batches, and the bare function, gRPC and REST take turns
+after each call. Then 32 clients in this process send single rows to each server, in turns. Requests
+are built in advance. Clients read the replies, and parse the replies of gRPC. Features are sent as
+tensors, to the signature `raw`.
 
     python -m benchmarks.server --models digits,wide
 """
@@ -34,9 +35,11 @@ from mtl import networks, verbs
 from mtl.configs import config
 
 _MODELS = flags.DEFINE_list("models", ["digits", "wide"], "Models to serve: digits, wide.")
-_CALLS = flags.DEFINE_integer("calls", 100, "Calls of each side and batch size.", 1)
+_CALLS = flags.DEFINE_integer("calls", 100, "Timed calls for each protocol and batch size.", 1)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Turns of the 32 clients on each server.", 1)
-_SINGLE_ROWS = flags.DEFINE_integer("single_rows", 2000, "Single rows of each turn.", 1)
+_SINGLE_ROWS = flags.DEFINE_integer(
+    "single_rows", 2000, "The number of single-row requests in a turn.", 1
+)
 
 _BATCHES = (1, 32, 512)
 _CLIENTS = 32
@@ -53,7 +56,7 @@ class Server:
     model: str
 
     def message(self, inputs: Mapping[str, np.ndarray]) -> Any:
-        """Return a PredictRequest with some inputs."""
+        """Return a PredictRequest for these inputs."""
         request = predict_pb2.PredictRequest()
         request.model_spec.name, request.model_spec.signature_name = self.model, "raw"
         for name, value in inputs.items():
@@ -106,7 +109,7 @@ def serve(folder: str, *args: str) -> Iterator[Server]:
 
 
 def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
-    """Call sides in turns, and return {side: seconds of each call}, without 10 calls of warm-up."""
+    """Call functions in turns; return {name: seconds of each call}, without 10 warm-up calls."""
     secs: dict[str, list[float]] = {name: [] for name in sides}
     for index in range(10 + _CALLS.value):
         for name, call in sides.items():
@@ -120,7 +123,7 @@ def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
 def measure_batches(
     model: str, path: str, inputs: Mapping[str, np.ndarray], server: Server
 ) -> None:
-    """Print a line of latencies for each batch size and side."""
+    """Print a line of latencies for each batch size and protocol."""
     function = tf.saved_model.load(path).signatures["raw"]
     session = http_requests.Session()
     options = [("grpc.max_receive_message_length", -1)]

@@ -3,7 +3,7 @@
     python -m benchmarks.serving --experiment digits_shared_bottom
     python -m benchmarks.serving --experiment adult_shared_bottom
 
-An experiment trains once, into runs/serving/<experiment>. Requests are serialized tf.Examples.
+An experiment is trained once, in runs/serving/<experiment>. Requests are serialized tf.Examples.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def _latencies(
 ) -> dict[str, list[float]]:
     """Return {export: seconds of each call}; the exports take turns.
 
-    As in a server, a call is prepared once and fetches all outputs.
+    As in a server, each call fetches all outputs through a prepared callable.
     """
     calls, secs, request = {}, {name: [] for name in models}, np.array(examples, object)
     for name, model in models.items():

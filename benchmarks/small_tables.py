@@ -4,11 +4,11 @@
 
 Each row is an impression of an item on a site to a user. The frequencies of ids follow a power law.
 The logit of a click is the sum of an effect of each id and of the inner product of hidden vectors
-of user and item. So rare ids matter, and the best AUC is known. A run reads each row once. Tables
-named "small" have an eighth of the bytes of a table with a row for each id. Other tables show the
-memory of optimizers. The printed table shows the test AUC, the paired difference to the full table
-with its standard error, and the bytes of tables and of the optimizer's state. Step times are ratios
-to the full table: medians of the ratios of all rounds.
+of user and item. So rare ids matter, and the best possible AUC is known. A run reads each row once.
+Tables named "small" have an eighth of the bytes of a table with a row for each id. The remaining
+lines of the table compare the memory of optimizers. The printed table shows the test AUC, the
+paired difference to the full table with its standard error, and the bytes of tables and of the
+optimizer's state. Step times are ratios to the full table: medians of the ratios of all rounds.
 """
 
 import argparse
@@ -88,11 +88,11 @@ def draw(seed: int, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A line of the table.
+    """The settings of a line of the table.
 
     Attributes:
       make: a function from a field and its number of ids to the column.
-      tables: the optimizer of the tables.
+      tables: the optimizer of the embedding tables.
     """
 
     make: Callable[[str, int], types.Column]
@@ -125,7 +125,7 @@ def _several(field: str, size: int) -> types.Column:
 
 def _unified(field: str, size: int) -> types.Column:
     del size
-    total = 2 * sum(SIZES.values()) // _SHARE  # Rows are half as wide, so there are twice as many.
+    total = 2 * sum(SIZES.values()) // _SHARE  # The table has twice as many rows of half the width.
     return features.Unified(names=[field], num_buckets=total, dimension=_WIDTH // 2)
 
 
@@ -134,8 +134,8 @@ def _mixed(field: str, size: int) -> types.Column:
     return features.Categorical(names=[field], min_count=1, dimension=_WIDTH, embedding=small)
 
 
-# A mean loss gives small gradients to rows. Beside the default accumulator of 0.1 their squares
-# would not count, so that Adagrad would act as SGD.
+# The loss is a mean over the batch, so gradients of rows are small. With the default accumulator of
+# 0.1, their squares would have no effect, and Adagrad would act like SGD.
 _ADAGRAD = optimizers.Adagrad(learning_rate=0.05, initial_accumulator=1e-6)
 _ROW_WISE = optimizers.RowWiseAdagrad(learning_rate=0.05, initial_accumulator=1e-6)
 KINDS: Mapping[str, Kind] = {
@@ -167,8 +167,8 @@ def make_model(kind: Kind) -> model.MultiTaskModel:
 
 
 def train(name: str, seed: int) -> dict[str, float]:
-    """Train, and return the test AUC, and the bytes of tables and of the optimizer's state."""
-    made = experiment.Experiment(
+    """Train a model; return the test AUC, and the bytes of tables and of the optimizer's state."""
+    settings = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Impressions(seed=seed),
             spec=spec.Spec(features=dict.fromkeys(SIZES, "int64"), labels={"click": "int64"}),
@@ -180,8 +180,8 @@ def train(name: str, seed: int) -> dict[str, float]:
         serving=serving.Serving(check_rows=0),
     )
     with tempfile.TemporaryDirectory() as folder:
-        verbs.train(made, folder)
-        metrics = verbs.evaluate(made, folder, "test", "latest")
+        verbs.train(settings, folder)
+        metrics = verbs.evaluate(settings, folder, "test", "latest")
         reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
         sizes = {
             name: int(np.prod(shape)) * reader.get_variable_to_dtype_map()[name].size
@@ -238,9 +238,11 @@ def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, re.sub(r"\W+", "_", name), f"seed_{seed}.json")
-        results.setdefault(name, []).append(rows.kept(path, functools.partial(train, name, seed)))
+        results.setdefault(name, []).append(
+            rows.load_or_measure(path, functools.partial(train, name, seed))
+        )
         print(f"{name}, seed {seed}: {results[name][-1]}", flush=True)
-    ratios = rows.kept(
+    ratios = rows.load_or_measure(
         os.path.join(out, "speed.json"), functools.partial(measure_speed, names, rounds)
     )
     lines = []

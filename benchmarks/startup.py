@@ -1,10 +1,10 @@
 """Measures the seconds from a run's start to its first step, and from its last step to its end.
 
-Every side is a separate process, and the sides take turns: `import tensorflow` alone, a run of the
-embedded digits, and a run that `launch.new` drafts for a table of 200,000 rows and 27 columns. The
-printed table shows medians over the rounds, and ranges. The end of a run consists of an evaluation,
-the exports and their check. Its duration is also shown in multiples of the evaluation. --trees
-compares several checkouts of the repository.
+The benchmark starts three programs in turns, each in a new process: `import tensorflow` alone, a
+run on the digits of the package, and a run that `launch.new` drafts for a table of 200,000 rows and
+27 columns. The printed table shows medians over the rounds, and ranges. At its end, a run
+evaluates, exports, and checks the exports. The table also shows the duration of this end in
+multiples of the evaluation. --trees compares several checkouts of the repository.
 
     python -m benchmarks.startup --rounds 3 --trees . ../before
 """
@@ -80,9 +80,10 @@ def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> di
 
 
 def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[str, float]:
-    """Return the seconds to the first step, the seconds of the end, and the end in evaluations."""
+    """Time a run: seconds to the first step, seconds of the end, and the end in evaluations."""
     first = time_lines(tree, command, folder, 1)["step 1 of"]
-    # The first export builds graphs. In a run of two steps it belongs to the first step.
+    # The first export builds graphs. In a run of two steps, the first export follows the first
+    # step.
     line_secs = time_lines(tree, command, folder, 2)
     last_step = line_secs["step 2 of"]
     end, evaluation = (line_secs[event] - last_step for event in ("end", "step 2 evaluated:"))
@@ -104,7 +105,7 @@ def measure(tree: str, table: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure all sides in turns, and print a table."""
+    """Measure all programs in turns, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=200_000)

@@ -1,15 +1,17 @@
 """Compares the time of a table's statistics with pandas and with the first pass of a run.
 
-A table of numbers, texts and two labels lies in a CSV and a Parquet file. `launch.data` describes
-all columns: moments, quantiles, distinct and frequent values. pandas does so by `describe` and
-`value_counts`. `fit_columns` is the first pass of a new run, which learns means, deviations and
-vocabularies of the same columns. All sides take turns in a process. The printed table shows medians
-of the wall time, their ratio to `fit_columns` on the CSV file, and the processor time.
+A table of numbers, texts and two labels is stored as a CSV and a Parquet file. `launch.data`
+describes all columns: moments, quantiles, distinct and frequent values. pandas describes the
+columns by `describe` and `value_counts`. `fit_columns` is the first pass of a new run, which learns
+means, deviations and vocabularies of the same columns. All programs are timed in turns, in one
+process. The printed table shows medians of the wall time, the ratio to `fit_columns` on the CSV
+file, and the processor time.
 
     python -m benchmarks.statistics                            # 200,000 x 27 and 2 million x 40
     python -m benchmarks.statistics --rows 200000 --rounds 5
 
---distinct describes a single column with a number of different texts, and prints the peak memory.
+--distinct describes a single column with that number of different texts, and prints the peak
+memory.
 
     python -m benchmarks.statistics --distinct 100000000
 """
@@ -106,7 +108,7 @@ def fit_columns(path: str, num_numbers: int, num_texts: int) -> None:
 
 
 def measure_sides(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, tuple]:
-    """Return {side: (median wall time, median processor time)} in seconds."""
+    """Return {program: (median wall time, median processor time)} in seconds."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -123,7 +125,7 @@ def measure_sides(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str
 
 
 def compare_sides(num_rows: int, rounds: int) -> None:
-    """Print the table of all sides for a number of rows."""
+    """Print the table of all programs for a number of rows."""
     num_numbers, num_texts = SIZES[num_rows]
     with tempfile.TemporaryDirectory() as folder:
         paths = write_table(folder, num_rows, num_numbers, num_texts)
@@ -150,7 +152,7 @@ def measure_distinct(count: int) -> None:
     started = time.perf_counter()
     for start in range(0, count, 1 << 17):
         numbers = np.arange(start, min(start + (1 << 17), count))
-        # A tenth of the rows has 1,000 frequent values.
+        # A tenth of the rows has one of 1,000 frequent values.
         numbers[::10] = -(numbers[::10] % 1000)
         column.add(pa.array(numbers).cast(pa.string()))
     summary = column.finish("text")
@@ -159,12 +161,12 @@ def measure_distinct(count: int) -> None:
     error = summary.texts.lost if summary.texts is not None else 0
     distinct = f"{summary.distinct:,} distinct of {count - count // 10 + 1000:,}"
     print(f"{count:,} texts: {secs:.0f} s, {growth / 1024:,.0f} MB more")
-    print(f"  {distinct}; each count is too low by at most {error:,}")
+    print(f"  {distinct}; each count of a value is too low by at most {error:,}")
     print(f"  the most frequent: {summary.list_frequent(3)}")
 
 
 def main() -> None:
-    """Measure the numbers of rows that the arguments name."""
+    """Run the comparison for each number of rows in the arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, choices=list(SIZES), action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)

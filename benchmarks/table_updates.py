@@ -2,9 +2,10 @@
 
     python -m benchmarks.table_updates --rounds 20
 
-Each side looks up 256 rows of 16 numbers and moves them by the gradient of a sum of squares. Both
-versions of Adam move all other rows as well, and LazyAdam does not. Sides take turns of ten steps.
-A ratio compares two consecutive turns, and the printed table has its median and range.
+Each step looks up 256 rows of 16 numbers and updates them by the gradient of a sum of squares. Both
+versions of Adam also update all other rows; LazyAdam does not. The optimizers take turns of ten
+steps. A ratio compares two consecutive turns, and the printed table shows median and range of the
+ratios.
 """
 
 import argparse
@@ -87,9 +88,9 @@ def compare(sizes: Sequence[int], rounds: int) -> str:
 
 
 def main() -> None:
-    """Time all sides, and print the table."""
+    """Time all optimizers, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="timings of each side")
+    parser.add_argument("--rounds", type=int, default=20, help="timings of each optimizer")
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 100_000, 1_000_000])
     options = parser.parse_args()
     print(compare(options.sizes, options.rounds))

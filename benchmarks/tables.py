@@ -3,14 +3,14 @@
     python -m benchmarks.tables --seeds 3
     python -m benchmarks.tables --speed --keys 10000000
 
-The first command trains a single pass over 200,000 rows. At any time 2,000 of 22,000 ids are in
-use, and they change over the stream. Test rows have the last ids. The printed table shows the AUC,
-and the paired difference to the growing table that evicts by age with its standard error. It also
-shows the bytes of each table, and the share of ids in use that have no row or share their row with
-other ids.
+The first command trains in a single pass over 200,000 rows. At any time, 2,000 of 22,000 ids are in
+use; new ids replace old ids over the stream. Test rows have the newest ids. The printed table shows
+the AUC, and the paired difference, with its standard error, to the growing table that evicts by
+age. The table also shows the bytes of each embedding table, and the share of ids in use that have
+no row or share their row with other ids.
 
---speed fills a growing table with keys, and times training steps of 4,096 new and of 4,096 known
-keys. It also times the same keys in the tables of `tf.lookup.experimental`, as maps from keys to
+--speed fills a growing table with keys, and times training steps with 4,096 new keys and with 4,096
+known keys. --speed also times the tables of `tf.lookup.experimental`, as maps from the same keys to
 row numbers.
 """
 
@@ -46,7 +46,7 @@ _SPEC = spec.Spec(features={"item": "int64"}, labels={"click": "int64"})
 
 @dataclasses.dataclass(frozen=True)
 class Stream(types.Source):
-    """Rows in the order of time, in which the newest ids are the most frequent."""
+    """A source of rows in the order of time; the newest ids are the most frequent."""
 
     seed: int
 
@@ -113,8 +113,8 @@ TABLES: Mapping[str, Callable[[int], types.Column]] = {
 
 
 def train(name: str, seed: int) -> dict[str, float]:
-    """Train, and return the test AUC, the bytes, and the share of ids without a separate row."""
-    made = experiment.Experiment(
+    """Train a model; return test AUC, bytes, and the share of ids without a separate row."""
+    settings = experiment.Experiment(
         data=pipeline.Pipeline(
             source=Stream(seed),
             spec=_SPEC,
@@ -131,7 +131,7 @@ def train(name: str, seed: int) -> dict[str, float]:
         serving=serving.Serving(check_rows=0),
     )
     with tempfile.TemporaryDirectory() as folder:
-        metrics, _ = verbs.train(made, folder)
+        metrics, _ = verbs.train(settings, folder)
         latest = tf.train.latest_checkpoint(folder)
         shapes = dict(tf.train.list_variables(latest))
         table = next(name for name in shapes if name.endswith("/embedding"))
@@ -163,7 +163,7 @@ def _find_rows(name: str, seed: int, latest: str, ids: np.ndarray) -> np.ndarray
 
 
 def measure_truth(seed: int) -> float:
-    """Return the AUC of the true effects on the test split."""
+    """Return the test AUC of a model that knows the true effects of ids."""
     fields = Stream(seed).draw("test")
     return rows.compute_auc(fields["click"], fields["effect"])
 
@@ -173,7 +173,7 @@ def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
     results: dict[str, list[dict[str, float]]] = {}
     for seed, name in itertools.product(seeds, names):
         path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
-        result = rows.kept(path, functools.partial(train, name, seed))
+        result = rows.load_or_measure(path, functools.partial(train, name, seed))
         results.setdefault(name, []).append(result)
         print(f"{name}, seed {seed}: AUC {result['auc']:.4f}", flush=True)
     lines = []
@@ -210,7 +210,7 @@ class Filling:
         keys = key_table.make_keys(tf.strings.as_string(self._items))
         (table_keys,) = [v for v in tf1.global_variables() if v.op.name.endswith("/keys")]
         self.adds: dict[str, tf.Operation] = {}
-        # Sums use all rows; TensorFlow would prune a lookup whose output is unused.
+        # Add up all rows, because TensorFlow would prune a lookup whose output is not used.
         ours = tf.reduce_sum(key_table.find_rows(table_keys, keys)[0])
         self.finds = {"hashing alone": tf.reduce_sum(keys), "ours": ours}
         self._session = tf1.Session()
@@ -226,7 +226,7 @@ class Filling:
             "DenseHashTable": lookup.DenseHashTable(tf.int64, tf.int64, -1, **dense),
         }
         for name, peer in peers.items():
-            # Known keys are found, and a new key gets the next row.
+            # The lookup finds known keys; a new key gets the next row.
             size = peer.size()
             fresh = tf.unique(tf.boolean_mask(keys, peer.lookup(keys) < 0))[0]
             rows_of = size + tf.range(tf.size(fresh, tf.int64), dtype=tf.int64)

@@ -1,9 +1,9 @@
 """Measures how much time each item of `tensorboard.TensorBoard` adds to a step or an evaluation.
 
-Each item has a run on the digits. In each round all runs go on by some steps, so that a busy
-machine slows all alike. The time of a step is the least over the rounds, as other work changes it
-least. Items of steps are written every 100 steps, as by default, and then in every step, which
-shows the cost of writing them.
+For each item, a run trains on the digits. In each round, all runs continue for some steps, so that
+a busy machine slows all runs equally. The table shows the least time of a step over all rounds,
+which other work of the machine affects least. First, items of training steps are written every 100
+steps, the default, and then at every step, which shows the cost of writing.
 
     python -m benchmarks.tensorboard                            # four minutes on two cores
     python -m benchmarks.tensorboard --rounds 5 --steps 800
@@ -83,7 +83,7 @@ def make(
 
 
 def find_speed(directory: str, from_step: int) -> float:
-    """Return the least seconds of a step, by the summaries after step `from_step`."""
+    """Read the summaries after step `from_step`, and return the least seconds of a step."""
     secs = []
     for name in sorted(os.listdir(directory)):
         if name.startswith("events."):
@@ -129,7 +129,7 @@ def time_steps(
 
 
 def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:
-    """Return {item: median seconds of an evaluation with it}; OFF means no items."""
+    """Return {item: median seconds of an evaluation with the item}; OFF means no items."""
     times: dict[str, list[float]] = {name: [] for name in (OFF, *names)}
     with tempfile.TemporaryDirectory() as directory:
         verbs.train(make(None, 10, 10, 10), directory)
@@ -154,10 +154,10 @@ def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
 
 def report(title: str, times: dict[str, float]) -> None:
     """Print the table of {item: seconds}, with ratios to the time without items."""
-    plain = times[OFF]
-    print(f"\n{title}\n\n| item | ms | against off |\n| -- | -- | -- |")
+    plain_secs = times[OFF]
+    print(f"\n{title}\n\n| item | ms | more than without items |\n| -- | -- | -- |")
     for name, secs in times.items():
-        print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain - 1):+.1f}% |")
+        print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain_secs - 1):+.1f}% |")
 
 
 def main() -> None:
@@ -173,10 +173,10 @@ def main() -> None:
     items["all of them"] = everything
     steps, rounds = arguments.steps, arguments.rounds
     builds = {name: functools.partial(make, shown) for name, shown in items.items()}
-    report("Every 100 steps, of a step", time_steps(builds, steps, rounds, 100))
+    report("Time of a step, with items every 100 steps", time_steps(builds, steps, rounds, 100))
     few = {name: build for name, build in builds.items() if name != "defaults"}
-    report("In every step, of a step", time_steps(few, max(steps // 10, 20), 1, 1))
-    report("An evaluation", time_evaluations(list(settings.OF_EVALUATIONS), rounds))
+    report("Time of a step, with items at every step", time_steps(few, max(steps // 10, 20), 1, 1))
+    report("Time of an evaluation", time_evaluations(list(settings.OF_EVALUATIONS), rounds))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Measures the time of tokenizers for a text, and the number of its tokens.
+"""Measures the time that each tokenizer takes for a text, and the number of tokens.
 
-Texts are random parts of this repository's documentation. Each tokenizer gets them in batches, in
-the graph of a session, as in a step of training. Tokenizers with a vocabulary learn it from the
-same texts, which is timed separately.
+Texts are random parts of this repository's documentation. Each tokenizer gets batches of texts, in
+the graph of a session, as in a training step. Tokenizers with a vocabulary learn the vocabulary
+from the same texts; this time is measured separately.
 
     python -m benchmarks.tokenizers --characters 200
 """

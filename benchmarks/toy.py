@@ -18,20 +18,21 @@ from mtl.step import training_loop, whole_batch
 tf1 = tf.compat.v1
 
 _LEAST_DISTANCE = 5e-6
-_EDGE = 7.0  # A single task has its optimum at an end of the front, x = 7 or x = -7.
+_EDGE = 7.0  # The optimum of each task is at an end of the Pareto front, x = 7 or x = -7.
 _RECORD_STEPS = 100
-# A path is at rest once the points of 100 records lie within 2e-3. Fewer records would not do: near
-# the front, Aligned-MTL pauses for a few thousand steps, until Adam forgets the longer gradients.
+# A path ends once the points of 100 records lie within 2e-3. Fewer records would end a path too
+# early: near the front, Aligned-MTL pauses for a few thousand steps, until Adam forgets the longer
+# gradients.
 _REST_RECORDS, _REST_DISTANCE = 100, 2e-3
 
 
 def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
-    """Return the losses of both tasks, which are above 0 everywhere.
+    """Return the losses of both tasks, which are positive everywhere.
 
     B. Liu, X. Liu, X. Jin, P. Stone, Q. Liu, "Conflict-Averse Gradient Descent for Multi-task
-    Learning", 2021, arXiv:2110.14048, appendix. For y above 0 each task has a steep, bent valley,
-    the logarithm of a distance. For y below 0 the tasks have bowls. The signs of the second valley
-    follow the authors' code. As in the code of FAMO, each loss has 21 added: this changes no
+    Learning", 2021, arXiv:2110.14048, appendix. For y above 0, each loss has a steep, bent valley,
+    the logarithm of a distance. For y below 0, each loss is a bowl. The signs in the second valley
+    follow the authors' code. As in the code of FAMO, 21 is added to each loss: this changes no
     gradient, and methods that take logarithms need positive losses.
 
     Args:
@@ -56,8 +57,8 @@ def losses(point: tf.Tensor, scale: float = 1.0) -> types.Tensors:
 def front(num: int = 281) -> tuple[np.ndarray, np.ndarray]:
     """Compute the Pareto front.
 
-    The point at place w minimises `w first + (1 - w) second` for y < 0. Its x is 14 w - 7. Its y is
-    the zero of the derivative by y, found by bisection.
+    The point of the front at place w minimises `w first + (1 - w) second` for y < 0. This point has
+    x = 14 w - 7. Bisection finds y as the zero of the derivative by y.
 
     Args:
       num: the number N of points.
@@ -88,7 +89,7 @@ def nearest(point: Sequence[float]) -> tuple[float, float]:
 def descend(
     model: model_lib.MultiTaskModel, start: Sequence[float], scale: float, most_steps: int
 ) -> np.ndarray:
-    """Return the path of Adam, with a rate of 1e-3, from a start until it is at rest.
+    """Return the path of Adam, with a learning rate of 1e-3, from a start until it converges.
 
     The point is the only shared variable.
 
@@ -101,7 +102,7 @@ def descend(
     Returns:
       The points at every 100th step, [N, 2].
     """
-    # The operations are too small to divide among threads.
+    # Use a single thread, because the ops are too small to divide.
     one_thread = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
     with tf.Graph().as_default(), tf1.Session(config=one_thread) as session:
         tf1.set_random_seed(1)

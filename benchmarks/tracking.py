@@ -1,7 +1,7 @@
-"""Measures the time of a step with trackers that hang, raise or are slow, and after a profile.
+"""Measures the time of a step with trackers that hang, fail or are slow, and after a profile.
 
-No tracker has a server. The digits train with a single step in a session call, and with many. Runs
-of all kinds take turns, and their time counts from step 100 on. It includes the time between two
+No tracker has a server. Runs train on the digits, with one step or with many steps in a session
+call. Runs of all kinds take turns. Steps after step 100 are timed, including the time between two
 session calls, in which trackers get their reports. A profile that ended before step 100 should cost
 nothing. The table shows the fastest 50 consecutive steps, which other work of the machine disturbs
 least, and the processor time of the training thread.
@@ -37,7 +37,7 @@ _GIN = "gin_configs/experiments/digits_shared_bottom.gin"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faulty(types.Tracker):
-    """A tracker that hangs, raises, or takes 50 ms for each report."""
+    """A tracker that hangs, raises errors, or takes 50 ms for each report."""
 
     fault: str
     flush_secs: float = 0.1
@@ -49,7 +49,7 @@ class Faulty(types.Tracker):
 
 
 class FaultyRun(types.TrackedRun):
-    """The run of a tracker that hangs, raises, or is slow."""
+    """The tracked run of a tracker that hangs, raises errors, or is slow."""
 
     run_id = "none"
 
@@ -89,7 +89,7 @@ class _Clock(tf.compat.v1.train.SessionRunHook):
 
 
 class _Timed(training.Training):
-    """A training with a clock, which neither evaluates nor exports."""
+    """A training with a clock, without evaluations and exports."""
 
     def _build_hooks(self, *args):
         hooks = super()._build_hooks(*args)
@@ -114,7 +114,8 @@ def _measure(
     )
     with tempfile.TemporaryDirectory() as folder:
         made = dataclasses.replace(made, run=run, trackers=trackers)
-        # As in `verbs.train`: without observers neither trackers nor the profile would run.
+        # Attach observers like `verbs.train`: without observers, neither trackers nor the profile
+        # would run.
         timed = _Timed(made, folder, lambda: None, observers=attached.list_observers(made))
         timed.run()
         return timed.clock.measure()

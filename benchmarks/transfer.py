@@ -1,10 +1,10 @@
 """Measures the AUC of income on UCI Adult with 1% of the labels, with and without other tasks.
 
-With other tasks, a network first trains on them, and then on income. The runs are the stages of
-`gin_configs/experiments/adult_transfer`, for several seeds. A seed draws the labelled people, and
-every stage starts from the previous stage of its seed. Differences, in points, compare with the
-same network from scratch of the same seed, with standard errors. Stored results are not measured
-again.
+With other tasks, a network first trains on the other tasks, and then on income. The runs are the
+stages of `gin_configs/experiments/adult_transfer`, for several seeds. The seed determines the
+labelled people, and every stage starts from the previous stage with the same seed. Differences, in
+points, compare with the same network from scratch with the same seed, and have standard errors.
+Stored results are not measured again.
 
     python -m benchmarks.transfer --seeds 8
     python -m benchmarks.transfer --tune       # compares settings on validation rows
@@ -30,8 +30,8 @@ _TUNE = flags.DEFINE_bool("tune", False, "Compares settings on validation rows, 
 FOLDER = pathlib.Path(__file__).parents[1] / "gin_configs" / "experiments" / "adult_transfer"
 STAGES = ("scratch", "scratch_linear", "frozen", "unfrozen")
 BASELINE = "scratch"
-# This run knows the statistics of the inputs of all rows, as runs after other tasks do. More cannot
-# be learned from inputs without labels by its network.
+# This run uses statistics of the inputs of all rows, like runs after other tasks. A linear model
+# cannot learn more from inputs without labels.
 KNOWN = "scratch_linear, all inputs known"
 
 _TUNING_SEEDS = (101, 102)
@@ -47,7 +47,7 @@ def _l2(pattern: str) -> list[tuple[str, ...]]:
     return [(f'regularization.Regularization.l2 = {{"{pattern}": {f}}}',) for f in _FACTORS]
 
 
-# Runs without and with transfer have as many combinations. The last stage is not tuned.
+# Runs without and with transfer try equally many combinations. The last stage is not tuned.
 GRIDS = {
     "scratch": [_rates(0.001, 0.003), _l2("kernel$")],
     "scratch_linear": [_rates(0.01, 0.03), _l2("kernel$")],
@@ -80,7 +80,7 @@ def train(
         metrics, _ = stages.Stage(file, tuple(settings), model_dir).train()
         return {name: float(value) for name, value in metrics.items()}
 
-    return rows.kept(f"{model_dir}.json", measure)
+    return rows.load_or_measure(f"{model_dir}.json", measure)
 
 
 def compared(seed: int, root: pathlib.Path) -> dict[str, float]:

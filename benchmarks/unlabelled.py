@@ -1,12 +1,13 @@
-"""Losses that read no label, on UCI Adult with few labels: test AUC of the income.
+"""Measures losses that read no label, by the test AUC of income on UCI Adult with few labels.
 
     python -m benchmarks.unlabelled --seeds 5
     python -m benchmarks.unlabelled --seeds 5 --labels 1000
 
-All 32,561 training rows are there, but only some have their income. `Contrastive` compares two
-views of a row, `Reconstruction` predicts columns that were replaced; both run beside the labels at
-each of the weights. Rows are paired by seed: of the labels that stay and of the first weights. The
-test split is the official one. All weights are shown, and none is chosen.
+Training uses all 32,561 training rows, but only some rows have an income. `Contrastive` compares
+two views of a row, and `Reconstruction` predicts columns that were replaced. Each loss trains in
+addition to the loss of the labels, with several weights. Rows of the table are paired by seed,
+which determines the rows with labels and the first weights. The test split is the official test
+file. The table shows all weights; no weight is chosen.
 """
 
 import argparse
@@ -45,13 +46,13 @@ LOSSES: dict[str, Sequence[Any]] = {
 def read_rows(name: str, test: bool) -> pd.DataFrame:
     """Return the rows of an official file."""
     path = os.path.join(rows.data_dir("adult"), name)
-    # The test file starts with a remark, and its incomes end with a full stop.
+    # The test file starts with a comment line, and its incomes end with a full stop.
     table = pd.read_csv(path, names=list(_COLUMNS), skipinitialspace=True, skiprows=int(test))
     return table.assign(income=table["income"].str.startswith(">50K").astype(int))
 
 
 def make(name: str, labels: int, seed: int, steps: int) -> experiment.Experiment:
-    """Return the experiment of a loss, with so many labels."""
+    """Return the experiment with an auxiliary loss and this number of labels."""
     train, test = read_rows("adult.data.gz", False), read_rows("adult.test.gz", True)
     stays = np.zeros(len(train), bool)
     stays[np.random.default_rng(seed).permutation(len(train))[:labels]] = True
@@ -82,7 +83,7 @@ def make(name: str, labels: int, seed: int, steps: int) -> experiment.Experiment
 
 
 def measure(name: str, labels: int, seed: int, steps: int) -> float:
-    """Train once; return the AUC on the test rows."""
+    """Train once, and return the AUC on the test rows."""
     with tempfile.TemporaryDirectory() as folder:
         metrics, _ = verbs.train(make(name, labels, seed, steps), folder)
     return float(metrics["income/auc"])
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, aucs in results.items():
             path = f"{name}, {options.labels} labels, {options.steps} steps, seed {seed}.json"
             once = functools.partial(measure, name, options.labels, seed, options.steps)
-            aucs.append(rows.kept(os.path.join(options.output, path), once))
+            aucs.append(rows.load_or_measure(os.path.join(options.output, path), once))
     plain = results["labels alone"]
     lines = [
         [name, f"{statistics.mean(aucs):.4f}", rows.describe_difference(aucs, plain)]

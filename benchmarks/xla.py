@@ -2,9 +2,9 @@
 
 Steps run as in training, many in a session call, with Adam, and with two binary tasks or with
 sixteen under a surgery. Each network runs with and without `Precision.xla`, for each number of
-threads. The two sides take turns. A ratio compares the times of a round, and the table shows
-medians and ranges. Its last column shows how much longer the first step takes with XLA, which
-compiles in this step.
+threads. The runs with and without XLA are timed in turns. A ratio compares two times of a round,
+and the table shows medians and ranges. The last column of the table shows how much longer the first
+step takes with XLA, which compiles in this step.
 
     python -m benchmarks.xla --rounds 5
 """
@@ -80,7 +80,7 @@ def build_steps(case: tuple, threads: int, xla: bool) -> balancing_speed.Steps:
 
 
 def measure(case: tuple, threads: int, rounds: int, secs: float) -> list[str]:
-    """Return the cells of the row of a case and a number of threads."""
+    """Time a case with a number of threads, and return the cells of its table row."""
     sides, first_secs = {}, {}
     for xla in (False, True):
         started = time.perf_counter()
@@ -103,9 +103,7 @@ def main() -> None:
     """Time all networks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--secs", type=float, default=1.0, help="seconds of a side in a round, about"
-    )
+    parser.add_argument("--secs", type=float, default=1.0, help="approximate seconds of a timing")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
     lines = []

@@ -1,1 +1,1 @@
-"""Examples of code that users write around the library. Gin files import it by name."""
+"""Examples of code that users write around the library. Gin files import this code by name."""

@@ -1,4 +1,4 @@
-"""An example of an auxiliary loss: it makes the predictions of a task rise with a number.
+"""An example of an auxiliary loss, which makes the predictions of a task rise with a number.
 
 from examples import auxiliary_losses
 model.MultiTaskModel.auxiliary_losses = [@auxiliary_losses.Rising()]
@@ -23,7 +23,7 @@ class Rising(types.AuxiliaryLoss):
     name: str = "rising"
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the task exists."""
+        """Check that the task exists."""
         checks.one_of("Rising.task", self.task, heads)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:

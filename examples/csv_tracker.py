@@ -1,4 +1,4 @@
-"""An example of a tracker: it appends every metric of all runs to one CSV file.
+"""An example of a tracker, which appends every metric of all runs to one CSV file.
 
 from examples import csv_tracker
 experiment.Experiment.trackers = [@csv_tracker.CsvTracker()]
@@ -22,7 +22,7 @@ class CsvTracker(types.Tracker):
         checks.is_a("CsvTracker.path", self.path, str, "be a file")
 
     def start(self, run: types.RunDescription) -> "Lines":
-        """Start to track a run, or continue."""
+        """Start to track a run, or continue to track it."""
         return Lines(self.path, run.run_id or f"{run.name}-{uuid.uuid4().hex[:6]}")
 
 

@@ -77,10 +77,10 @@ def transform(data_dir: str, output: str, count: int | None = None) -> None:
         (train, metadata), graph = (rows["train"], raw) | analyze
         test, _ = ((rows["test"], raw), graph) | tft_beam.TransformDataset()
         coder = tft.coders.ExampleProtoCoder(metadata.schema)
-        for split, made in {"train": train, "test": test}.items():
+        for split, examples in {"train": train, "test": test}.items():
             path = os.path.join(output, split)
             write = beam.io.WriteToTFRecord(path, file_name_suffix=".tfrecord")
-            _ = made | f"encode {split}" >> beam.Map(coder.encode) | f"write {split}" >> write
+            _ = examples | f"encode {split}" >> beam.Map(coder.encode) | f"write {split}" >> write
         _ = graph | tft_beam.WriteTransformFn(output)
 
 

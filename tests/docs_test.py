@@ -1,5 +1,6 @@
 """The pages lead somewhere: every link, and every path of this repository that they name."""
 
+import ast
 import functools
 import pathlib
 import re
@@ -20,6 +21,8 @@ _PATH = re.compile(rf"(?<![\w./<-])(?:{_FOLDERS})/(?!s\b)[\w./*-]*[\w*]/?")
 # Inside of a text about `mtl/`, a file may be named from there: `optimization/idle.py`.
 _FILE = re.compile(r"`([a-z][\w-]*(?:/[\w-]+)+\.(?:py|gin))`")
 _MODULE = re.compile(r"python -m ((?:benchmarks|launch|tests)\.\w+)")
+_COMMAND = re.compile(r"(?:python -m (benchmarks|launch)\.(\w+)|\bmtl (\w+))([^`\n]*)")
+BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
 
 
 @functools.cache
@@ -61,6 +64,31 @@ def _broken_paths(page):
 def test_every_link_and_path_leads_somewhere(page):
     broken = sorted({*_broken_links(page), *_broken_paths(page)})
     assert not broken, "\n".join(broken)
+
+
+@functools.cache
+def _flags(path):
+    """The flags that a module of benchmarks/ or launch/ defines, or a module that it imports."""
+    text = path.read_text()
+    names = set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"|"--(\w+)"', text))
+    flags = {name for pair in names for name in pair if name}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("benchmarks", "launch"):
+            modules = [ROOT / node.module / f"{alias.name}.py" for alias in node.names]
+            flags = flags.union(*(_flags(module) for module in modules if module.exists()))
+    return flags
+
+
+@pytest.mark.parametrize("path", [*PAGES, *BENCHMARKS], ids=lambda path: path.name)
+def test_every_flag_of_a_command_is_defined(path):
+    wrong = []
+    for package, module, verb, rest in _COMMAND.findall(path.read_text().replace("\\\n", " ")):
+        file = ROOT / (package or "launch") / f"{module or verb}.py"
+        if file.exists():
+            known = {*_flags(file), "help"}
+            flags = re.findall(r"(?<![\w-])--([a-z]\w+)", rest)
+            wrong += [f"{file.stem} --{flag}" for flag in flags if flag not in known]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_pages_written_by_hand_have_at_most_40_000_words():

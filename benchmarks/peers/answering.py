@@ -1,11 +1,11 @@
-"""Lets a side of `benchmarks.clients_speed` read cases and write answers, as lines of JSON.
+"""Reads cases and writes answers for `benchmarks.clients_speed`, as lines of JSON.
 
 A case holds the settings of `benchmarks.clients_speed.build_case`. An answer is `{"secs": seconds
-of all epochs but the first}`, or `{"why": the reason why the side cannot train the case}`. The
+of all epochs but the first}`, or `{"why": the reason why the library cannot train the case}`. The
 probabilities of the test rows, [N, T], are written to `case["predictions"]`.
 
-A side imports this module before others. From then on the standard output carries answers only, and
-the prints of libraries go to the standard error.
+Each run_*.py file imports this module before all others. After the import, the standard output
+carries only answers, and prints of libraries go to the standard error.
 """
 
 import json
@@ -18,14 +18,14 @@ _answers, sys.stdout = sys.stdout, sys.stderr
 
 
 def answer_cases(train: Callable[[dict], tuple[float, np.ndarray]]) -> None:
-    """Answer all cases of the standard input; `train` returns the seconds and the probabilities."""
+    """Answer all cases of standard input; `train` returns the seconds and the probabilities."""
     for line in sys.stdin:
         case = json.loads(line)
         try:
             secs, probabilities = train(case)
             np.save(case["predictions"], probabilities)
             answer = {"secs": secs}
-        except Exception as error:  # A peer may fail in any way, and the table shows the reason.
+        except Exception as error:  # A library may fail in any way; the table shows the reason.
             answer = {"why": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=_answers, flush=True)
 

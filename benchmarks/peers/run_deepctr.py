@@ -1,8 +1,9 @@
-"""Trains the models of DeepCTR for `benchmarks.clients_speed`, which runs it in another Python.
+"""Trains DeepCTR's models for `benchmarks.clients_speed`, which starts it in another Python.
 
 The models train as in DeepCTR's documentation, by `fit` on a dict of arrays. Other libraries have
-no L2 penalty on tables by default, so it is off here. By default DeepCTR uses a single seed for all
-experts, which stays: experts of equal shape start equal, and so do towers.
+no L2 penalty on tables by default, so the penalty is off here. DeepCTR uses a single seed for all
+layers by default, which this file does not change: experts of equal shape start from the same
+values, and so do towers.
 """
 
 import time
@@ -45,7 +46,8 @@ def train(case: dict) -> tuple[float, np.ndarray]:
 
 def build_model(case: dict) -> tf.keras.Model:
     """Return DeepCTR's model with the settings of the case."""
-    # Each table needs another initializer, since an initializer draws the same values at each use.
+    # Each table needs its own initializer, because an initializer draws the same values at each
+    # use.
     normal = tf.keras.initializers.TruncatedNormal
     columns = [
         feature_column.SparseFeat(

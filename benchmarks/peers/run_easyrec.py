@@ -1,8 +1,8 @@
-"""Trains the models of EasyRec for `benchmarks.clients_speed`, which runs it in another Python.
+"""Trains EasyRec's models for `benchmarks.clients_speed`, which starts it in another Python.
 
 `import mtl.compat` provides the Estimator that newer versions of TensorFlow lack. The protocol
-buffers of EasyRec must be compiled for the installed runtime. The configuration of EasyRec is
-written from the case. Batch norm and L2 penalties, which EasyRec has by default, are off. Its
+buffers of EasyRec must be compiled for the installed runtime. The configuration of EasyRec is built
+from the case. Batch norm and L2 penalties, which EasyRec has by default, are off. EasyRec's
 Estimator trains from CSV files.
 """
 

@@ -1,6 +1,6 @@
-"""Trains the models of LibMTL for `benchmarks.clients_speed`, which runs it in another Python.
+"""Trains LibMTL's models for `benchmarks.clients_speed`, which starts it in another Python.
 
-LibMTL's `Trainer` trains its MMoE or CGC, since its PLE only supports ResNets. LibMTL has no
+LibMTL's `Trainer` trains MMoE or CGC, because LibMTL's PLE only supports ResNets. LibMTL has no
 embedding tables, so a subclass of the architecture looks ids up first. Batches are slices of
 tensors, which is faster than a DataLoader that collates single rows.
 """
@@ -26,9 +26,9 @@ from LibMTL import architecture, loss, metrics, weighting  # noqa: E402
 
 
 class Batches:
-    """Batches of rows, shuffled in training.
+    """Batches of rows, which are shuffled in training.
 
-    Its iterators have a method `next`, as in PyTorch 1, which the Trainer calls.
+    Iterators have a method `next`, as in PyTorch 1, because the Trainer calls this method.
     """
 
     def __init__(self, ids: np.ndarray, labels: np.ndarray, case: dict, training: bool):
@@ -71,7 +71,7 @@ class Loss(loss.AbsLoss):
 
 
 class Probabilities(metrics.AbsMetric):
-    """Stores the probabilities of a pass; the last pass of a training reads the test rows."""
+    """Stores the probabilities of each pass; the last pass of a training reads the test rows."""
 
     values: np.ndarray
 
@@ -107,7 +107,7 @@ class Trainer(LibMTL.Trainer):
 
 
 def build_trainer(case: dict) -> tuple[Trainer, dict[str, Probabilities]]:
-    """Return LibMTL's Trainer with the settings of the case, and {task: its probabilities}."""
+    """Return LibMTL's Trainer with the settings of the case, and {task: probabilities}."""
     tasks, inputs = case["tasks"], case["width"] * len(case["tables"])
     if case["network"] == "MMoE":
         kind, counts = architecture.MMoE, [case["num_experts"]]

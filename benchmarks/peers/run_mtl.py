@@ -77,7 +77,8 @@ def build_experiment(case: dict) -> experiment.Experiment:
                 labels=dict.fromkeys(tasks, "int64"),
             ),
             batch_size=case["batch_size"],
-            cache=case["input"] == "arrays",  # Other libraries also keep arrays in memory.
+            # Other libraries also keep arrays in memory.
+            cache=case["input"] == "arrays",
         ),
         model=model.MultiTaskModel(
             columns=[

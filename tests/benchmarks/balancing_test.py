@@ -31,8 +31,8 @@ def test_rows_are_the_files_of_the_folder():
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     path = str(tmp_path / "a" / "b.json")
-    assert rows.kept(path, lambda: {"x": 1.5}) == {"x": 1.5}
-    assert rows.kept(path, lambda: {"x": 2.5}) == {"x": 1.5}
+    assert rows.load_or_measure(path, lambda: {"x": 1.5}) == {"x": 1.5}
+    assert rows.load_or_measure(path, lambda: {"x": 2.5}) == {"x": 1.5}
     assert json.loads(pathlib.Path(path).read_text()) == {"x": 1.5}
 
 

@@ -6,7 +6,7 @@ It builds an environment with `openvino` and without TensorFlow where there is n
 converts `portable/ids` of three models there, and computes in float32:
 
 - the trained table of tests/clients/odd_export.py, which gets the requests that rows can hold;
-- all kinds of ids, and numbers alone, of tests/serving/portable_test.py, row by row.
+- all kinds of ids, and numbers alone, of tests/tools/runtimes/portable_test.py, row by row.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ import numpy as np
 from mtl import features
 from mtl.serving import rows
 from tests.clients import environments, odd_export
-from tests.serving import portable_test
+from tests.tools.runtimes import portable_test
 
 _SCRIPT = pathlib.Path(__file__).with_name("openvino_predict.py")
 _TOLERANCE = 1e-5

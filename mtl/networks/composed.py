@@ -18,10 +18,10 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class Parallel:
-    """h = [trunk[0](x), trunk[1](x), ...], joined.
+    """Runs several trunks on the same columns, and concatenates their outputs.
 
     Attributes:
-      trunks: trunks that all read the same inputs; variables in `parallel_<i>`.
+      trunks: the trunks; variables in `parallel_<i>`.
     """
 
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -37,16 +37,16 @@ class Parallel:
 
 @checks.dataclass
 class Stacked:
-    """h[i] = trunk[i](h[i-1]); the first trunk reads the columns.
+    """Runs several trunks in sequence; only the first trunk reads the columns.
 
     Attributes:
-      trunks: the trunks in order; only the first reads the columns. Variables in `stacked_<i>`.
+      trunks: the trunks in order; variables in `stacked_<i>`.
     """
 
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, H of the last]."""
+        """Build the trunks, {column: [B, ...]} -> [B, H of the last trunk]."""
         hidden = inputs
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"stacked_{index}"):

@@ -1,4 +1,4 @@
-"""Chooses columns by name, and stacks them as fields: vectors of equal width for interactions.
+"""Select columns by name, and stack columns as vectors of equal width for interactions.
 
 stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B, F, 8]
 columns = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)      # {column: [B, D]}
@@ -32,7 +32,7 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
 
 
 def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
-    """Return the columns that match a pattern, in the order of the inputs.
+    """Return the columns that match any of the patterns, in the order of the inputs.
 
     Args:
       where: the name of the setting, for errors.
@@ -56,11 +56,10 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
 def stack_fields(
     kind: str, inputs: types.Tensors, dimension: int | None, training: bool
 ) -> tf.Tensor:
-    """Stack the columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
+    """Stack F columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
 
-    A matrix without a bias, `field_<column>/projection/kernel`, projects each column whose width
-    differs from `dimension`. So a column of single numbers scales a vector, as in factorisation
-    machines.
+    If the width of a column differs from `dimension`, a matrix `field_<column>/projection/kernel`
+    projects the column. So a column of width 1 scales a vector, as in factorisation machines.
 
     Args:
       kind: the trunk that reads the fields, for errors.
@@ -84,7 +83,7 @@ def stack_fields(
         checks.require(is_equal, f"{kind} inputs", "have equal widths", widths, fix)
         return tf.stack(list(inputs.values()), axis=1)
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
-    # Columns of equal width share a product. Sort the widths, because a set has no order.
+    # Project columns of equal width together. Sort the widths, because a set has no order.
     for width in sorted(set(widths.values()) - {dimension}):
         names = [column for column in columns if widths[column] == width]
         fields |= zip(names, _project_columns(inputs, names, dimension, training), strict=True)

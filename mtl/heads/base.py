@@ -21,7 +21,7 @@ NAN_PREDICTIONS = "nan_predictions"
 
 @checks.dataclass
 class Labelled(types.Head):
-    """One linear layer on the tower, and a label for each row.
+    """The base class of heads with a linear layer on the tower, and a label for each row.
 
     A label is missing if it is absent, NaN (float32) or "" (string). A missing label does not
     affect the loss, the gradients and the metrics. If labels are ids, such as classes and grades,
@@ -213,7 +213,7 @@ class Labelled(types.Head):
         Args:
           result: the tensor to return.
           valid: bool, True for valid labels.
-          given: the labels, for the error.
+          given: the labels that an error shows.
           rule: the condition that labels must meet, as the end of an error message.
           field: the label field; None means the head's `field`.
         """
@@ -229,7 +229,7 @@ class Labelled(types.Head):
         """Return an error about the label or weight of a record (Python values), or None."""
         label_values = values.flatten_values(labels.get(self.field, []))
         present = self.find_present(label_values)
-        weight = self.weight or ""  # No field has this name.
+        weight = self.weight or ""  # No field is named "".
         counts = self.is_counted(bool(present), labels)
         weights = values.flatten_values(labels.get(weight, [])) if counts else []
         for field, field_values, (accepts, rule) in (
@@ -264,7 +264,7 @@ class Labelled(types.Head):
         return self.is_counted(bool(self.find_present(label_values)), labels) and any(weights)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check for each label value of a record, and its rule for errors."""
+        """Return a check for the label values of a record, and its rule as text for errors."""
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
@@ -280,8 +280,8 @@ class Base(Labelled):
         values. In all other rows, and in rows with a missing field, the head's label counts as
         missing. A row outside of the space must not have an outcome: a positive label, or a number
         other than 0.
-      has_loss: False leaves the head's own loss out of training, so the task learns only through
-        another loss on its logits: a `heads.Joint`, or an auxiliary loss.
+      has_loss: False omits the head's loss in training. The task then learns only from other losses
+        on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
     """
 
     within: spaces.Within | None = None
@@ -356,8 +356,8 @@ class Base(Labelled):
         [B, size] and {field: [B, ...]} -> the task's metrics, including `average_loss`.
 
         `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
-        the loss. A single such row turns every metric into NaN, except for metrics that depend on
-        labels alone.
+        the loss. A single NaN turns every metric into NaN, except for metrics that depend on labels
+        alone.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -377,7 +377,7 @@ class Base(Labelled):
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute all metrics from the sums: of the subclass, and those of every head."""
+        """Compute all metrics from the sums, including `average_loss` and `nan_predictions`."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
@@ -407,7 +407,7 @@ class Base(Labelled):
         label = labels[self.field]
         shown_values = targets if isinstance(label, tf.RaggedTensor) else label
         has_outcome = self.happened(targets)
-        # A place of a map may have several numbers.
+        # A pixel of a map may have several numbers.
         has_outcome = tf.reduce_any(has_outcome, -1) if has_outcome.shape.rank > 2 else has_outcome
         return self.checked(targets, ~(outside & has_outcome), shown_values, self._space_rule)
 
@@ -419,7 +419,7 @@ class Base(Labelled):
         return targets, present & inside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return True if the head uses a label; `place` is True inside of the space, or None."""
+        """Return True if a label is used; `place` is True inside of the space, None if unknown."""
         return is_present and bool(place)
 
     @property
@@ -486,7 +486,7 @@ def or_nan(
 def _accepts_value(accepts: Callable[[Any], bool], value: Any) -> bool:
     try:
         return accepts(value)
-    except TypeError:  # A string where a number belongs, or the reverse.
+    except TypeError:  # A string instead of a number, or the reverse.
         return False
 
 

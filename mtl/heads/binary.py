@@ -43,10 +43,10 @@ class Binary(base.Base):
         every other value.
       positive_weight: the weight w of positives, above 0; negatives weigh 1. Any value except 1
         shifts the probabilities, which are then not calibrated.
-      label_smoothing: s in [0, 1).
+      label_smoothing: the strength s of label smoothing, in [0, 1).
       focal_gamma: gamma, at least 0; 2 is the paper's choice for rare positives.
-      threshold: the probability in (0, 1) from which the positive class is predicted. It affects
-        accuracy, precision and recall.
+      threshold: the probability in (0, 1) from which the positive class is predicted. The threshold
+        affects accuracy, precision and recall.
       prior: the share of positives, in (0, 1), that the initial bias predicts. A good prior saves
         the training steps that a head needs to learn how rare positives are.
       knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
@@ -186,7 +186,7 @@ class Binary(base.Base):
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits [B], targets and weights. Logits are 0 for labels that do not count."""
+        """Align logits [B], targets and weights. Logits are 0 if the weight of a label is 0."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -287,7 +287,7 @@ class Binary(base.Base):
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
-            # 1 if the predicted number of positives equals the labelled number.
+            # This ratio is 1 if the predicted number of positives equals the labelled number.
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
             "normalized_entropy": metrics.normalized_entropy(

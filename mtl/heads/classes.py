@@ -1,4 +1,4 @@
-"""The common base of heads over named classes: the classes, and labels that name them.
+"""The base class of heads with classes, whose labels are names or ids of classes.
 
 digit/heads.MultiClass.classes = 10
 animal/heads.MultiClass.classes = ["cat", "dog", "bird"]

@@ -35,9 +35,9 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 class EstimatorHead(types.Head):
     """Wraps a head of tf.estimator, behind a linear layer on the tower.
 
-    `head` computes loss, predictions, metrics and export outputs. It gets only rows with a label,
-    and reads its `weight_column` from the label fields. Heads of `tf.estimator` divide the loss by
-    the number of rows, not by the sum of weights.
+    `head` computes loss, predictions, metrics and export outputs. The tf.estimator head gets only
+    rows with a label, and reads its `weight_column` from the label fields. Heads of `tf.estimator`
+    divide the loss by the number of rows, not by the sum of weights.
 
     Attributes:
       name: the name of the task, of the scope `head/<name>`, and a prefix of metrics and
@@ -115,8 +115,8 @@ class EstimatorHead(types.Head):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Return the metrics of the tf.estimator head, with its names, and `nan_predictions`.
 
-        `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single such
-        row turns every metric into NaN, except for metrics that depend on labels alone.
+        `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single NaN
+        turns every metric into NaN, except for metrics that depend on labels alone.
         """
         logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)

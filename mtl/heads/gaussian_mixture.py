@@ -92,7 +92,8 @@ class GaussianMixture(density.Density):
         if not self.noise:
             return densities
         penalty = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
-        return densities + (tf.stop_gradient(penalty) - penalty)  # Adds only a gradient.
+        # The difference is 0, but has a gradient.
+        return densities + (tf.stop_gradient(penalty) - penalty)
 
     def draw_size(self, width: int) -> int:
         """Return 2 H, as Box-Muller turns two uniform numbers into a Gaussian number."""
@@ -118,10 +119,10 @@ class GaussianMixture(density.Density):
 def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
     """Compute the trace of `C^-1`: scales [..., H], and A [..., H, H] if full -> [...].
 
-    `C^-1 = L^-T L^-1`. Its trace is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
+    `C^-1 = L^-T L^-1`. The trace of `C^-1` is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """
     squares = tf.ones_like(scales)
-    for factor in coefficients:  # A has zeros where I has ones.
+    for factor in coefficients:  # The diagonal of A is 0.
         squares += tf.reduce_sum(factor**2, axis=-1)
     return tf.reduce_sum(squares / scales**2, axis=-1)
 

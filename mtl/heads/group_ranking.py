@@ -121,8 +121,8 @@ class Ranking(base.Labelled):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics of whole groups over all batches: [B, 1] and {field: [B]}.
 
-        `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single such
-        row turns every other metric into NaN.
+        `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single NaN
+        turns every other metric into NaN.
         """
         scores = tf.squeeze(logits, -1)
         rows = self._read_rows(scores, labels)

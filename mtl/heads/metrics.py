@@ -222,7 +222,7 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
       numerator: any shape.
       denominator: the same shape.
     """
-    # The second quotient is NaN for 0 / 0, else 1. Constants would bloat evaluation graphs.
+    # `denominator / denominator` is NaN for 0 / 0, else 1. `tf.where` would take more ops.
     return numerator / denominator * (denominator / denominator)
 
 
@@ -292,7 +292,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
     if bins.shape.rank == 2:
-        # Each column counts in its own range of bins.
+        # Give each column a separate range of bins.
         bins += num_bins * tf.range(columns)
     counts = tf.math.unsorted_segment_sum(tf.cast(weights, tf.float64), bins, columns * num_bins)
     return tf.reshape(counts, [num_bins] if bins.shape.rank == 1 else [columns, num_bins])

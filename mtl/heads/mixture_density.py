@@ -147,7 +147,7 @@ class MixtureDensity(standardized.Standardized):
         return summary
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the mean."""
+        """Return the export outputs: predictions, and the mean as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),

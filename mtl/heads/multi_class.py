@@ -208,5 +208,5 @@ class MultiClass(classes.Classes):
                 summary[f"recall/{name}"] = recall
         if not self.shots:
             return summary
-        counts = cast(Sequence[int], self._counts_in_order)  # Set, or counted before training.
+        counts = cast(Sequence[int], self._counts_in_order)  # Not None if `shots` is set.
         return {**summary, **self.shots(recalls, counts)}

@@ -30,9 +30,9 @@ class Normals(dense.Dense):
 
     `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
     `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert, "Data-Driven 3D
-    Primitives for Single Image Understanding", ICCV 2013). The median is weighted. A histogram of
-    18,000 bins of 0.01 degrees approximates the median in constant memory, with an error of at most
-    0.01 degrees.
+    Primitives for Single Image Understanding", ICCV 2013). The median is weighted by the weights of
+    labels. A histogram of 18,000 bins of 0.01 degrees approximates the median in constant memory,
+    with an error of at most 0.01 degrees.
     """
 
     size: ClassVar[int] = 3

@@ -1,7 +1,7 @@
 """Ordinal regression: a task with ordered classes, such as ratings.
 
 stars/heads.Ordinal.name = "stars"
-stars/heads.Ordinal.classes = ["bad", "fair", "good"]    # or their number
+stars/heads.Ordinal.classes = ["bad", "fair", "good"]    # or the number of classes, 3
 stars/heads.Ordinal.prior = [0.2, 0.3, 0.5]
 """
 
@@ -110,7 +110,7 @@ class Ordinal(classes.Classes):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict; classify with all classes; regress to the mean class id."""
+        """Return the export outputs: predictions, all classes, and the mean class id."""
         predictions = self.predictions(logits)
         scores = predictions["probabilities"]
         return {

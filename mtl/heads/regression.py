@@ -75,7 +75,7 @@ class Number(base.Base):
         return {"value": tf.squeeze(value, -1) if self.size == 1 else value}
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the value."""
+        """Return the export outputs: predictions, and the value as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
@@ -129,7 +129,7 @@ class Regression(Number):
       loss_type: the loss of an error e: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: delta of the Huber loss, above 0 and in units of the label.
-      dimension: the numbers in one label: 1 for labels [B], n for [B, n].
+      dimension: the number of values in a label: 1 for labels [B], n for [B, n].
       prior: the value that the initial bias predicts; if the mean of the labels is far from 0, use
         the mean.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
@@ -178,7 +178,7 @@ class Regression(Number):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
 
-        Its unit is the square of `unit`, like the unit of the squared loss.
+        The unit of the divergence is the square of `unit`, as for the squared loss.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
@@ -243,7 +243,7 @@ class Dispersion(Rate):
         return {**super().sums(examples), "deviance": deviance}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the metrics of `Number`, and the mean deviance."""
+        """Compute the metrics of `Number`, and the mean deviance."""
         deviance = metrics.ratio(sums["deviance"], sums["weight"])
         return {**super().summary(sums), "deviance": deviance}
 

@@ -19,7 +19,7 @@ from mtl.heads import base, metrics, unlabelled
 class Score(unlabelled.Unlabelled):
     """Predicts the tower's value for each row as `score` [B], without training.
 
-    The head has neither a label nor variables, and its loss is 0. So `average_loss` cannot rank
+    The head has neither a label nor variables, and its loss is 0, so `average_loss` cannot rank
     checkpoints. A weighting that divides by losses, or takes logarithms of losses, yields NaN.
 
     Attributes:
@@ -41,7 +41,7 @@ class Score(unlabelled.Unlabelled):
         return tower
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Return 0."""
+        """Return a loss of 0, a scalar."""
         del logits, labels
         return tf.zeros([])
 

@@ -2,7 +2,7 @@
 
 kind/heads.Segmentation.name = "kind"
 kind/heads.Segmentation.classes = ["sky", "floor", "wall"]
-kind/heads.Segmentation.ignored = 255                    # counts as missing, like -1
+kind/heads.Segmentation.ignored = 255                    # means missing, like -1
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Segmentation(dense.Dense, classes.Classes):
     Attributes:
       ignored: a class id that marks missing labels, in addition to -1; None adds no id.
       objective: the loss of a pixel; see `mtl.heads.softmax` for class weights, label smoothing and
-        focal loss. An objective that needs the number of rows of each class, such as one with a
-        margin, is an error.
+        focal loss. Parts that need the number of rows of each class, such as margins, are not
+        allowed.
       predict_probabilities: True adds the probability of each class at each pixel to predictions
         and exports. This output has C times as many numbers as `class_id`.
       iou_limit: the largest number of classes for which the metrics include `iou/<class>` of each

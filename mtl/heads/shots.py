@@ -19,8 +19,8 @@ class Shots:
     """Groups classes by training rows: more than `many`, fewer than `few`, and the rest.
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160.
-    The accuracy of a group is the mean recall of its classes; it is NaN if no class is in the
-    group.
+    The accuracy of a group is the mean recall of its classes; the accuracy of an empty group is
+    NaN.
 
     Attributes:
       many: the largest number of rows of a medium class, at least 0; 100 is the paper's choice.

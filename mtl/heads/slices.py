@@ -122,5 +122,5 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
     # Cast ends to the type of the field, as 0.7 differs between float32 and float64.
     kind = tensor.dtype if tensor.dtype.is_floating else tf.float64
     numbers = tf.cast(tensor, kind)
-    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # False for NaN.
+    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # NaN gives False.
     return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))

@@ -39,14 +39,15 @@ class Margin(Protocol):
 
 @checks.dataclass
 class LogitAdjustment:
-    """Logit adjustment, also known as balanced softmax: `z_c + tau log(n_c / sum(n))`.
+    """Logit adjustment, or balanced softmax: shifts logits by `tau log(n_c / sum(n))`.
 
     A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau =
     1, logit adjustment equals J. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual
     Recognition", 2020, arXiv:2007.10740. The network learns the logits of a balanced distribution.
 
     Attributes:
-      tau: the strength, above 0. A tau of 1 maximises the balanced accuracy.
+      tau: the strength of the adjustment, above 0. With 1, a perfect fit maximises the balanced
+        accuracy.
     """
 
     tau: checks.Positive = 1.0
@@ -61,11 +62,12 @@ class LogitAdjustment:
 
 @checks.dataclass
 class LDAM:
-    """The margin loss LDAM: `z_y - scale max_margin (min(n) / n_y)^(1/4)` for the label y.
+    """LDAM: lowers the label's logit by the margin `scale max_margin (min(n) / n_y)^(1/4)`.
 
     K. Cao, C. Wei, A. Gaidon, N. Arechiga, T. Ma, "Learning Imbalanced Datasets with
-    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use it with the logits of
-    `classifiers.Cosine`. That layer multiplies by the scale; in the paper, the loss does.
+    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use LDAM with the classifier
+    `classifiers.Cosine`, which multiplies logits by the scale; in the paper, the loss multiplies by
+    the scale.
 
     Attributes:
       max_margin: the margin of the rarest class, in units of the cosine; 0.5 is the paper's choice.
@@ -125,8 +127,8 @@ class CrossEntropy:
     Attributes:
       class_weights: the weight w of each class, above 0: a list, {name: weight} with 1 for absent
         names, or an `EffectiveNumber`.
-      label_smoothing: s in [0, 1); 0.1 is the paper's choice.
-      focal_gamma: gamma, at least 0; 2 is the paper's choice.
+      label_smoothing: the strength s of label smoothing, in [0, 1); 0.1 is the paper's choice.
+      focal_gamma: the exponent gamma of the focal loss, at least 0; 2 is the paper's choice.
       margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None
         does not shift logits.
     """

@@ -32,9 +32,9 @@ class Survival(base.Base):
     `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. M. Gensheimer and B.
     Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks", 2019,
     arXiv:1805.00917. In the paper, a row that is censored in the second half of an interval counts
-    as having survived it. Here, only a row that is censored at the end of the interval or later
-    counts as having survived it. An event after the last boundary counts as censored at that
-    boundary. Hazards of different intervals are independent.
+    as having survived this interval. Here, a row counts as having survived an interval only if it
+    is censored at the end of the interval or later. An event after the last boundary counts as
+    censored at the last boundary. Hazards of different intervals are independent.
 
     Predicts `survival` [B, T], the probability of no event up to each boundary, and `value` [B],
     the mean time without an event up to the last boundary, with linear interpolation of survival
@@ -42,8 +42,9 @@ class Survival(base.Base):
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
     has the smaller predicted `value`. Two rows form a pair if one of them has an event in an
-    earlier interval than the time of the other row. Ties count by half. F. Harrell and others,
-    "Evaluating the Yield of Medical Tests", 1982, compare times; this metric compares intervals.
+    earlier interval than the time of the other row. A tie counts as half a pair in the right order.
+    F. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare times; this metric
+    compares intervals.
 
     Attributes:
       event: the label field with 1 for an event and 0 for a censored row. If this field is missing

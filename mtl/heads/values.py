@@ -19,7 +19,7 @@ from mtl import checks, spec
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# With more names than this, a hash table looks up labels; otherwise, comparisons do.
+# Up to this number of names, compare labels with each name; beyond, use a hash table.
 _MAX_COMPARED = 1000
 # The largest number of names that an error lists.
 _MAX_LISTED = 10

@@ -38,7 +38,7 @@ def dense(
       inputs: [B, D] for all scopes, or N of [B, D].
       units: the number of outputs for each row.
       name: the name of the layer in each scope.
-      scopes: N variable scopes, relative to the open one.
+      scopes: N variable scopes, relative to the current scope.
       training: True in a training step.
       use_bias: False leaves out the biases.
 
@@ -91,7 +91,7 @@ def for_each(
     Args:
       build: the function, which maps a tensor [B, D] to an output.
       inputs: [B, D] for all scopes, or N of [B, D].
-      scopes: N variable scopes, relative to the open one.
+      scopes: N variable scopes, relative to the current scope.
 
     Returns:
       N outputs.

@@ -304,7 +304,7 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
     """Create a variable for a moving average: float32, and not trainable.
 
     Args:
-      name: the name in the open scope.
+      name: the name in the current scope.
       shape: the shape of the variable.
       initializer: the initializer of the variable.
     """
@@ -363,7 +363,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     Args:
       inputs: any shape.
       rate: the share of zeros, in [0, 1).
-      name: the name of the draw, unique in the open scope.
+      name: the name of the draw, unique in the current scope.
       training: False returns the inputs.
 
     Returns:
@@ -390,7 +390,7 @@ def gumbel_softmax(
     Args:
       logits: [B, ..., C]; all sizes except B are known.
       temperature: above 0; with a lower temperature, the softmax is closer to one-hot.
-      name: the name of the draw, unique in the open scope.
+      name: the name of the draw, unique in the current scope.
       training: False omits g.
       hard: False returns the softmax instead of a one-hot vector.
 

@@ -50,7 +50,8 @@ class Precision:
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
-      xla: True compiles the network. This is useful on GPUs; few models become faster on a CPU.
+      xla: True compiles the network. Compilation is useful on GPUs; few models become faster on a
+        CPU.
       initial_scale: the initial scale of float16, at least 1; a power of 2, so scaling is exact.
       growth_steps: the number of finite steps, at least 1, after which the scale of float16
         doubles; the default is the default of `tf.keras.mixed_precision.LossScaleOptimizer`.

@@ -21,14 +21,15 @@ def reinforce(
 
     The gradient is `(cost - baseline) d log p + d cost`, in which `cost - baseline` is a constant.
     R. J. Williams, "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second
-    derivatives are biased; for these, use `magic_box`.
+    derivatives are biased, unlike second derivatives of `magic_box`.
 
     Args:
       log_probabilities: the log probabilities of the draws, [...]; for a row with several draws,
         the sum of log probabilities.
-      costs: the costs of the draws, [...]; they may depend on variables.
-      baseline: a baseline that is subtracted from the costs, [...] or a number. It reduces the
-        variance of the gradient, which stays unbiased if the baseline does not depend on the draws.
+      costs: the costs of the draws, [...]; costs may depend on variables.
+      baseline: a baseline that is subtracted from the costs, [...] or a number. A baseline reduces
+        the variance of the gradient, which stays unbiased if the baseline does not depend on the
+        draws.
     """
     gain = tf.stop_gradient(costs - baseline)
     return costs + gain * (log_probabilities - tf.stop_gradient(log_probabilities))

@@ -50,7 +50,8 @@ def dense(
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Stack T tensors [B, ...] to [B, T, ...], or return the tensor from which they were unstacked.
 
-    The source saves an op with T inputs, which an export would process for each signature.
+    Returning the original tensor saves an op with T inputs, which an export would process for each
+    signature.
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

@@ -23,8 +23,8 @@ def replace_gradient(forward: Function, backward: Function) -> Function:
     """Combine the values of a function with the gradient of another function.
 
     Args:
-      forward: gives the values.
-      backward: gives the gradient; it must return the same shape.
+      forward: the function with the values.
+      backward: the function with the gradient; both functions must return the same shape.
     """
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -87,8 +87,8 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Return x, with a gradient only for the entries of a mask.
 
-    An optimizer with state, or with weight decay, may still change the other entries. To train only
-    some entries of a variable, use `freezing.Freezing.entries`.
+    An optimizer with state, or with weight decay, may still change entries without a gradient. To
+    train only some entries of a variable, use `freezing.Freezing.entries`.
 
     Args:
       x: any shape.

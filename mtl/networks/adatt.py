@@ -87,7 +87,7 @@ class AdaTT(types.Network):
         )
         native = experts[group]
         count = native.shape[1]
-        if count == 1:  # A weight of a single expert would only scale it.
+        if count == 1:  # The weight of a single expert would only scale the output.
             return of_all + native[:, 0]
         start = tf1.constant_initializer(1 / count)
         weights = tf1.get_variable(f"{group}/native", [count], native.dtype, start)

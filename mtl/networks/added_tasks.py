@@ -2,7 +2,7 @@
 
 networks.Piggyback.network = @networks.SharedBottom()           # or networks.PackNet
 networks.Piggyback.added = ["loops"]
-experiment.Experiment.warm_start = @transfer.WarmStart()        # the run of the other tasks
+experiment.Experiment.warm_start = @transfer.WarmStart()        # from a run of the old tasks
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class PackNet(types.Network):
 
         Args:
           names: the names of all variables of the run.
-          read: maps a variable's name to the saved value from which it starts, or to None.
+          read: maps the name of a variable to its saved initial value, or to None.
         """
         *old_tasks, new_task = self.order
         suffix = pruned.owner_name("", new_task)

@@ -41,7 +41,8 @@ class Codes:
     The vector z is split into groups of equal size, and each group has separate codes, so q has
     `num_codes ^ num_groups` possible values. A code that is never the nearest code gets no gradient
     and remains unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses,
-    and `codes/<scope>/perplexity` the exponential of their entropy, as means over the groups.
+    and `codes/<scope>/perplexity` the exponential of the entropy of codes, as means over the
+    groups.
 
     Attributes:
       trunk: computes z; variables in `coded`.
@@ -116,7 +117,7 @@ class Categories:
       num_variables: the number of variables c, at least 1.
       num_classes: the number of classes of each variable, at least 2.
       temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
-        near 0 the softmax is close to the draw, but its gradients are large.
+        near 0, the softmax is close to one-hot, but gradients are large.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]

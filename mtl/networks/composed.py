@@ -1,4 +1,4 @@
-"""Trunks that combine trunks: side by side, or one after the other.
+"""Trunks that combine other trunks, in parallel or in sequence.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]    # DeepFM

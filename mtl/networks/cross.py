@@ -54,7 +54,7 @@ class Cross:
         )
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk, {column: [B, ...]} -> [B, the sum of their D]."""
+        """Run the trunk, {column: [B, ...]} -> [B, sum of all D]."""
         first = trunk.join_columns("Cross", inputs)
         hidden = first
         with freezing.hold_part(self.trainable):

@@ -28,7 +28,7 @@ def build_experts(
       expert: the trunk of each expert; variables in `<group>/expert_<i>`.
       inputs: the inputs of the experts of each group.
       counts: the number of experts of each group; groups without experts are omitted.
-      training: as for the network.
+      training: True in a training step.
       columns: the columns that all experts read instead of `inputs`; None uses `inputs`.
     """
     experts_by_group: dict[str, tf.Tensor] = {}
@@ -62,7 +62,7 @@ def mix_experts(
       inputs: the inputs of the gate of each group, {group: [B, D]}.
       experts_by_group: the experts of all groups, {group: [B, E, H]}.
       sources: the groups whose experts are weighed; groups without experts are omitted.
-      training: as for the network.
+      training: True in a training step.
     """
     sources = [source for source in sources if source in experts_by_group]
     experts = tf.concat([experts_by_group[source] for source in sources], axis=1)

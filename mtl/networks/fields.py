@@ -65,7 +65,7 @@ def stack_fields(
       kind: the trunk that reads the fields, for errors.
       inputs: columns that are vectors.
       dimension: the width of a field; None requires columns of equal width.
-      training: as for the trunk.
+      training: True in a training step.
 
     Raises:
       UserError: there are fewer than two columns, a column is not a vector, or widths differ and

@@ -112,7 +112,7 @@ class FTTransformer:
           count: T.
           has_norm: True applies layer norm to the tokens first.
           is_last: True if only the first token attends.
-          training: as for the trunk.
+          training: True in a training step.
 
         Returns:
           [B T, dimension], or [B, dimension] if `is_last`.

@@ -37,10 +37,10 @@ class Softmax:
       layers: units of hidden layers before W, with ReLU; by default, there are no hidden layers.
       temperature: a number above 0; a value below 1 makes the largest weight larger.
       dropout: the share of experts that a training step drops for each example, in [0, 1). The
-        remaining weights are divided by their sum. If all experts would be dropped, none is.
-        Dropout keeps a gate from relying on a single expert (Z. Zhao et al., "Recommending What
-        Video to Watch Next", RecSys 2019, https://doi.org/10.1145/3298689.3346997, section 4.2.1,
-        with 0.1).
+        remaining weights are divided by their sum. If all experts would be dropped, no expert is
+        dropped. Dropout keeps a gate from relying on a single expert (Z. Zhao et al., "Recommending
+        What Video to Watch Next", RecSys 2019, https://doi.org/10.1145/3298689.3346997, section
+        4.2.1, which uses 0.1).
     """
 
     layers: Annotated[Sequence[int], trunk.check_sizes] = ()
@@ -186,7 +186,8 @@ def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
     The result is 0 for t below -gamma/2, 1 above gamma/2, and
-    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. Outside of this range the derivative is 0.
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. The derivative is 0 below -gamma/2 and above
+    gamma/2.
 
     Args:
       numbers: t, of any shape.
@@ -215,7 +216,7 @@ def build_mixtures(
       experts: the outputs of the experts, [B, E, H].
       scopes: N scopes, one for each gate.
       names: E names of the experts, for monitors.
-      training: as for the gate.
+      training: True in a training step.
 
     Raises:
       UserError: the weights of the gate are not [B, N, E].
@@ -282,7 +283,7 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
     # A single expert has no pairs: divide by 1, which gives a similarity of 0.
     pairs = max(num_experts * (num_experts - 1), 1)
-    # Leave out the diagonal, which compares each expert with itself.
+    # Omit the diagonal, which compares each expert with itself.
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
     of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
     return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])

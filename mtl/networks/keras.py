@@ -166,7 +166,7 @@ def _list_trainable(model: Any) -> list[Any]:
     # Keras omits the weights of frozen layers, so unfreeze all layers for the list.
     model.trainable = True
     weights = model.trainable_weights
-    # `model.trainable = True` has changed all layers.
+    # Restore the setting of each layer, which `model.trainable = True` has changed.
     for layer, is_trainable in zip(layers, states, strict=True):
         layer.trainable = is_trainable
     return weights

@@ -75,7 +75,7 @@ class MLP:
         Args:
           inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
           scopes: N variable scopes, relative to the current scope.
-          training: as for the trunk.
+          training: True in a training step.
         """
         count = len(scopes)
         hidden: copies.Inputs

@@ -130,7 +130,7 @@ class MTAN(types.Network):
           units: the units of every layer.
           resize: resizes the outputs of tasks to the size of this stage.
           shared: a list to which the outputs of the shared layers are appended.
-          training: as for the network.
+          training: True in a training step.
         """
         task_inputs = {
             # Apply f to each task alone, as joint batch moments would depend on other tasks.
@@ -202,5 +202,5 @@ class MTAN(types.Network):
 
 
 def _average_places(hidden: tf.Tensor) -> tf.Tensor:
-    """Average images over height and width, [B, H, W, C] -> [B, C]; vectors stay."""
+    """Average images over height and width, [B, H, W, C] -> [B, C]; return vectors unchanged."""
     return tf.reduce_mean(hidden, axis=[1, 2]) if hidden.shape.rank == 4 else hidden

@@ -23,7 +23,7 @@ class DBMTL(types.Network):
 
     `h[t] = relation[t]([q[t], h[s] of the tasks s before t])` for the towers q of `network`. Q.
     Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
-    arXiv:1902.09154. If no task comes before t, its relation reads only q[t].
+    arXiv:1902.09154. The relation of a task without earlier tasks reads only q[t].
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
     a surgery detects this from the graph.

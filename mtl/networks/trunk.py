@@ -57,7 +57,7 @@ def build_towers(
       tower: the trunk that is built for each task; None returns the inputs.
       inputs: T of [B, D], in the order of the tasks.
       tasks: T names.
-      training: as for the network.
+      training: True in a training step.
 
     Returns:
       {task: [B, H]}.
@@ -88,7 +88,7 @@ def build_copies(
       part: the trunk.
       inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
       scopes: the variable scope of each copy.
-      training: as for the trunk.
+      training: True in a training step.
     """
     at_once = getattr(part, "build_copies", None)
     # A single copy would not profit from a joint matrix product.
@@ -144,7 +144,7 @@ Activation = Annotated[str, checks.OneOf(layers.ACTIVATIONS)]
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Stack all images.
+    """Stack all images along their channels, and separate all other columns.
 
     Args:
       kind: the part that reads them, for errors.
@@ -185,7 +185,7 @@ def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
       [B, D].
 
     Raises:
-      UserError: there is no column, or its shape is unknown.
+      UserError: there is no column, or the shape of a column is unknown.
     """
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
     vectors = []
@@ -214,14 +214,14 @@ def dense_layers(
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate after each activation, in [0, 1).
       batch_norm: True applies batch norm before the activation.
-      training: as for the trunk.
+      training: True in a training step.
 
     Returns:
       [B, sizes[-1]].
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
-        # Batch norm would subtract a bias together with the mean, and adds its own offset.
+        # Batch norm subtracts the mean, so a bias would have no effect.
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)
         hidden = finish_layer(hidden, name, activation, dropout, batch_norm, training)
     return hidden
@@ -238,7 +238,7 @@ def finish_layer(
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate, in [0, 1).
       batch_norm: True applies batch norm first.
-      training: as for the trunk.
+      training: True in a training step.
 
     Returns:
       The same shape.

@@ -21,8 +21,8 @@ class Activations(Protocol):
       towers: {task: [B, H]}, with the outputs that tasks share.
       logits: {task: [B, C]}.
       heads: {task: its head}.
-      draws_by_step: True if the network draws random numbers, such as for dropout. `run` sets the
-        value.
+      draws_by_step: True if the network drew random numbers, such as for dropout; only valid in a
+        result of `run`.
       emitted: {name: [B]}, the losses that columns and networks emit in the first pass (see
         `emitted_losses`).
     """
@@ -54,7 +54,7 @@ class Activations(Protocol):
           replace: maps a trainable variable to the tensor that the network reads in its place.
 
         Returns:
-          The activations of this run.
+          The activations of the second run of the network.
         """
 
 
@@ -73,7 +73,7 @@ class Attack(Protocol):
 class AuxiliaryLoss(Protocol):
     """A named training loss without a head; its variables are in the scope `auxiliary/<name>`.
 
-    Weighting, surgery, clipping and summaries treat it like the loss of a task.
+    Weighting, surgery, clipping and summaries treat an auxiliary loss like the loss of a task.
     """
 
     name: str
@@ -123,7 +123,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def own_heads(self) -> Sequence[heads_lib.Head]:
-        """The heads that the loss builds. Their labels are checked like the labels of tasks."""
+        """The heads that the loss builds, whose labels are checked like labels of tasks."""
         return ()
 
     @property
@@ -145,7 +145,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def reads_labels(self) -> bool:
-        """True if the loss reads labels of single rows. Mixed rows (mixup) have no such labels."""
+        """True if the loss reads labels of single rows, which rows mixed by mixup do not have."""
         return bool(parts.read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
@@ -167,7 +167,7 @@ class AuxiliaryLoss(Protocol):
     def needs_draws(self) -> bool:
         """True if the loss compares outputs under different random draws, such as dropout.
 
-        Without random draws, as in evaluation, such a loss is 0.
+        A loss of this kind is 0 in evaluation, which has no random draws.
         """
         return False
 

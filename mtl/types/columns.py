@@ -261,7 +261,7 @@ class Augmentation(Protocol):
 
     @property
     def moves_pixels(self) -> bool:
-        """True if it may move pixels, which does not suit labels that are maps."""
+        """True if the augmentation may move pixels, which does not suit labels that are maps."""
         return True
 
 
@@ -298,7 +298,7 @@ class HistoryEncoder(Protocol):
 
     @property
     def weighs_events(self) -> bool:
-        """True if it passes weights of events to `mtl.step.outlets`, as "attention" [B, L]."""
+        """True if the encoder passes weights of events to `mtl.step.outlets`, [B, L]."""
         return False
 
 
@@ -325,7 +325,7 @@ class Tokenizer(Protocol):
     def accumulator(
         self, field: str, read: Callable[[values.Tensors], tf.Tensor]
     ) -> Accumulator | None:
-        """Return an accumulator over the texts [N] that `read` takes from a batch, or None."""
+        """Return an accumulator of the texts [N] that `read` extracts from a batch, or None."""
         del field, read
         return None
 

@@ -39,8 +39,8 @@ class Blocks(NamedTuple):
     Attributes:
       sizes: the number of rows of each block; no block is empty.
       window: the number of rows that training keeps in memory and shuffles at a time.
-      read: a function of the number of a block and of fields. It returns {field: the values in the
-        rows of the block}, in the forms of `mtl.data.packed`. Several threads may call it.
+      read: a function of the number of a block and of fields, which returns {field: the values in
+        the rows of the block} in the forms of `mtl.data.packed`. Several threads may call `read`.
     """
 
     sizes: Sequence[int]
@@ -49,7 +49,7 @@ class Blocks(NamedTuple):
 
 
 class RowOrder(Protocol):
-    """The endless order of row numbers in which training takes rows."""
+    """The order in which training reads rows, as an endless sequence of row numbers."""
 
     @abc.abstractmethod
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ class Source(Protocol):
         Args:
           batch: raw records as `records` yields them, B of them in each tensor.
           spec: the fields to return.
-          with_labels: False leaves out the labels, which the records may lack.
+          with_labels: False omits the labels, so the records may lack labels.
 
         Returns:
           {name: [B, ...]}; ragged for the shape (None,).
@@ -151,8 +151,8 @@ class Source(Protocol):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
         """Return all rows in order, as maps {field: the values of some rows}; None if unsupported.
 
-        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps them in memory. The
-        iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
+        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps the values in memory.
+        The iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
         """
         del split, spec
         return None
@@ -190,7 +190,7 @@ class Source(Protocol):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of future steps with a fixed order, if losses change the order; else None."""
+        """The number of future steps with a fixed order of rows; None if all steps have one."""
         return None
 
     def order_rows(
@@ -198,7 +198,7 @@ class Source(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training requests the rows of a split from `take_rows`.
 
-        Training calls it if `orders_rows` is True; the result must then be an order, not None.
+        Training calls `order_rows` if `orders_rows` is True, and then needs an order, not None.
 
         Args:
           split: the split.
@@ -211,9 +211,9 @@ class Source(Protocol):
         return None
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of the rows `rows`, int64 [B], as a batch for `decode`."""
+        """Return the raw records of rows, given by number, int64 [B], as a batch for `decode`."""
         del split, rows
-        return {}  # Training calls it only if the source has `list_rows` or `orders_rows`.
+        return {}  # Only sources with `list_rows` or `orders_rows` need this.
 
 
 @runtime_checkable
@@ -275,7 +275,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        Training calls it if `order_field` is set; the result must then be an order, not None.
+        Training calls `order_by_field` if `order_field` is set, and then needs an order, not None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].

@@ -16,8 +16,8 @@ class LossInputs(NamedTuple):
 
     A map has n = H W places. Logits and targets of a map may have a further axis, [B, n, C].
 
-    A weight of 0 means that the label is missing or ignored. The target of such a label is any
-    valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.
+    A weight of 0 means that the label is missing or ignored. The target of a label with weight 0 is
+    any valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.
     """
 
     logits: tf.Tensor
@@ -67,7 +67,8 @@ class Head(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          A scalar. If a batch is split into slices or replicas, a step weighs their losses by it.
+          A scalar. If a batch is split into slices or replicas, a step weighs the loss of each
+          slice by this sum.
         """
 
     @abc.abstractmethod
@@ -347,7 +348,7 @@ class CombinedMetric(Protocol):
 
     @property
     def higher_is_better(self) -> bool:
-        """True if higher values are better."""
+        """True if higher values of the metric are better."""
         return True
 
 
@@ -432,7 +433,7 @@ class ComparableHead(Protocol):
 
         Args:
           logits: the logits of one prediction, [B, C].
-          others: the logits of the other one, [B, C].
+          others: the logits of the other prediction, [B, C].
 
         Returns:
           [B], at least 0; 0 if both predictions are equal. Both predictions get gradients.

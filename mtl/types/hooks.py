@@ -32,14 +32,14 @@ class Steps(Protocol):
 
     @abc.abstractmethod
     def __getitem__(self, name: str) -> tf.Tensor:
-        """Return the scalar of a name. Index before the session begins, because this adds an op."""
+        """Return the scalar of a name. This adds an op, so call it before the session begins."""
 
 
 class Hook(Protocol):
     """Builds a `SessionRunHook` for training, in the process that saves checkpoints.
 
     TensorFlow calls `after_run` after each session call. A hook must fetch tensors of `Steps`,
-    because it cannot fetch tensors of the network: they are inside a loop in the graph.
+    because the tensors of the network are inside a loop of the graph and cannot be fetched.
     """
 
     @property

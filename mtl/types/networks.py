@@ -98,6 +98,6 @@ class Network(emitting.Emitting, Protocol):
 
         Args:
           names: the names of all variables of the run.
-          read: maps a variable's name to the saved value from which it starts, or to None.
+          read: maps the name of a variable to its saved initial value, or to None.
         """
         del names, read

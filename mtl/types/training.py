@@ -11,10 +11,11 @@ from mtl.types import values
 
 
 class Weighting(Protocol):
-    """Scales the loss of each task; a state is kept in the scope `balancing`, by UPDATE_OPS.
+    """Scales the loss of each task; variables for state are in the scope `balancing`.
 
     If neither the weighting nor the surgery reads losses, each slice of a batch passes through the
-    network only once. `losses` are then the losses of the first slice, not of the whole batch.
+    network only once. In this case, `losses` are the losses of the first slice, not of the whole
+    batch.
     """
 
     @property

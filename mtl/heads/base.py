@@ -29,8 +29,8 @@ class Labelled(types.Head):
     value.
 
     Attributes:
-      name: the name of the task, of the scope `head/<name>`, and a prefix of metrics and
-        predictions.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0. By default
         every example weighs 1. The loss and the metrics use the same weights.
@@ -275,11 +275,10 @@ class Base(Labelled):
     `loss = sum_i w_i loss_i / sum_i w_i`, and 0 if no row is labelled.
 
     Attributes:
-      within: the sample space, the rows that the task is about: rows in which a label field, such
-        as "click", is 1, or {label field: values} for rows in which each field has one of its
-        values. In all other rows, and in rows with a missing field, the head's label counts as
-        missing. A row outside of the space must not have an outcome: a positive label, or a number
-        other than 0.
+      within: the sample space: a label field that must be 1, such as "click", or {label field:
+        allowed values}. In rows outside of the space, and in rows with a missing field, the head's
+        label counts as missing. A row outside of the space must not have an outcome: a positive
+        label, or a number other than 0.
       has_loss: False omits the head's loss in training. The task then learns only from other losses
         on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
     """

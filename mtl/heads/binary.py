@@ -55,9 +55,9 @@ class Binary(base.Base):
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
         the first of these slices. Before the calibration, slices change nothing.
-      group: the field that holds the group of a row, such as a user, for the metric `gauc`. The
-        field is a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a
-        label needs a group. The metric takes 20 bytes of memory for each row.
+      group: the field with the group of a row, such as a user, for the metric `gauc`. The field is
+        a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a label needs
+        a group. The metric takes 20 bytes of memory for each row.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()

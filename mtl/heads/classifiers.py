@@ -53,7 +53,7 @@ class Cosine:
     length of weight vectors.
 
     Attributes:
-      scale: the factor of the cosine, above 0; 30 is the choice of Cao et al., 2019,
+      scale: the factor of the cosine, above 0. 30 is the choice of Cao et al., 2019,
         arXiv:1906.07413.
     """
 

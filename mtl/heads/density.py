@@ -46,8 +46,8 @@ class Density(unlabelled.Unlabelled):
     components.
 
     Attributes:
-      name: the name of the task, of the scope `head/<name>`, and a prefix of metrics and
-        predictions.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
       num_components: K, the number of components.
       num_starts: R, the number of independent mixtures. A step takes R times as long.
       num_samples: S, the number of samples in each prediction; 0 for none.

@@ -37,7 +37,8 @@ class Depth(dense.Dense):
       scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
         "linear", a predicted depth may be below 0. With "log", errors are differences of
         logarithms, so an error of 10% costs the same for near and far pixels.
-      prior: the depth, above 0, that the initial bias predicts, such as the mean of the labels.
+      prior: the depth, above 0, that the initial bias predicts. The mean of the labels is a good
+        choice.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "absolute"

@@ -40,8 +40,8 @@ class EstimatorHead(types.Head):
     divide the loss by the number of rows, not by the sum of weights.
 
     Attributes:
-      name: the name of the task, of the scope `head/<name>`, and a prefix of metrics and
-        predictions.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
       head: a `tf.estimator.Head`, except MultiHead. Wrap each head of a MultiHead in an
         `EstimatorHead`.
       label: the label field; the name of the task by default.

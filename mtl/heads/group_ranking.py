@@ -35,12 +35,13 @@ class Ranking(base.Labelled):
     Labels are grades of at least 0; a row with a grade above 0 is relevant. Predicts `score`, [B].
 
     Attributes:
-      group: the label field, int64 or string, that holds the group of a row, such as a query. Every
-        row with a label needs a group.
-      loss_type: "ranknet" (a loss of each pair of rows), "lambdarank" (pairs, weighed by the change
-        of NDCG if the two rows swap places), "softmax" (cross entropy over the group) or
-        "approx_ndcg" (1 - NDCG of smooth ranks).
-      gain: the gain of a label y in NDCG: "exponential" for 2^y - 1, or "linear" for y.
+      group: the label field, int64 or string, with the group of a row, such as a query. Every row
+        with a label needs a group.
+      loss_type: "ranknet", "lambdarank", "softmax" or "approx_ndcg". RankNet has a loss for each
+        pair of rows. LambdaRank weighs each pair by the change of NDCG if the two rows swap places.
+        Softmax is a cross entropy over the group, and ApproxNDCG is 1 - NDCG of smooth ranks.
+      gain: the gain of a label in NDCG, "exponential" or "linear". The gain of a label y is 2^y - 1
+        or y.
       temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. Smaller values are
         closer to NDCG and harder to learn.
       cutoffs: the ranks k of the metrics `ndcg_at_<k>`, `recall_at_<k>` and `precision_at_<k>`.

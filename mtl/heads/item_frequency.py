@@ -39,7 +39,7 @@ class StreamedFrequency:
     Attributes:
       rate: the weight of the newest gap, in (0, 1]. B averages over about 1 / rate batches with the
         item, so a smaller rate reduces noise and reacts to changes more slowly.
-      buckets: the number of buckets of each hash; a bucket takes 16 bytes for A, B and n. With many
+      buckets: the number of buckets of each hash. A bucket takes 16 bytes for A, B and n. With many
         more buckets than items, collisions are rare.
       hashes: the number of hashes of an item. Two items that collide in one hash rarely collide in
         all hashes.

@@ -43,13 +43,13 @@ class MultiLabel(classes.Classes):
       classes: the number of classes, at least 2, or their names in the order of their ids.
       empty_is_missing: True if an empty list means a missing label, and False if it means that no
         class applies. A list with a missing value, [-1] or [""], always means a missing label.
-      positive_weight: the factor of the loss of positives, above 0: a number for all classes, a
+      positive_weight: the factor of the loss of positives, above 0. A number for all classes, a
         list, or {name: weight}.
       label_smoothing: the strength of label smoothing, in [0, 1).
       focal_gamma: the exponent of the focal loss, at least 0; see
         `objectives.binary_cross_entropy`.
       threshold: the probability in (0, 1) from which a class is predicted.
-      prior: the share of rows with each class, in (0, 1), that the initial bias predicts: a number
+      prior: the share of rows with each class, in (0, 1), that the initial bias predicts. A number
         for all classes, or a list.
       calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
     """

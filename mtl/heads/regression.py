@@ -130,7 +130,7 @@ class Regression(Number):
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: delta of the Huber loss, above 0 and in units of the label.
       dimension: the number of values in a label: 1 for labels [B], n for [B, n].
-      prior: the value that the initial bias predicts; if the mean of the labels is far from 0, use
+      prior: the value that the initial bias predicts. If the mean of the labels is far from 0, use
         the mean.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
         prediction is the logit times the unit, and the loss divides errors by the unit. If the

@@ -125,11 +125,11 @@ class CrossEntropy:
     p is `softmax(margin(z))` for the logits z; see `objectives.softmax_cross_entropy`.
 
     Attributes:
-      class_weights: the weight w of each class, above 0: a list, {name: weight} with 1 for absent
+      class_weights: the weight w of each class, above 0. A list, {name: weight} with 1 for absent
         names, or an `EffectiveNumber`.
       label_smoothing: the strength s of label smoothing, in [0, 1); 0.1 is the paper's choice.
       focal_gamma: the exponent gamma of the focal loss, at least 0; 2 is the paper's choice.
-      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None
+      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`. None
         does not shift logits.
     """
 

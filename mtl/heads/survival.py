@@ -50,8 +50,7 @@ class Survival(base.Base):
       event: the label field with 1 for an event and 0 for a censored row. If this field is missing
         in a row, the head's label counts as missing, too.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
-      prior: the probability of an event in each interval, between 0 and 1, that the initial bias
-        predicts.
+      prior: the hazard of each interval, between 0 and 1, that the initial bias predicts.
     """
 
     event: Annotated[str, checks.Is(str, "name a label field")]

@@ -41,7 +41,7 @@ class Piggyback(types.Network):
     needs a warm start from a run of the old tasks.
 
     Attributes:
-      network: the network, which is built once for all old tasks and once for each added task.
+      network: the network, which is built for all old tasks, and again for each added task.
       added: the added tasks, which mask weights; at least one task must be an old task.
       kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default, these are
         all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.

@@ -27,7 +27,7 @@ class AutoInt:
       num_layers: the number of attention layers, at least 1; variables in `layer_<l>`.
       num_heads: the number of attention heads in each layer, at least 1.
       units: the width of each head.
-      dimension: the width of a column before the first layer; columns of other widths are projected
+      dimension: the width of a column before the first layer. Columns of other widths are projected
         (`fields.stack_fields`). None requires columns of equal width.
       dropout: the share of attention weights that are zeroed in training, in [0, 1).
       residual: True adds the residual term W[l] e[l-1].

@@ -46,7 +46,7 @@ class Codes:
 
     Attributes:
       trunk: computes z; variables in `coded`.
-      num_codes: the number of codes of each group, at least 2; variable `codes` [num_groups
+      num_codes: the number of codes of each group, at least 2. Variable `codes` [num_groups
         num_codes, H / num_groups].
       num_groups: the number of groups, which must divide the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.

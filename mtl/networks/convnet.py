@@ -28,11 +28,11 @@ class Convnet:
       size: height and width of the kernels, in pixels.
       padding: "same" keeps height and width; "valid" reduces both by `size - 1`, because the kernel
         stays inside the image.
-      pool: the factor by which max-pooling divides height and width in each block, rounding up; 1
-        for no pooling.
+      pool: the factor by which each block's max-pooling divides height and width, rounding up. With
+        1, there is no pooling.
       layers: the number of units of each fully connected layer; [] for none.
       activation: a name in `mtl.layers.ACTIVATIONS`.
-      dropout: the share of units of fully connected layers that are zeroed in training, in [0, 1).
+      dropout: the share of units of dense layers that are zeroed in training, in [0, 1).
       batch_norm: True applies batch norm before each activation, in place of the bias.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """

@@ -30,10 +30,10 @@ class CrossStitch(types.Network):
     largest, `own`; the stages of all other tasks have equal initial weights with the sum `1 - own`.
 
     Attributes:
-      stages: a trunk for each stage, in order, which is built once for each task; variables in
+      stages: a trunk for each stage, in order. Each stage is built once for each task; variables in
         `stage_<l>/task_<task>`. The weights a of a stage are in `stitch_<l>`.
       own: the initial weight of a task's own stage, in (0, 1].
-      per_unit: True learns a weight for each unit, as in the paper; False learns a single weight
+      per_unit: True learns a weight for each unit, as in the paper. False learns a single weight
         for each pair of tasks.
     """
 
@@ -79,8 +79,8 @@ class Sluice(types.Network):
     the batch, centred and divided by the square root of the batch size.
 
     Attributes:
-      stages: a trunk for each stage, in order, which is built once for each task; all stages have
-        the same number of units. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
+      stages: a trunk for each stage, in order, with equal numbers of units. Each stage is built
+        once for each task. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
       num_subspaces: g, at least 1, which must divide the number of units.
       own: the initial weight of a subspace in its mixture, in (0, 1].
       orthogonality: the factor of the penalty, at least 0.

@@ -44,8 +44,7 @@ class FTTransformer:
       activation: the gate of the feed-forward layer, "reglu" as in the paper, or "swiglu".
       attention_dropout: the share of attention weights that are zeroed in training, in [0, 1).
       feed_forward_dropout: the share of hidden units that are zeroed in training, in [0, 1).
-      residual_dropout: the share of the outputs of attention and feed-forward layers that are
-        zeroed in training, in [0, 1).
+      residual_dropout: the share of zeroed outputs of attention and feed-forward layers, in [0, 1).
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
 
     Biases of columns are in `field_<column>/bias`, and the learned token is in `cls`.

@@ -45,8 +45,7 @@ class HoME(types.Network):
         Variables in `level_<l>/<owner>/expert_<i>`; an owner is `shared`, `group_<group>` or
         `task_<task>`.
       groups: {group: its tasks}; every task is in exactly one group.
-      num_experts: the number of experts of each task, of each group and of all tasks, at each
-        level.
+      num_experts: the number of experts at each level for each task, each group and all tasks.
       expert_norm: True applies batch norm to the outputs of experts; variables in `<expert>/norm`.
       feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
       self_gates: True adds self gates; variables in `level_<l>/<owner>/self_gate`.

@@ -41,8 +41,8 @@ class LTB(types.Network):
       tower: the trunk on each task's input x; variables in `tower_<task>`. None passes x to the
         head.
       temperature: a number above 0, or a schedule, clipped to at least 0.01.
-      warm_steps: the number of initial steps, at least 0, that do not change the probabilities, so
-        that all nodes learn first.
+      warm_steps: the number of initial steps, at least 0, that do not change the probabilities. In
+        these steps, all nodes learn.
     """
 
     levels: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]

@@ -35,8 +35,8 @@ class MLP:
       activation: a name in `mtl.layers.ACTIVATIONS`, or "swiglu", after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
       batch_norm: True applies batch norm before each activation, in place of the bias.
-      layer_norm: True applies layer norm before each activation, in place of the bias; not together
-        with `batch_norm`.
+      layer_norm: True applies layer norm before each activation, in place of the bias. Layer norm
+        excludes `batch_norm`.
       residual: True adds h[i-1] to h[i] in each layer with as many units as inputs. Other layers,
         often the first, have no residual connection, as inputs are not projected.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).

@@ -45,12 +45,12 @@ class MTAN(types.Network):
     size.
 
     Attributes:
-      layers: the number of units of each stage of dense layers, on all columns flattened and
-        concatenated.
+      layers: the number of units of each stage of dense layers. Their inputs are all columns,
+        flattened and concatenated.
       filters: the number of filters of each stage of convolutions. Set either `filters` or
         `layers`.
-      pool: the factor by which pooling between stages of convolutions divides height and width,
-        rounding up; 1 for no pooling.
+      pool: the factor by which pooling between stages divides height and width, rounding up. With
+        1, there is no pooling.
       decoder: True adds a decoder to stages of convolutions, for heads of maps.
       activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
         of masks.

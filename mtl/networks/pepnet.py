@@ -31,7 +31,7 @@ class PEPNet(types.Network):
     towers as well, add a second column object for this field, with another prefix.
 
     Attributes:
-      domain: names of the prior columns of EPNet, in which `*` matches any text; () omits EPNet.
+      domain: names of the prior columns of EPNet, in which `*` matches any text. () omits EPNet.
         Variables in `embedding_gate`.
       personal: names of the prior columns of PPNet; () omits PPNet. Variables in
         `tower_<task>/gate_<l>`.

@@ -62,8 +62,9 @@ class RBM:
       steps: k, the number of Gibbs steps in a training step, at least 1.
       chains: the number of persistent chains; 0 for CD-k.
       weight: the weight of the auxiliary loss, at least 0; 0 omits the loss.
-      output: "hidden" for the probabilities of the hidden units, [B, units]; "free_energy" for F(v)
-        [B, 1], in nats and up to a constant. Unusual rows have a higher F.
+      output: "hidden" or "free_energy". "hidden" returns the probabilities of the hidden units, [B,
+        units]; "free_energy" returns F(v) [B, 1], in nats and up to a constant. Unusual rows have a
+        higher F.
     """
 
     units: checks.Count = 128

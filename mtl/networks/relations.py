@@ -145,8 +145,8 @@ class ResFlow(types.Network):
     a surgery detects this from the graph.
 
     Attributes:
-      network: computes the inputs of the towers, preferably without towers of its own; the names of
-        its variables do not change.
+      network: the network that computes the inputs of the towers, preferably a network without
+        towers. The names of its variables do not change.
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       layers: the number of units of each layer in all towers; at least one layer. Variables in
         `flow_<task>/hidden_<l>`.

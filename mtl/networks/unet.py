@@ -33,8 +33,7 @@ class UNet:
     Attributes:
       filters: the number of filters at each size, from the image's size to the smallest size. The
         output has `filters[0]` channels.
-      pool: the factor by which pooling divides height and width from one size to the next, rounding
-        up.
+      pool: the factor by which pooling divides height and width, rounding up.
       activation: a name in `mtl.layers.ACTIVATIONS`.
       batch_norm: True applies batch norm before each activation, in place of the bias.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).

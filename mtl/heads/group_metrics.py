@@ -98,9 +98,10 @@ def compute_ranking(
     num_relevant = rows.sum(relevant)
     weights = tf.where(num_relevant > 0, group_weights(rows), 0)
 
-    def ndcg(at: tf.Tensor) -> tf.Tensor:
-        """Return the mean NDCG with discounts [N] in the order of the scores."""
-        share = tf.math.divide_no_nan(rows.sum(row_gains * blocks.mean(at)), rows.sum(ideal * at))
+    def ndcg(rank_discounts: tf.Tensor) -> tf.Tensor:
+        """Return the mean NDCG; discounts [N] are in the order of the scores."""
+        dcg = rows.sum(row_gains * blocks.mean(rank_discounts))
+        share = tf.math.divide_no_nan(dcg, rows.sum(ideal * rank_discounts))
         return _average_groups(share, weights)
 
     # Rows with equal scores form a block, and get the mean discount of the ranks in the block.

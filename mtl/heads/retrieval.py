@@ -480,9 +480,10 @@ class AllItems:
             parallel_iterations=1,
         )
         loss, mrr, *recalls = tf.unstack(metrics.ratio(total, tf.reduce_sum(weights)), count)
-        at = {f"recall_at_{k}": recall for k, recall in zip(self._cutoffs, recalls, strict=True)}
+        pairs = zip(self._cutoffs, recalls, strict=True)
+        recall_metrics = {f"recall_at_{k}": recall for k, recall in pairs}
         num_items = tf.cast(tf.size(names), tf.float64)
-        return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **at}
+        return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **recall_metrics}
 
     def _measure(self, scores: tf.Tensor, item_ids: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].

@@ -47,8 +47,8 @@ class TargetAttention(types.HistoryEncoder):
             # Compute the softmax of each row on the flat weights of all events, [N, 1], without
             # padding.
             greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
-            shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
-            weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
+            exponentials = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
+            weights = exponentials / tf.gather(padded.sum_rows(exponentials, events), rows)
         by_row = tf.RaggedTensor.from_row_splits(weights[:, 0], events.row_splits, validate=False)
         outlets.add_prediction("attention", by_row.to_tensor())
         return padded.sum_rows(weights * values, events)

@@ -97,7 +97,7 @@ def _tell_next_events(
       pool: all events, [N, D]; random events are drawn from them.
     """
     size = values.shape[2]
-    expected = layers.dense(states[:, :-1], size, "next_event")
+    predicted_events = layers.dense(states[:, :-1], size, "next_event")
     is_next = tf.cast(is_event[:, 1:], values.dtype)
     # If there are no events, draws return this row of zeros; all losses are then 0.
     pool = tf.concat([pool, tf.zeros([1, size], pool.dtype)], 0)
@@ -106,8 +106,8 @@ def _tell_next_events(
         tf.shape(is_next), draws.make_step_seed("next_event"), 0, count, tf.int32
     )
     others = tf.gather(pool, places)
-    losses = tf.nn.softplus(-tf.reduce_sum(expected * values[:, 1:], -1))
-    losses += tf.nn.softplus(tf.reduce_sum(expected * others, -1))
+    losses = tf.nn.softplus(-tf.reduce_sum(predicted_events * values[:, 1:], -1))
+    losses += tf.nn.softplus(tf.reduce_sum(predicted_events * others, -1))
     total = tf.reduce_sum(is_next * losses, 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(is_next, 1))
 
@@ -137,8 +137,8 @@ def _run_gru(
         update, reset = tf.split(
             tf.sigmoid(inputs[:, : 2 * units] + tf.linalg.matmul(state, gates)), 2, axis=1
         )
-        proposed = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
-        next_state = state + share * update * (proposed - state)
+        new_state = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
+        next_state = state + share * update * (new_state - state)
         # `tf.scan` fails if the static shape of the state changes.
         return tf.ensure_shape(next_state, state.shape)
 

@@ -65,12 +65,12 @@ class Transformer(types.HistoryEncoder):
             is_token = tf.pad(is_token, [[0, 0], [0, 1]], constant_values=True)
         for index in range(self.num_blocks):
             with tf1.variable_scope(f"block_{index}"):
-                normalized = layers.layer_norm(tokens, "attention_norm")
-                attended, weights = self._attend_among(normalized, is_token)
-                tokens += attended
-                normalized = layers.layer_norm(tokens, "feed_forward_norm")
+                normal_tokens = layers.layer_norm(tokens, "attention_norm")
+                outputs, weights = self._attend_among(normal_tokens, is_token)
+                tokens += outputs
+                normal_tokens = layers.layer_norm(tokens, "feed_forward_norm")
                 units = self.feed_forward_factor * self.dimension
-                hidden = layers.dense(normalized, units, "feed_forward/hidden", tf.nn.relu)
+                hidden = layers.dense(normal_tokens, units, "feed_forward/hidden", tf.nn.relu)
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
@@ -83,19 +83,19 @@ class Transformer(types.HistoryEncoder):
 
     def _attend_among(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Apply self-attention to tokens [B, L, dimension]; return outputs and weights."""
-        mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
+        projections = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
         # [3, B, heads, L, width].
         queries, keys, values = tf.unstack(
-            tf.transpose(tf.reshape(mixed, shape), [2, 0, 3, 1, 4]), num=3
+            tf.transpose(tf.reshape(projections, shape), [2, 0, 3, 1, 4]), num=3
         )
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
         is_key = is_token[:, tf.newaxis, tf.newaxis, :]
         # Use the lowest number instead of -inf, which would give NaN for a row without tokens.
         scores = tf.where(is_key, scores, tf.constant(scores.dtype.min, scores.dtype))
         weights = tf.nn.softmax(scores)
-        joined = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
-        joined = tf.reshape(joined, tf.shape(tokens))
-        joined.set_shape(tokens.shape)
-        return layers.dense(joined, self.dimension, "attention/output"), weights
+        mixtures = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
+        mixtures = tf.reshape(mixtures, tf.shape(tokens))
+        mixtures.set_shape(tokens.shape)
+        return layers.dense(mixtures, self.dimension, "attention/output"), weights

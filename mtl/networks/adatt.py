@@ -82,13 +82,13 @@ class AdaTT(types.Network):
         self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
         """Add the mixture of all groups' experts and the mixture of native experts: [B, H]."""
-        of_all = expert_groups.mix_experts(
+        mixture = expert_groups.mix_experts(
             self.gate, group, inputs, experts, list(experts), training
         )
         native = experts[group]
         count = native.shape[1]
         if count == 1:  # The weight of a single expert would only scale the output.
-            return of_all + native[:, 0]
+            return mixture + native[:, 0]
         start = tf1.constant_initializer(1 / count)
         weights = tf1.get_variable(f"{group}/native", [count], native.dtype, start)
-        return of_all + tf.linalg.matvec(native, weights, transpose_a=True)
+        return mixture + tf.linalg.matvec(native, weights, transpose_a=True)

@@ -285,5 +285,5 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     pairs = max(num_experts * (num_experts - 1), 1)
     # Omit the diagonal, which compares each expert with itself.
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
-    of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
-    return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])
+    expert_monitors = tf.tile([[dead, similarity]], [num_gates, 1])
+    return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], expert_monitors], axis=1), [-1])

@@ -104,7 +104,8 @@ def _apply_layer(
     present, places = tf.unique(domains)
     # Multiply all rows by the kernel of each of the n domains in the batch. This avoids a copy of
     # the kernel for each row.
-    of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
+    kernels = kernel * tf.gather(kernels, present)
+    products = tf.linalg.matmul(inputs[tf.newaxis], kernels)  # [n, B, H]
     # [B, 2]: row i of the product with the kernel of its domain.
-    at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
-    return tf.gather_nd(of_all, at) + bias + tf.gather(biases, domains)
+    indices = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
+    return tf.gather_nd(products, indices) + bias + tf.gather(biases, domains)

@@ -73,7 +73,7 @@ class MultiClass(classes.Classes):
         super().__post_init__()
         if self.prior is not None:
             self._per_class("prior")
-            rule = "be left out, as the classifier has no bias"
+            rule = "be None, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
         self.objective.check(self.class_names)
         self._check_counts()

@@ -114,9 +114,9 @@ class Retrieval(base.Labelled):
         if self.frequency is not None:
             rule = "be built, such as @heads.StreamedFrequency()"
             self._is_a("frequency", item_frequency.StreamedFrequency, rule)
-            where, fix = self._where("frequency"), "Leave one of the two out."
+            where, fix = self._where("frequency"), "Set only one of both."
             checks.require(
-                self.item_counts is None, where, "be None beside item_counts", "both", fix
+                self.item_counts is None, where, "be None if item_counts is set", "both", fix
             )
             rule = "be None if corrects_popularity is False"
             checks.require(self.corrects_popularity, where, rule, self.frequency)
@@ -245,7 +245,7 @@ class Retrieval(base.Labelled):
         Raises:
           UserError: the tower does not consist of two vectors of the same width.
         """
-        where, rule = f"the tower of head {self.name!r}", "hold two vectors, as of TwoTower"
+        where, rule = f"the tower of head {self.name!r}", "hold two vectors, as from TwoTower"
         checks.require(tower.shape[1] % 2 == 0, where, rule, tuple(tower.shape))
         if not self.normalizes:
             return tower
@@ -286,7 +286,7 @@ class Retrieval(base.Labelled):
         Unknown items are treated as items with a count of 1.
         """
         if self.item_counts is None:
-            fix = "Set item_counts, or train: they are counted before the first step."
+            fix = "Set item_counts, or train: a run counts items before the first step."
             checks.fail(self._where("item_counts"), "be known", None, fix)
         names = list(self.item_counts)
         numbers = np.array(list(self.item_counts.values()), np.float64)

@@ -43,7 +43,7 @@ class Segmentation(dense.Dense, classes.Classes):
         softmax.CrossEntropy,
         checks.Part("softmax.CrossEntropy", arguments=3),
         checks.Rule(
-            "not need the rows of each class, as places are not counted",
+            "not need the number of rows of each class, as pixels are not counted",
             lambda value: not value.needs_counts,
         ),
     ] = softmax.CrossEntropy()

@@ -144,7 +144,7 @@ def per_class(
     Raises:
       UserError: a name is unknown, a number is not above 0, or their count is wrong.
     """
-    rule = "be a number, a list of them or a map from class names"
+    rule = "be a number, a list of numbers or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
     if isinstance(numbers, (int, float)):
         numbers = [numbers] * len(names)

@@ -180,9 +180,9 @@ class _Scope(layer_hooks.LayerHook):
         # Quantisation reads the whole variable, so shards would not help.
         weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
         fits = getattr(quantizer, "has_zero", True) or not pruned.is_cut(name)
-        rule = f"have the value 0 for {name!r}, which is pruned"
+        rule = f"include the value 0 for {name!r}, which is pruned"
         checks.require(
-            fits, "Quantization.weights", rule, quantizer, "Use Ternary(), which has it."
+            fits, "Quantization.weights", rule, quantizer, "Use Ternary(), which includes 0."
         )
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 

@@ -80,7 +80,7 @@ class Piggyback(types.Network):
         for task in self.added:
             checks.one_of("Piggyback.added", task, tasks)
         old_tasks = [task for task in tasks if task not in self.added]
-        rule = "leave out a task, which uses the weights without a mask"
+        rule = "leave out at least one task, an old task without masks"
         checks.require(len(old_tasks) > 0, "Piggyback.added", rule, list(self.added))
         with freezing_lib.hold_part(trainable=False):
             towers = dict(self.network(inputs, old_tasks, training))
@@ -169,7 +169,7 @@ class PackNet(types.Network):
             free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
         count, total = (int(sum(f(mask) for mask in free.values())) for f in (np.sum, np.size))
         rule = f"leave weights free for {new_task!r}, which PackNet adds"
-        fix = f"Prune that run: all weights of {len(free)} kernels belong to {old_tasks}."
+        fix = f"Prune the earlier run: all weights of {len(free)} kernels belong to {old_tasks}."
         checks.require(count > 0, "WarmStart.source", rule, count, fix)
         _log.info("%d of %d weights are free for %r", count, total, new_task)
 
@@ -280,7 +280,7 @@ def _run_for(
 
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         shape = tf.TensorShape(settings.get("shape"))
-        rule = "have the same shapes for one task and for several, as SharedBottom and MMoE have"
+        rule = "have the same shapes for one task and for several tasks, as in SharedBottom"
         is_same = shape.is_compatible_with(shapes.get(name))
         difference = f"{name}, {shape} and {shapes.get(name)}"
         checks.require(is_same, f"{type(part).__name__}.network", rule, difference)

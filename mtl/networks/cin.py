@@ -45,7 +45,7 @@ class CIN:
         checks.require(
             are_even,
             "CIN.layers",
-            "be even before the last one if CIN.split_half is True",
+            "be even, except for the last, if CIN.split_half is True",
             self.layers,
         )
 

@@ -44,7 +44,7 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
     """
     for pattern in patterns:
         has_match = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
-        fix = checks.nearest(pattern, inputs) or f"There are {', '.join(inputs)}."
+        fix = checks.nearest(pattern, inputs) or f"The columns are {', '.join(inputs)}."
         checks.require(has_match, where, "name columns", pattern, fix)
     return {
         column: value
@@ -72,7 +72,7 @@ def stack_fields(
         `dimension` is None.
     """
     columns = list(inputs)
-    fix = "It compares columns with each other."
+    fix = f"{kind} compares columns with each other."
     checks.require(len(columns) > 1, f"{kind} inputs", "hold at least two columns", columns, fix)
     for column, value in inputs.items():
         require_vectors(kind, column, value)

@@ -61,7 +61,7 @@ class FTTransformer:
     trainable: bool = True
 
     def __post_init__(self):
-        rule = f"be a multiple of {self.num_heads}, its heads"
+        rule = f"be a multiple of num_heads, {self.num_heads}"
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
         where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor

@@ -121,7 +121,8 @@ class DSelectK:
           UserError: k is above the number of experts.
         """
         fits = self.k <= num_experts
-        checks.require(fits, "DSelectK.k", f"be at most {num_experts}, the experts", self.k)
+        rule = f"be at most {num_experts}, the number of experts"
+        checks.require(fits, "DSelectK.k", rule, self.k)
         gates = []
         for scope in scopes:
             with tf1.variable_scope(scope):

@@ -63,8 +63,9 @@ class KerasModel:
         if training:
             keras_layers.collect_updates(model, new_inputs)
         is_flat = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
-        fix = "End it with Flatten or GlobalAveragePooling2D."
-        checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)
+        fix = "End the model with Flatten or GlobalAveragePooling2D."
+        rule = "make a model with the output [B, H]"
+        checks.require(is_flat, "KerasModel.build", rule, outputs, fix)
         return outputs
 
     def _get_model(self, inputs: types.Tensors) -> Any:
@@ -86,7 +87,7 @@ class KerasModel:
         has_version_2 = version.startswith("2.")
         is_model = has_version_2 and isinstance(model, tf.keras.Model)
         rule = f"make a model of Keras 2 (tf.keras is {version})"
-        fix = "Take its layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
+        fix = "Take all layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
         checks.require(is_model, "KerasModel.build", rule, model, fix)
         # A Sequential model creates its weights at its first call.
         if not model.built:
@@ -107,7 +108,7 @@ def _hold_layers(model: Any) -> None:
             moves = freezing.averages_move(layer.moving_mean)
             rule, fix = (
                 "leave out the normalisations of a Keras model",
-                "Freeze them for the whole run.",
+                "Freeze these layers for the whole run.",
             )
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves

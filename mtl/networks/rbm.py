@@ -141,7 +141,7 @@ class RBM:
         bad_values = tf.boolean_mask(columns, ~valid)
         text = (
             "RBM inputs must lie between 0 and 1 for binary visible units. "
-            "Encode them as one-hot, or standardise them for RBM.visible = 'gaussian'."
+            "Encode columns as one-hot, or standardise columns for RBM.visible = 'gaussian'."
         )
         check = tf.raw_ops.Assert(
             condition=tf.reduce_all(valid), data=[text, bad_values], summarize=1

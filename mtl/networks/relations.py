@@ -200,7 +200,7 @@ def _check_relations(
     checks.require_part(f"{kind}.network", network, "networks.SharedBottom", arguments=3)
     where, rule = f"{kind}.after", "map tasks to the tasks before them"
     checks.mapping(where, after, rule)
-    checks.require(len(after) > 0, where, rule, after, 'Such as {"order": ["click"]}.')
+    checks.require(len(after) > 0, where, rule, after, 'For example, {"order": ["click"]}.')
     for task, predecessors in after.items():
         setting = f"{where}[{task!r}]"
         if not isinstance(predecessors, str):

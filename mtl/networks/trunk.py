@@ -158,7 +158,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
     """
     images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     vectors = {column: value for column, value in inputs.items() if column not in images}
-    fix = "Give it an Image column, or use MLP."
+    fix = "Add an Image column, or use MLP."
     checks.require(bool(images), f"{kind} inputs", "hold an image", list(inputs), fix)
     shapes = {column: tuple(value.shape[1:3]) for column, value in images.items()}
     is_same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
@@ -169,7 +169,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack images of equal size along their channels; fail if another column is no image."""
     images, vectors = join_images(kind, inputs)
-    fix = "A vector has no place in a feature map."
+    fix = "A vector cannot be part of a feature map."
     checks.require(not vectors, f"{kind} inputs", "all be images", list(vectors), fix)
     return images
 

@@ -256,7 +256,7 @@ SAYS = {
             classes=3,
             objective=softmax.CrossEntropy(class_weights=softmax.EffectiveNumber()),
         ),
-        "Segmentation.objective of task 'y' must not need the rows of each class, as places",
+        "Segmentation.objective of task 'y' must not need the number of rows of each class",
     ),
     "depth": (
         lambda: heads.Depth(name="y", scale="logg"),

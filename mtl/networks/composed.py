@@ -27,11 +27,19 @@ class Parallel:
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C]."""
+        """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C].
+
+        Raises:
+          UserError: some trunks return vectors and others maps, or the sizes of maps differ.
+        """
         outputs = []
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"parallel_{index}"):
                 outputs.append(part(inputs, training))
+        shapes = [tuple(output.shape[1:]) for output in outputs]
+        is_same = len({shape[:-1] for shape in shapes}) == 1
+        rule = "return only vectors, or only maps of the same height and width"
+        checks.require(is_same, "Parallel.trunks", rule, shapes)
         return tf.concat(outputs, axis=-1)
 
 

@@ -64,10 +64,15 @@ class Ordinal(classes.Classes):
         """Return the first threshold t_0, then d for each step to the next threshold."""
         shares = self._class_shares()
         below = list(itertools.accumulate(shares))[:-1]
-        thresholds = [base.logit(share / sum(shares)) for share in below]
-        steps = [after - before for before, after in itertools.pairwise(thresholds)]
+        above = list(itertools.accumulate(reversed(shares)))[-2::-1]
+        # A difference of the log-odds of two thresholds would lose a tiny share between them.
+        steps = [
+            math.log1p(share / lower) + math.log1p(share / upper)
+            for share, lower, upper in zip(shares[1:-1], below, above[1:], strict=False)
+        ]
         # log(exp(x) - 1) is the inverse of softplus.
-        return [thresholds[0], *(math.log(math.expm1(step)) for step in steps)]
+        raw_steps = [math.log(math.expm1(step)) for step in steps]
+        return [math.log(below[0]) - math.log(above[0]), *raw_steps]
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute the logits of y > 0, y > 1, ..., in falling order: [B, H] -> [B, C - 1]."""

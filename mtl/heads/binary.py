@@ -90,12 +90,16 @@ class Binary(base.Base):
     def __post_init__(self):
         super().__post_init__()
         label_values = [*self.positive, *self.negative]
+        where = self._where("positive and negative")
+        for value in label_values:
+            # A row with a missing label belongs to no class, whatever the settings say.
+            checks.require(not values.is_missing(value), where, "hold no missing value", value)
         # Compare values as texts: 1, 1.0, True and "1" are the same label.
         names = [
             str(value if (number := literals.whole(value)) is None else number)
             for value in label_values
         ]
-        checks.unique(self._where("positive and negative"), names)
+        checks.unique(where, names)
         is_line = self.knots == 0 or self.knots >= 4
         checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
 
@@ -287,7 +291,7 @@ class Binary(base.Base):
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
-            # This ratio is 1 if the predicted number of positives equals the labelled number.
+            # Calibration is 1 if the predicted number of positives equals the labelled number.
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
             "normalized_entropy": metrics.normalized_entropy(

@@ -29,10 +29,10 @@ class StreamedFrequency:
 
     A is the last step with the item, B the mean gap between two steps with the item, and Q the
     probability. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-    Recommendations", RecSys 2019, algorithms 2 and 3. One difference helps new items: at the n-th
-    batch with an item, 1/n replaces a smaller rate, so B is the mean of all gaps so far. With a
-    constant rate, the initial B or the first gap would dominate for about 1 / rate batches with the
-    item. An item in every batch has a Q of 1, even if several rows of the batch have the item.
+    Recommendations", RecSys 2019, algorithms 2 and 3. Unlike in the paper, 1/n replaces a smaller
+    rate at the n-th batch with an item, so B is at first the mean of all gaps. With a constant
+    rate, the initial B or the first gap would dominate for about 1 / rate batches with the item. An
+    item in every batch has a Q of 1, even if several rows of the batch have the item.
 
     A, B and n are equal on all replicas, as each replica gets the items of all replicas.
 
@@ -83,7 +83,7 @@ class StreamedFrequency:
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(entries), step)
-        # Otherwise, a read of the old state could return the new state.
+        # Write only after all reads: a read could otherwise return the new state.
         with tf.control_dependencies([gap]):
             for variable, value in ((last_steps, steps), (visits, times), (gaps, gap)):
                 update = tf.raw_ops.ResourceScatterUpdate(

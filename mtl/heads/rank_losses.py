@@ -71,7 +71,7 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
     counts = weights > 0
     index = tf.range(tf.size(ids))
     pairs = tf.equal(ids[:, tf.newaxis], ids) & counts[:, tf.newaxis] & counts
-    # No row is a pair with itself.
+    # A row does not form a pair with itself.
     pairs &= tf.not_equal(index[:, tf.newaxis], index)
 
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:

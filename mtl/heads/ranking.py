@@ -3,9 +3,9 @@
 sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets))}
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
-Both areas are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes. Beyond
-these limits, similar scores are merged. The metrics `auc_error_bound` and `pr_auc_error_bound`
-bound the errors of the areas, and are 0 for exact areas.
+AUC and PR-AUC are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes.
+Beyond these limits, similar scores are merged. The metrics `auc_error_bound` and
+`pr_auc_error_bound` bound the errors of the areas, and are 0 for exact areas.
 """
 
 from __future__ import annotations

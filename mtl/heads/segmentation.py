@@ -33,7 +33,7 @@ class Segmentation(dense.Dense, classes.Classes):
         focal loss. Parts that need the number of rows of each class, such as margins, are not
         allowed.
       predict_probabilities: True adds the probability of each class at each pixel to predictions
-        and exports. This output has C times as many numbers as `class_id`.
+        and exports. The probabilities have C times as many numbers as `class_id`.
       iou_limit: the largest number of classes for which the metrics include `iou/<class>` of each
         class.
     """

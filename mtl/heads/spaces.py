@@ -81,8 +81,8 @@ class Space:
           where: the name of the setting, for errors.
 
         Returns:
-          Masks of the rows inside and outside of the space, bool [B] each. Both masks may be False
-          for a row with a missing value.
+          Masks of the rows inside and outside of the space, bool [B] each. For a row with a missing
+          value, both masks may be False.
 
         Raises:
           UserError: a field is absent, has several values in an example, or has another type.

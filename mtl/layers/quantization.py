@@ -89,9 +89,9 @@ class Ternary:
     """Quantises values to three levels, `a t(x)` with t(x) in {-1, 0, 1}.
 
     t(x) is 0 if `|x| <= threshold mean|x|`, else the sign of x; the scale a is the mean of |x| over
-    all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Both
-    means are over all axes except the last; in the paper, over the whole kernel. The gradient of
-    t(x) is 1, and a gets no gradient.
+    all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Means
+    are over all axes except the last; in the paper, over the whole kernel. The gradient of t(x) is
+    1, and a gets no gradient.
 
     Attributes:
       threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.

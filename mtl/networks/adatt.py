@@ -35,8 +35,8 @@ class AdaTT(types.Network):
         `level_<l>/shared/expert_<i>`.
       num_native: the number of experts of a task at each level, at least 1.
       num_shared: the number of shared experts at each level; 0 for none.
-      tower: the trunk on each task's h of the last level; variables in `tower_<task>`. None passes
-        h to the head.
+      tower: the trunk on each task's h of the last level; variables in `tower_<task>`. With None,
+        the head reads h.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 

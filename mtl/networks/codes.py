@@ -34,9 +34,9 @@ class Codes:
     of q passes to z unchanged. A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete
     Representation Learning" (VQ-VAE), 2017, arXiv:1711.00937. There are two auxiliary losses:
     "codebook", `|stop(z) - e[k]|^2`, trains only the codes, and "commitment", `|z - stop(e[k])|^2`,
-    trains only the trunk. Both losses are sums over the values of a vector. Balancing treats
-    auxiliary losses like the losses of tasks. As in the paper, gradients train the codes; moving
-    averages would differ between slices and replicas.
+    trains only the trunk. These auxiliary losses are sums over the values of a vector. Balancing
+    treats auxiliary losses like the losses of tasks. As in the paper, gradients train the codes;
+    moving averages would differ between slices and replicas.
 
     The vector z is split into groups of equal size, and each group has separate codes, so q has
     `num_codes ^ num_groups` possible values. A code that is never the nearest code gets no gradient

@@ -29,7 +29,8 @@ class FiBiNET:
     Attributes:
       dimension: the width of v; columns of other widths are projected (`fields.stack_fields`). None
         requires columns of equal width.
-      reduction: the number of columns divided by the number of units of A.
+      reduction: the number of columns divided by the hidden units of the squeeze-and-excitation
+        network.
       bilinear: the number of matrices W. "all" has a single W, "each" has a W for each i, and
         "interaction" has a W for each pair.
       trainable: False freezes all variables of the trunk.

@@ -49,8 +49,8 @@ class HoME(types.Network):
       expert_norm: True applies batch norm to the outputs of experts; variables in `<expert>/norm`.
       feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
       self_gates: True adds self gates; variables in `level_<l>/<owner>/self_gate`.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. None passes
-        the mixture to the head.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs experts; variables in `level_<l>/<owner>/gate`.
     """
 

@@ -36,8 +36,8 @@ class KerasModel:
     of layers.
 
     Attributes:
-      build: a function that creates the model; in gin `@name` without parentheses. This function
-        runs once in each graph and scope. The model takes a single input, or {column: input} for
+      build: a function that creates the model; in gin `@name` without parentheses. A run calls
+        `build` once in each graph and scope. The model takes a single input, or {column: input} for
         several columns, and returns [B, H].
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """

@@ -38,8 +38,8 @@ class LTB(types.Network):
       levels: a trunk for each level, in order; variables in `level_<l>/node_<i>`.
       num_nodes: the number of nodes of each level, at least 1. Log probabilities (up to a constant)
         are in `level_<l>/choice_<i>` and `choice_<task>`, with equal initial values.
-      tower: the trunk on each task's input x; variables in `tower_<task>`. None passes x to the
-        head.
+      tower: the trunk on each task's input x; variables in `tower_<task>`. With None, the head
+        reads x.
       temperature: a number above 0, or a schedule, clipped to at least 0.01.
       warm_steps: the number of initial steps, at least 0, that do not change the probabilities. In
         these steps, all nodes learn.

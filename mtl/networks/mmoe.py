@@ -31,8 +31,8 @@ class MMoE(types.Network):
       expert: the trunk of each expert; variables in `expert_<i>`.
       num_experts: the number of experts, at least 1. A network with a single expert is a shared
         bottom, without gates.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. None passes
-        the mixture to the head.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs the experts; variables in `gate_<task>`.
     """
 

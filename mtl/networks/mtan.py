@@ -45,7 +45,7 @@ class MTAN(types.Network):
     size.
 
     Attributes:
-      layers: the number of units of each stage of dense layers. Their inputs are all columns,
+      layers: the number of units of each stage of dense layers. Dense layers read all columns,
         flattened and concatenated.
       filters: the number of filters of each stage of convolutions. Set either `filters` or
         `layers`.
@@ -55,8 +55,8 @@ class MTAN(types.Network):
       activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
         of masks.
       batch_norm: True applies batch norm before each activation, in place of the bias.
-      tower: the trunk on each task's last h; variables in `tower_<task>`. None passes h to the
-        head.
+      tower: the trunk on each task's last h; variables in `tower_<task>`. With None, the head reads
+        h.
     """
 
     layers: trunk.Sizes = ()

@@ -44,8 +44,8 @@ class STEM(types.Network):
         object for the field, with another prefix.
       num_specific: the number of experts of each task, at least 1.
       num_shared: the number of shared experts, at least 1.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. None passes
-        the mixture to the head.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs the experts; variables in `task_<task>/gate`.
     """
 

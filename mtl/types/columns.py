@@ -43,7 +43,7 @@ class Accumulator(Protocol):
 
         Args:
           directory: the folder of the statistics, for files such as vocabularies.
-          column: the name by which the statistics are kept.
+          column: the name under which the statistics are saved.
 
         Returns:
           JSON values for statistics.json, which `Statistics.for_column` returns later.
@@ -60,8 +60,8 @@ class RowNames(NamedTuple):
       and_unknown: True if rows of unknown names may follow.
       first, last: the range of `names` that describes this variable; None as `last` means all names
         from `first` on.
-      are_grouped: True if a row stands for several names, chosen by their order. The meaning of a
-        row then changes if any name changes.
+      are_grouped: True if a row stands for a group of names, which are grouped by their order. The
+        meaning of a row then changes if any name changes.
       are_a_set: True if the order of grouped names does not matter, and added names do not change
         the meaning of a row.
     """
@@ -87,7 +87,7 @@ class Column(emitting.Emitting, Protocol):
     def __call__(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
         """Encode fields as inputs of the network.
 
-        The caller opens the scope `features`; the column must open a scope with its name.
+        The caller opens the scope `features`; the column must open a scope with the column's name.
 
         Args:
           features: {field: [B, ...]}, of all fields of the batch.

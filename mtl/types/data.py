@@ -213,7 +213,7 @@ class Source(Protocol):
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records of rows, given by number, int64 [B], as a batch for `decode`."""
         del split, rows
-        return {}  # Only sources with `list_rows` or `orders_rows` need this.
+        return {}  # Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
 
 @runtime_checkable
@@ -253,7 +253,7 @@ class BatchSampler(Protocol):
 class RowSampler(Protocol):
     """A sampler that can order numbered rows by the values of a field.
 
-    With such an order, training can start at any step without a saved state, and batches do not
+    If rows have an order, training can start at any step without a saved state, and batches do not
     depend on the number of workers. If the source does not number its rows, the sampler reads a
     stream of records instead.
     """

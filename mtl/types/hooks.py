@@ -32,7 +32,7 @@ class Steps(Protocol):
 
     @abc.abstractmethod
     def __getitem__(self, name: str) -> tf.Tensor:
-        """Return the scalar of a name. This adds an op, so call it before the session begins."""
+        """Return the scalar of a name, by a new op; only before the session begins."""
 
 
 class Hook(Protocol):

@@ -28,7 +28,7 @@ class Mixing(Protocol):
     """Mixes the encoded rows of a training batch before the network, as in mixup.
 
     The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. Both
-    losses are divided by the same sum of weights, because partners are a permutation.
+    loss terms are divided by the same sum of weights, because partners are a permutation.
     """
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class Towers(dict[str, "tf.Tensor"]):
 class Network(emitting.Emitting, Protocol):
     """Builds a tower for each task; its variables are in the scope `network`.
 
-    A network must create its variables by `get_variable`, in the type of its inputs. This type may
+    A network must create its variables by `get_variable`, in the type of its inputs, which may
     differ from float32.
     """
 

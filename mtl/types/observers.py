@@ -65,8 +65,7 @@ class RunObserver:
       seen_at: global steps at which hooks run, even if hooks skip other session calls.
       has_due_items: True if the graph of a step holds ops that run only at the steps of `due_every`
         and `due_at`.
-      writes_graph: True if the observer writes the graph for TensorBoard; the run then does not
-        write it.
+      writes_graph: True if the observer, in place of the run, writes the graph for TensorBoard.
     """
 
     due_every: Sequence[int] = ()

@@ -216,6 +216,9 @@ class Labelled(types.Head):
           given: the labels that an error shows.
           rule: the condition that labels must meet, as the end of an error message.
           field: the label field; None means the head's `field`.
+
+        Returns:
+          `result`, which depends on the check.
         """
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):

@@ -34,6 +34,9 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
       start: the first row, an int64 scalar.
       end: the end of the range, exclusive, an int64 scalar.
       value: [end - start, ...].
+
+    Returns:
+      The op that writes the rows.
     """
     return tf.raw_ops.ResourceStridedSliceAssign(
         ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value

@@ -35,7 +35,7 @@ def calibrate(
     features: types.Tensors,
     where: str,
 ) -> tf.Tensor:
-    """Calibrate logits by knots, or by the line of each row's slice: [B, C] -> [B, C].
+    """Calibrate logits by knots, or by the line of each row's slice.
 
     Rows outside of all slices use the last knots or the last line. With knots, C is 1, and the
     slope is 1 beyond the first and the last knot.
@@ -46,6 +46,9 @@ def calibrate(
       slices: {feature: values}; if empty, all rows use the same knots.
       features: {field: [B, ...]}.
       where: the name of the setting with the slices, for errors.
+
+    Returns:
+      Calibrated logits, [B, C].
 
     Raises:
       UserError: a field of a slice has several values, or values of another type.
@@ -91,5 +94,8 @@ def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
       task: the name of the head.
       name: `KNOTS` or `LINES`.
       values: the initial values, in the shape of the docstrings of `KNOTS` and `LINES`.
+
+    Returns:
+      The variable, which is not trainable.
     """
     return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

@@ -79,6 +79,9 @@ def list_places(
       given: the values of a map, pixel by pixel.
       size: the number of values of a pixel.
       is_missing: returns True for a value that marks a missing label.
+
+    Returns:
+      The `size` values of each pixel.
     """
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

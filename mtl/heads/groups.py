@@ -40,7 +40,7 @@ def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
 def read_keys(
     head: base.Labelled, field: str, labels: types.Tensors, counts: tf.Tensor
 ) -> tf.Tensor:
-    """Return the key of each row's group, [B] int64; rows of the same group have equal keys.
+    """Return a key for the group of each row.
 
     The key of a string is a fingerprint of 64 bits. Among a million different strings, two
     fingerprints are equal with a probability of 3e-8.
@@ -50,6 +50,9 @@ def read_keys(
       field: the label field that holds the keys, int64 or string.
       labels: {field: [B, ...]}.
       counts: [B] bool, True for rows that need a key.
+
+    Returns:
+      int64 [B]; rows of the same group have equal keys.
 
     Raises:
       InvalidArgumentError: when run, if a row lacks a key that it needs.

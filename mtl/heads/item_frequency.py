@@ -55,12 +55,15 @@ class StreamedFrequency:
         checks.require(fits, "StreamedFrequency.buckets", rule, self.buckets * self.hashes)
 
     def update(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Update with the items of a batch, and return log Q of each row, [B].
+        """Update the frequencies with the items of a batch.
 
         Args:
           keys: [B] int64, the items of this replica.
-          counts: [B] bool, True for rows that update the frequencies. The result is meaningless for
-            other rows.
+          counts: [B] bool, True for rows that update the frequencies. The Q of other rows is
+            meaningless.
+
+        Returns:
+          log Q of the item of each row, [B].
         """
         size = self.buckets * self.hashes
         # The last entry takes the rows that must not update a frequency.

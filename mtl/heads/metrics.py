@@ -82,6 +82,9 @@ def stream_sums(
       sums: {name: tensor or `Total`}. Tensors have a static shape and are summed over batches.
       summarize: a function of {name: float64 total, or the value of a `Total`} that returns
         {metric: scalar}.
+
+    Returns:
+      {metric: (value, update)}, with float32 values.
     """
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
@@ -221,6 +224,9 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     Args:
       numerator: any shape.
       denominator: the same shape.
+
+    Returns:
+      The quotient, in the same shape.
     """
     # `denominator / denominator` is NaN for 0 / 0, else 1. `tf.where` would take more ops.
     return numerator / denominator * (denominator / denominator)
@@ -237,6 +243,9 @@ def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
       rows: the sum of the weights of each class's rows, [..., C]; [..., K, C] if a row has K
         labels, whose entropies are added.
+
+    Returns:
+      The normalized entropy, [...].
     """
     share = tf.math.divide_no_nan(rows, tf.reduce_sum(rows, -1, keepdims=True))
     # Sum over classes, and over the K labels of a row.

@@ -55,6 +55,9 @@ def binary_cross_entropy(
         each class on the last axis.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
+
+    Returns:
+      Losses, in the same shape.
     """
     # The margin is the log-odds of the true class: cross-entropy is softplus(-margin).
     margin = (2 * targets - 1) * logits
@@ -181,6 +184,9 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
       predictions: p, of any shape.
       targets: y, in the same shape.
       delta: the error from which the loss is linear, above 0.
+
+    Returns:
+      Losses, in the same shape.
     """
     error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
@@ -230,6 +236,9 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     Args:
       log_rates: the logarithm of the rate, of any shape.
       counts: the labels, in the same shape.
+
+    Returns:
+      Losses, in the same shape.
     """
     counts = tf.cast(counts, log_rates.dtype)
     # For a count of 0, this product is 0 even if the log rate is infinite.
@@ -252,6 +261,9 @@ def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.T
       log_rates: the logarithm of r, of any shape.
       targets: y, at least 0, in the same shape.
       power: p, in (1, 2).
+
+    Returns:
+      Losses, in the same shape.
     """
     targets = tf.cast(targets, log_rates.dtype)
     of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
@@ -265,6 +277,9 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
       log_rates: the logarithm of the rate, of any shape.
       targets: at least 0, in the same shape.
       power: in (1, 2).
+
+    Returns:
+      Deviances, in the same shape.
     """
     targets = tf.cast(targets, log_rates.dtype)
     perfect = tf.pow(targets, 2 - power) / ((2 - power) * (power - 1))
@@ -291,6 +306,9 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     Args:
       logits: the log-odds of p, of any shape.
       others: the log-odds of q, in the same shape.
+
+    Returns:
+      Divergences in nats, in the same shape.
     """
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
@@ -342,11 +360,14 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """Return the log density of independent Gaussians, [..., D] and [..., D] -> [...], in nats.
+    """Return the log density of independent Gaussians.
 
     Args:
-      deviations: distances from the mean, in units of the scales.
-      scales: standard deviations, above 0.
+      deviations: distances from the mean, in units of the scales, [..., D].
+      scales: standard deviations, above 0, [..., D].
+
+    Returns:
+      Log densities in nats, [...].
     """
     terms = 0.5 * deviations**2 + tf.math.log(scales) + 0.5 * math.log(2 * math.pi)
     return -tf.reduce_sum(terms, axis=-1)

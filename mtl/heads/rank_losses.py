@@ -66,6 +66,9 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
       scores: [B].
       labels: [B].
       weights: [B]; rows with a weight of 0 are ignored.
+
+    Returns:
+      The rows and their groups.
     """
     names, ids = tf.unique(keys)
     counts = weights > 0

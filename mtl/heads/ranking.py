@@ -61,6 +61,9 @@ def stream_scores(
       positives: the weight of each score as a positive, in the same shape.
       negatives: the weight of each score as a negative.
       are_tasks: True if the C columns are tasks, each with the full `MAX_CELLS` scores.
+
+    Returns:
+      A total whose value is a `Cells`.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])

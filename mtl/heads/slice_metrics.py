@@ -26,7 +26,7 @@ def build_metrics(
     features: types.Tensors,
     labels: types.Tensors,
 ) -> types.Metrics:
-    """Build the metrics of each slice, {"<task>/<metric>@<field>=<value>": (value, update)}.
+    """Build the metrics of each slice.
 
     A metric of an empty slice is NaN.
 
@@ -36,6 +36,9 @@ def build_metrics(
       logits: {task: [B, C]}.
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}; a label takes precedence over a feature of the same name.
+
+    Returns:
+      {"<task>/<metric>@<field>=<value>": (value, update)}.
 
     Raises:
       UserError: a field has several values, or values of another type.

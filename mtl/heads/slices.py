@@ -78,12 +78,15 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
-    """Find the first of S slices that contains each row: indices [B], S for no slice.
+    """Find the first slice that contains each row.
 
     Args:
       given: {field: values}, not empty.
       fields: {field: [B]}.
       where: the name of the setting with the slices, for errors.
+
+    Returns:
+      int32 [B]: the index of a slice, or the number of slices for rows in no slice.
 
     Raises:
       UserError: as in `find_rows`.

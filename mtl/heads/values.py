@@ -141,6 +141,9 @@ def per_class(
         with 1 for absent names. All numbers must be above 0.
       names: the names of the classes, in the order of their ids.
 
+    Returns:
+      A number for each class, in the order of `names`.
+
     Raises:
       UserError: a name is unknown, a number is not above 0, or their count is wrong.
     """
@@ -233,6 +236,9 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
       valid: bool [...].
       labels: the labels, [...].
       text: the text of the error; the first wrong label follows it.
+
+    Returns:
+      The op; results should depend on it.
     """
     return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
@@ -244,6 +250,9 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
       valid: bool [B, T].
       labels: [B, T].
       texts: the text of the error for each of the T tasks; the first wrong label follows it.
+
+    Returns:
+      The op; results should depend on it.
     """
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])

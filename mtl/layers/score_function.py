@@ -30,6 +30,9 @@ def reinforce(
       baseline: a baseline that is subtracted from the costs, [...] or a number. A baseline reduces
         the variance of the gradient, which stays unbiased if the baseline does not depend on the
         draws.
+
+    Returns:
+      The costs, [...].
     """
     gain = tf.stop_gradient(costs - baseline)
     return costs + gain * (log_probabilities - tf.stop_gradient(log_probabilities))

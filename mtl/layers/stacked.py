@@ -20,7 +20,7 @@ def dense(
     seeds: Sequence[stacks.Seed],
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
-    """Apply T dense layers, one for each scope: [B, D] or [B, T, D] -> [B, T, units].
+    """Apply T dense layers, one for each scope.
 
     Args:
       inputs: float32, [B, D] for all scopes, or [B, T, D].
@@ -29,6 +29,9 @@ def dense(
       scopes: T scopes, within the current variable scope.
       seeds: T seeds for the initial values of kernels.
       bias_initializer: the initializer of all biases; zeros by default.
+
+    Returns:
+      [B, T, units].
     """
     count, size = len(scopes), inputs.shape[-1]
     is_shared = inputs.shape.rank == 2

@@ -25,6 +25,9 @@ def replace_gradient(forward: Function, backward: Function) -> Function:
     Args:
       forward: the function with the values.
       backward: the function with the gradient; both functions must return the same shape.
+
+    Returns:
+      A function of a tensor, with the value of `forward` and the gradient of `backward`.
     """
 
     def function(x: tf.Tensor) -> tf.Tensor:

@@ -75,8 +75,8 @@ class Sluice(types.Network):
     and a [T g, T g] matrix mixes all subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; the
     initial b is 1 for the last stage, and 0 for other stages. A penalty in REGULARIZATION_LOSSES
     makes the subspaces of a task orthogonal: `orthogonality * sum |G_i' G_j|^2` over pairs. In the
-    paper, G are weights. Here a stage may be any trunk, so G are the outputs of the subspaces in
-    the batch, centred and divided by the square root of the batch size.
+    paper, the matrices G are weights. Here a stage may be any trunk, so the matrices G are the
+    outputs of the subspaces in the batch, centred and divided by the square root of the batch size.
 
     Attributes:
       stages: a trunk for each stage, in order, with equal numbers of units. Each stage is built

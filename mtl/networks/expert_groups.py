@@ -22,14 +22,17 @@ def build_experts(
     training: bool,
     columns: types.Tensors | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Build the experts of every group: {group: [B, D]} -> {group: [B, E, H]}.
+    """Build the experts of every group.
 
     Args:
       expert: the trunk of each expert; variables in `<group>/expert_<i>`.
-      inputs: the inputs of the experts of each group.
+      inputs: the inputs of the experts of each group, {group: [B, D]}.
       counts: the number of experts of each group; groups without experts are omitted.
       training: True in a training step.
       columns: the columns that all experts read instead of `inputs`; None uses `inputs`.
+
+    Returns:
+      {group: [B, E, H]}, for groups with experts.
     """
     experts_by_group: dict[str, tf.Tensor] = {}
     # Build groups separately for a surgery, because a group may belong to a single task.
@@ -54,7 +57,7 @@ def mix_experts(
     sources: Sequence[str],
     training: bool,
 ) -> tf.Tensor:
-    """Weigh the experts of several groups by the gate of a group: {group: [B, E, H]} -> [B, H].
+    """Weigh the experts of several groups by the gate of a single group.
 
     Args:
       gate: weighs the experts; variables in `<group>/gate`.
@@ -63,6 +66,9 @@ def mix_experts(
       experts_by_group: the experts of all groups, {group: [B, E, H]}.
       sources: the groups whose experts are weighed; groups without experts are omitted.
       training: True in a training step.
+
+    Returns:
+      [B, H].
     """
     sources = [source for source in sources if source in experts_by_group]
     experts = tf.concat([experts_by_group[source] for source in sources], axis=1)

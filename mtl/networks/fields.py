@@ -32,12 +32,15 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
 
 
 def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
-    """Return the columns that match any of the patterns, in the order of the inputs.
+    """Select the columns that match any of the patterns.
 
     Args:
       where: the name of the setting, for errors.
       patterns: names of columns, in which `*` matches any text.
       inputs: {column: a value of any kind}.
+
+    Returns:
+      {column: value}, in the order of the inputs.
 
     Raises:
       UserError: a pattern matches none of the columns.
@@ -56,16 +59,19 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
 def stack_fields(
     kind: str, inputs: types.Tensors, dimension: int | None, training: bool
 ) -> tf.Tensor:
-    """Stack F columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
+    """Stack F columns as vectors of equal width, in the order of the inputs.
 
     If the width of a column differs from `dimension`, a matrix `field_<column>/projection/kernel`
     projects the column. So a column of width 1 scales a vector, as in factorisation machines.
 
     Args:
       kind: the trunk that reads the fields, for errors.
-      inputs: columns that are vectors.
+      inputs: columns that are vectors, {column: [B, D]}.
       dimension: the width of a field; None requires columns of equal width.
       training: True in a training step.
+
+    Returns:
+      [B, F, dimension].
 
     Raises:
       UserError: there are fewer than two columns, a column is not a vector, or widths differ and

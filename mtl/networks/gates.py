@@ -209,7 +209,7 @@ def build_mixtures(
     names: Sequence[str],
     training: bool,
 ) -> list[tf.Tensor]:
-    """Build a gate in each scope, and return its weighted sum of experts: N of [B, H].
+    """Build a gate in each scope, and mix the experts by the weights of each gate.
 
     Args:
       gate: weighs the experts.
@@ -218,6 +218,9 @@ def build_mixtures(
       scopes: N scopes, one for each gate.
       names: E names of the experts, for monitors.
       training: True in a training step.
+
+    Returns:
+      N mixtures, [B, H] each.
 
     Raises:
       UserError: the weights of the gate are not [B, N, E].

@@ -70,12 +70,15 @@ class MLP:
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build a copy of the trunk in each of N scopes, and return N outputs [B, H].
+        """Build a copy of the trunk in each of N scopes.
 
         Args:
           inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
           scopes: N variable scopes, relative to the current scope.
           training: True in a training step.
+
+        Returns:
+          N outputs, [B, H] each.
         """
         count = len(scopes)
         hidden: copies.Inputs

@@ -79,7 +79,7 @@ def build_copies(
     scopes: Sequence[str],
     training: bool,
 ) -> list[tf.Tensor]:
-    """Build a copy of a trunk in each of N scopes, and return N outputs [B, H].
+    """Build a copy of a trunk in each of N scopes.
 
     If the trunk has a method `build_copies(inputs, scopes, training)`, this method builds all
     copies.
@@ -89,6 +89,9 @@ def build_copies(
       inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
       scopes: the variable scope of each copy.
       training: True in a training step.
+
+    Returns:
+      N outputs, [B, H] each.
     """
     at_once = getattr(part, "build_copies", None)
     # A single copy would not profit from a joint matrix product.

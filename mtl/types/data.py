@@ -206,6 +206,9 @@ class Source(Protocol):
           batch_size: the rows of a batch over all workers.
           seed: the seed of the order.
           is_shuffled: False keeps the order of the rows.
+
+        Returns:
+          The order; None if the source does not order rows.
         """
         del split, spec, batch_size, seed, is_shuffled
         return None
@@ -236,7 +239,7 @@ class BatchSampler(Protocol):
         rows: int,
         parts: int,
     ) -> tf.data.Dataset:
-        """Return endless batches of raw records, each with a mask of the rows that are not padding.
+        """Form endless batches of raw records.
 
         Args:
           records: the raw records in the order of the source.
@@ -246,6 +249,9 @@ class BatchSampler(Protocol):
           seed: the seed of the order, which also depends on the epoch.
           rows: the number of rows in each part of a batch.
           parts: the number of equal parts into which a batch is cut.
+
+        Returns:
+          Pairs of a batch of raw records, and a mask [rows * parts] that is False for padding.
         """
         ...
 
@@ -260,7 +266,7 @@ class RowSampler(Protocol):
 
     @property
     def order_field(self) -> str | None:
-        """The field that decides the order, one value for each row; None if there is no field."""
+        """The field whose values decide the order of rows; None without such a field."""
         return None
 
     def order_by_field(
@@ -284,6 +290,9 @@ class RowSampler(Protocol):
           parts: the number of equal parts into which all workers cut a batch.
           seed: the seed of the order.
           is_shuffled: False keeps the order of the rows.
+
+        Returns:
+          The order; None if the sampler has no `order_field`.
         """
         del rows, values, batch_size, parts, seed, is_shuffled
         return None

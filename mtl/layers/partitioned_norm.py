@@ -37,8 +37,8 @@ def normalise(
     UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
     not change the group's averages. All batches with a row of the group have the same weight.
     Batches with few rows of a group are safe, because their moments come mostly from all rows of
-    the batch. If the weight of a batch were the number of rows, the averages of a rare group would
-    lag behind for thousands of steps while the columns learn.
+    the batch. If batches were weighted by rows, the averages of a rare group would lag behind for
+    thousands of steps.
 
     Args:
       inputs: [B, D].
@@ -71,8 +71,7 @@ def normalise(
         scale = (gamma * tf.linalg.matmul(members, gammas)) * tf.math.rsqrt(variance + epsilon)
         outputs = (values - mean) * scale + beta + tf.linalg.matmul(members, betas)
         if moving is not False:
-            # The first batch sets the averages. Otherwise, the averages of a rare group would stay
-            # near the initial 0 and 1 for a long time.
+            # The first batch sets the averages: a rare group would otherwise keep initial values.
             group_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
             functions.update_averages(averages, moments, group_momentum)
         return tf.cast(outputs, inputs.dtype)

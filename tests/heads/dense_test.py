@@ -243,7 +243,7 @@ SAYS = {
     ),
     "vectors": (
         lambda: networks.UNet()({"a": tf.zeros([2, 4, 4, 1]), "b": tf.zeros([2, 3])}, True),
-        "UNet inputs must all be images, got ['b']. A vector has no",
+        "UNet inputs must all be images, got ['b']. A vector cannot",
     ),
     "experts": (
         lambda: build(make(networks.MMoE(expert=networks.UNet(filters=[2])))),

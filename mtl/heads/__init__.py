@@ -1,4 +1,4 @@
-"""Heads, one for each task: logits, loss, predictions, metrics and serving outputs of a tower.
+"""Heads, one for each task, which compute loss, predictions and metrics from a tower.
 
 from mtl import heads
 income/heads.Binary.name = "income"

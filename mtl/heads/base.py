@@ -1,9 +1,9 @@
-"""The common base of heads: labels, weights, missing labels, loss and metrics.
+"""Base classes of heads: labels, weights, missing labels, loss and metrics.
 
 income/heads.Binary.name = "income"           # the task
 income/heads.Binary.label = "income_bracket"  # the field; the name of the task by default
 income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the examples
-order/heads.Binary.within = "click"           # only rows with label click 1 count
+order/heads.Binary.within = "click"           # uses only rows with label click 1
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ NAN_PREDICTIONS = "nan_predictions"
 
 @checks.dataclass
 class Labelled(types.Head):
-    """One linear layer on the tower, and a label for each row.
+    """The base class of heads with a linear layer on the tower, and a label for each row.
 
-    A label is missing if it is absent, NaN (float32) or "" (string). It then adds nothing to the
-    loss, the gradients and the metrics. If labels are ids, such as classes and grades, an int64
-    label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a value.
+    A label is missing if it is absent, NaN (float32) or "" (string). A missing label does not
+    affect the loss, the gradients and the metrics. If labels are ids, such as classes and grades,
+    an int64 label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a
+    value.
 
     Attributes:
-      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0. By default
         every example weighs 1. The loss and the metrics use the same weights.
@@ -68,7 +70,7 @@ class Labelled(types.Head):
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The label values that settings name. They may include -1."""
+        """The label values that settings name, possibly with -1."""
         return ()
 
     @property
@@ -85,28 +87,28 @@ class Labelled(types.Head):
         return ()
 
     directions: ClassVar[Mapping[str, bool]] = {"average_loss": False}
-    """{metric: True if a higher value is better}, the most telling metric first.
+    """{metric: True if a higher value is better}, the most important metric first.
 
-    A name may contain "*". Metrics without a better direction, such as means, are left out.
+    A name may contain "*". Metrics without a better direction, such as means, are absent.
     """
 
     def initial_bias(self) -> Any:
-        """Return the first bias of the logits: one number, or one for each logit."""
+        """Return the initial bias of the logits: one number for all logits, or a list."""
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels [B, ...] into targets and a mask of present labels, [B] or [B, n].
 
-        When run, labels out of range fail in `checked`.
+        When run, `checked` fails on labels out of range.
         """
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Return True if a Python value is a valid label. The value is never a missing one."""
+        """Return True if a Python value, which is not missing, is a valid label."""
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule that labels of this type meet, for errors, such as `be in [0, 10)`."""
+        """Return the rule for labels of this type in errors, such as `be in [0, 10)`."""
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -147,7 +149,7 @@ class Labelled(types.Head):
         return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the label field. Fail if the head cannot take its type or shape."""
+        """Return the label field. Fail if the type or shape of the field does not suit the head."""
         return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
@@ -164,7 +166,7 @@ class Labelled(types.Head):
         # A row of n labels has one weight, [B, 1], for all of them.
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
-        # The weight of a row without a label may be anything, even NaN.
+        # A row without a label may have any weight, even NaN.
         row_weights = tf.where(present, weights, 0.0)
         valid = (row_weights >= 0) & tf.math.is_finite(row_weights)
         return self.checked(row_weights, valid, row_weights, _WEIGHT_RULE, field)
@@ -177,7 +179,7 @@ class Labelled(types.Head):
         Args:
           labels: {field: [B, ...]}.
           field: the field.
-          kinds: the types that the head takes.
+          kinds: the types that the head accepts.
           shape: the shape of the label in one example.
 
         Returns:
@@ -206,28 +208,31 @@ class Labelled(types.Head):
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Return a tensor that fails, when run, unless all labels are valid.
+        """Return `result` as a tensor that fails, when run, unless all labels are valid.
 
         Args:
           result: the tensor to return.
           valid: bool, True for valid labels.
-          given: the labels, for the error.
+          given: the labels that an error shows.
           rule: the condition that labels must meet, as the end of an error message.
-          field: the label field; None for the field of the head.
+          field: the label field; None means the head's `field`.
+
+        Returns:
+          `result`, which depends on the check.
         """
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """Return the start of an error: the field and its rule. The wrong label comes last."""
+        """Return the start of an error: a field and its rule. A caller appends the label."""
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label or weight of a record (Python values), or None."""
         label_values = values.flatten_values(labels.get(self.field, []))
         present = self.find_present(label_values)
-        weight = self.weight or ""  # No field has this name.
+        weight = self.weight or ""  # No field is named "".
         counts = self.is_counted(bool(present), labels)
         weights = values.flatten_values(labels.get(weight, [])) if counts else []
         for field, field_values, (accepts, rule) in (
@@ -241,7 +246,7 @@ class Labelled(types.Head):
         return None
 
     def _explain_minus_one(self, value: Any) -> str:
-        """Return a hint on a label of -1, which heads of numbers take as a value by default."""
+        """Return a hint for a label of -1, which is a value for heads of numbers by default."""
         if self.has_ids or isinstance(value, str) or value != spec.NO_ID:
             return ""
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
@@ -256,29 +261,29 @@ class Labelled(types.Head):
         return is_present
 
     def has_weight(self, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of a record counts, and its weight is not 0."""
+        """Return True if the record has a label that the head uses, with a weight other than 0."""
         label_values = values.flatten_values(labels.get(self.field, []))
         weights = values.flatten_values(labels.get(self.weight or "", [1]))
         return self.is_counted(bool(self.find_present(label_values)), labels) and any(weights)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check for each label value of a record, and its rule for errors."""
+        """Return a check for the label values of a record, and its rule as text for errors."""
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
 @checks.dataclass
 class Base(Labelled):
-    """A labelled head whose loss is a weighted mean over the labelled rows.
+    """The base class of heads whose loss is a weighted mean over the labelled rows.
 
     `loss = sum_i w_i loss_i / sum_i w_i`, and 0 if no row is labelled.
 
     Attributes:
-      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
-        or {label field: values} with the allowed values of each field. Labels of other rows count
-        as missing, as do labels of rows with an unknown field. A row outside of the space must not
-        have an outcome: a positive label, or a number other than 0.
-      has_loss: False leaves the head's own loss out of training, so the task learns only through
-        another loss on its logits: a `heads.Joint`, or an auxiliary loss.
+      within: the sample space: a label field that must be 1, such as "click", or {label field:
+        allowed values}. In rows outside of the space, and in rows with a missing field, the head's
+        label counts as missing. A row outside of the space must not have an outcome: a positive
+        label, or a number other than 0.
+      has_loss: False omits the head's loss in training. The task then learns only from other losses
+        on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
     """
 
     within: spaces.Within | None = None
@@ -299,11 +304,11 @@ class Base(Labelled):
     # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of outcomes, such as positive targets. They occur only inside the space."""
+        """Return a mask of outcomes, such as positives, which only rows of the space may have."""
         return tf.zeros_like(targets, tf.bool)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return True if a Python value that is not missing is an outcome; by default, none is."""
+        """Return True if a Python value, which is not missing, is an outcome; False by default."""
         del value
         return False
 
@@ -312,13 +317,13 @@ class Base(Labelled):
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the inputs of the metrics: tensors that add up over rows, or `metrics.Total`s."""
+        """Return the inputs of the metrics: tensors to sum over rows, or `metrics.Total`s."""
         raise NotImplementedError
 
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return additional sums, over groups of rows with the same value of a label field."""
+        """Return additional inputs of metrics that rank rows within groups, such as users."""
         del examples, labels
         return {}
 
@@ -332,7 +337,7 @@ class Base(Labelled):
         """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, on a label or a weight out of range.
+          InvalidArgumentError: when run, if a label or a weight is out of range.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -353,8 +358,8 @@ class Base(Labelled):
         [B, size] and {field: [B, ...]} -> the task's metrics, including `average_loss`.
 
         `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
-        the loss. A single such row turns every metric into NaN, except for metrics that depend on
-        labels alone.
+        the loss. A single NaN turns every metric into NaN, except for metrics that depend on labels
+        alone.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -370,17 +375,17 @@ class Base(Labelled):
         return metrics.stream_sums(sums, self.all_metrics)
 
     def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
-        """Return the predictions. Their first axes are the axes of the weights."""
+        """Return the predictions, whose first axes are the axes of the weights."""
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute the metrics from the sums, with the metrics that every head has."""
+        """Compute all metrics from the sums, including `average_loss` and `nan_predictions`."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights. Logits are 0 for labels that do not count."""
+        """Align logits, targets and weights. Logits are 0 if the weight of a label is 0."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
         # A weight of 0 alone does not suffice: 0 times a loss of infinity is NaN.
@@ -404,19 +409,19 @@ class Base(Labelled):
         label = labels[self.field]
         shown_values = targets if isinstance(label, tf.RaggedTensor) else label
         has_outcome = self.happened(targets)
-        # A place of a map may have several numbers.
+        # A pixel of a map may have several numbers.
         has_outcome = tf.reduce_any(has_outcome, -1) if has_outcome.shape.rank > 2 else has_outcome
         return self.checked(targets, ~(outside & has_outcome), shown_values, self._space_rule)
 
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, and a mask of the targets that count, by the masks of the space."""
+        """Return the targets, and a mask of the targets inside of the sample space."""
         del outside
         return targets, present & inside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return True if one label counts. `place` is True inside of the space, None if unknown."""
+        """Return True if a label is used; `place` is True inside of the space, None if unknown."""
         return is_present and bool(place)
 
     @property
@@ -444,7 +449,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
 
     Args:
       outputs: tensors [B, ...]; only floats can hold a NaN.
-      counts: True for labels that count, bool [B] or [B, n].
+      counts: True for labels with a weight above 0, bool [B] or [B, n].
 
     Returns:
       A float64 scalar.
@@ -453,7 +458,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
     for output in outputs:
         if output.dtype.is_floating:
             is_nan = tf.math.is_nan(output)
-            # The axes of a prediction that its label lacks, such as classes.
+            # A prediction may have more axes than the label, such as an axis of classes.
             spare = list(range(counts.shape.rank, is_nan.shape.rank))
             mask |= counts & tf.reduce_any(is_nan, axis=spare)
     rows = mask if mask.shape.rank == 1 else tf.reduce_any(mask, axis=-1)
@@ -468,7 +473,7 @@ def or_nan(
     Args:
       summary: {metric: scalar}.
       nan_predictions: the number of labelled rows with a NaN, a scalar.
-      of_labels: the metrics that depend on labels alone. They keep their values.
+      of_labels: the metrics that depend on labels alone, and keep their values.
 
     Returns:
       {metric: scalar}, with `nan_predictions`.
@@ -483,7 +488,7 @@ def or_nan(
 def _accepts_value(accepts: Callable[[Any], bool], value: Any) -> bool:
     try:
         return accepts(value)
-    except TypeError:  # A string where a number belongs, or the reverse.
+    except TypeError:  # A string instead of a number, or the reverse.
         return False
 
 

@@ -37,25 +37,27 @@ class Binary(base.Base):
     `auc` and `pr_auc` are exact within the limits of `mtl.heads.ranking`.
 
     Attributes:
-      positive: the label values that count as positive; 1 by default. The first names the class.
+      positive: the label values that count as positive; 1 by default. The first value is the name
+        of the positive class.
       negative: the label values that count as negative; by default 0 if `positive` is empty, else
         every other value.
-      positive_weight: w of positives, above 0; negatives weigh 1. Values other than 1 shift the
-        probabilities, which are then not calibrated.
-      label_smoothing: s in [0, 1).
+      positive_weight: the weight w of positives, above 0; negatives weigh 1. Any value except 1
+        shifts the probabilities, which are then not calibrated.
+      label_smoothing: the strength s of label smoothing, in [0, 1).
       focal_gamma: gamma, at least 0; 2 is the paper's choice for rare positives.
-      threshold: the probability in (0, 1) from which the positive class is predicted. It affects
-        accuracy, precision and recall.
+      threshold: the probability in (0, 1) from which the positive class is predicted. The threshold
+        affects accuracy, precision and recall.
       prior: the share of positives, in (0, 1), that the initial bias predicts. A good prior saves
-        the steps in which the head would learn how rare a class is.
+        the training steps that a head needs to learn how rare positives are.
       knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
-        `calibration.Isotonic` computes the points; before that, the map changes nothing.
+        `calibration.Isotonic` computes the points. Before this calibration, the map is the
+        identity.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
-        the first one. Before the calibration, slices change nothing.
-      group: the field whose equal values form a group, such as a user, for the metric `gauc`. It is
-        an int64 or string label, or such a feature in `Spec.keys`. Every row with a label needs a
-        group. The metric holds 20 bytes of memory for each row.
+        the first of these slices. Before the calibration, slices change nothing.
+      group: the field with the group of a row, such as a user, for the metric `gauc`. The field is
+        a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a label needs
+        a group. The metric takes 20 bytes of memory for each row.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
@@ -88,12 +90,16 @@ class Binary(base.Base):
     def __post_init__(self):
         super().__post_init__()
         label_values = [*self.positive, *self.negative]
-        # Compare values as texts: 1, 1.0 and True are one label, and so are "1" and 1.
+        where = self._where("positive and negative")
+        for value in label_values:
+            # A row with a missing label belongs to no class, whatever the settings say.
+            checks.require(not values.is_missing(value), where, "hold no missing value", value)
+        # Compare values as texts: 1, 1.0, True and "1" are the same label.
         names = [
             str(value if (number := literals.whole(value)) is None else number)
             for value in label_values
         ]
-        checks.unique(self._where("positive and negative"), names)
+        checks.unique(where, names)
         is_line = self.knots == 0 or self.knots >= 4
         checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
 
@@ -105,7 +111,7 @@ class Binary(base.Base):
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Calibrate the logits by knots or lines, if there are any: [B, 1] -> [B, 1]."""
+        """Calibrate the logits by knots or lines, if a setting asks for them: [B, 1] -> [B, 1]."""
         if not self.knots and not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -113,8 +119,8 @@ class Binary(base.Base):
 
     @property
     def joint_kind(self) -> str | None:
-        """All settings except for name and label; None for settings that need a head of its own."""
-        # A subclass may compute anything, and these settings take the rows of one task.
+        """The text of all settings except name and label; None if the head is computed alone."""
+        # A subclass may compute anything. `within` and `group` select rows of a single task.
         is_plain = type(self) is Binary and self.within is None and self.group is None
         if not is_plain or self.knots or self.calibration_slices:
             return None
@@ -131,7 +137,7 @@ class Binary(base.Base):
 
     @property
     def _values(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Positive and negative label values. If none are negative, all other values are."""
+        """Positive and negative label values; without negatives, all other values are negative."""
         if self.positive:
             return self.positive, self.negative
         return (1,), self.negative or (0,)
@@ -162,7 +168,7 @@ class Binary(base.Base):
     def accepts(self, value: Any) -> bool:
         """Return True if the value belongs to one of the classes."""
         positive, negative = self._values
-        # Without negative values all others are negative, so every value is a label.
+        # If `negative` is empty, any value that is not positive is negative, so all are valid.
         return not negative or value in (*positive, *negative)
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
@@ -184,7 +190,7 @@ class Binary(base.Base):
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits [B], targets and weights. Logits are 0 for labels that do not count."""
+        """Align logits [B], targets and weights. Logits are 0 if the weight of a label is 0."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -194,7 +200,7 @@ class Binary(base.Base):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of two predicted probabilities: [B, 1], [B, 1] -> [B]."""
+        """Return the Kullback-Leibler divergence of two predictions: [B, 1], [B, 1] -> [B]."""
         return tf.squeeze(objectives.bernoulli_divergence(logits, others), -1)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
@@ -220,7 +226,7 @@ class Binary(base.Base):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict; classify with both classes; regress to the probability."""
+        """Return the export outputs: predictions, both classes, and the probability."""
         predictions = self.predictions(logits)
         scores = self.score_classes(logits, predictions["probability"])
         return self.list_outputs(predictions, scores, base.tile_names(self.class_names, scores))
@@ -242,7 +248,7 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return scores and rows of each class, calibration by bin, and confusion at the threshold.
+        """Return sums for the areas under curves, the calibration, and metrics at the threshold.
 
         Sums are scalars for examples [B], and [T] for examples [B, T] of T tasks.
         """
@@ -251,7 +257,7 @@ class Binary(base.Base):
         probability = tf.sigmoid(logits)
         predicted_positive = tf.cast(probability >= self.threshold, tf.float32)
         return {
-            # Logits rank the rows, as probabilities may round to 1 and tie.
+            # Rank rows by logits, as different probabilities near 1 may round to the same number.
             "scores": ranking.stream_scores(
                 logits, weights * targets, weights * (1 - targets), True
             ),
@@ -267,14 +273,14 @@ class Binary(base.Base):
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the rows with their groups, if `group` is set."""
+        """Return the rows with the keys of their groups, if `group` is set."""
         if self.group is None:
             return {}
         keys = groups.read_keys(self, self.group, labels, examples.weights > 0)
         return {"rows": groups.GroupedRows(keys, *examples)}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the metrics of predicted classes, of the ranking and of the probabilities."""
+        """Compute the metrics of predicted classes, of the ranking and of probabilities."""
         weight, positive = sums["weight"], sums["positive"]
         areas = ranking.areas_by_class if weight.shape.rank else ranking.integrate_curves
         return {
@@ -285,7 +291,7 @@ class Binary(base.Base):
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
-            # 1 if the predicted number of positives equals the labelled number.
+            # Calibration is 1 if the predicted number of positives equals the labelled number.
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
             "normalized_entropy": metrics.normalized_entropy(

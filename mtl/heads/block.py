@@ -1,9 +1,9 @@
 """A block of heads that differ only in name and label: many equal tasks in three lines of gin.
 
 model.MultiTaskModel.heads = [@heads.Block()]
-heads.Block.head = @heads.Binary                 # without brackets: the block calls it
+heads.Block.head = @heads.Binary                 # without (): the block calls the class
 heads.Block.tasks = ["news", "sport", "music"]
-heads.Binary.positive_weight = 2.0               # holds for all tasks
+heads.Binary.positive_weight = 2.0               # for all tasks
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ def _check_label(where: str, value: Any) -> None:
 class Block:
     """T heads with the same settings, one for each task.
 
-    A model treats the block as T heads: it names variables, metrics and predictions by task. Heads
-    with a `joint_kind`, such as `Binary`, are computed together: 16 or more share ops, 64 or more
-    share variables of the graph (see docs/many_tasks.md). A list of T equal heads is computed in
-    the same way.
+    Variables, metrics and predictions have the same names as with a list of T heads. Equal heads
+    with a `joint_kind`, such as `Binary`, are computed together: 16 or more heads share ops, 64 or
+    more heads share variables of the graph (see docs/many_tasks.md).
 
     Attributes:
-      head: a class of heads, or a function that returns a head. The block calls it for each task
-        with the keyword arguments `name` and `label`.
+      head: a class of heads, or a function that returns a head. The block calls this class or
+        function for each task, with the keyword arguments `name` and `label`.
       tasks: the T names of the tasks.
-      label: the label field of a task, with {task} in place of its name.
+      label: the label field of a task; {task} stands for the name of the task.
     """
 
     head: Annotated[
@@ -45,7 +44,7 @@ class Block:
     label: Annotated[str, _check_label] = _TASK
 
     def list_heads(self) -> list[types.Head]:
-        """Build the heads, in the order of the tasks."""
+        """Build a head for each task, in the order of the tasks."""
         fields = [self.label.replace(_TASK, task) for task in self.tasks]
         return [
             self.head(name=task, label=None if field == task else field)

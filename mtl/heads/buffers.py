@@ -1,9 +1,9 @@
-"""Variables of totals that grow: reads and writes for every replica and branch.
+"""Growing variables for totals, with reads and writes that work in replicas and branches.
 
 start = buffers.read(used, tf.int64)
 buffers.put(keys, start, end, values)            # keys[start:end] = values
 
-Within the scope of a strategy, only ops on the handles of variables work the same everywhere.
+In the scope of a distribution strategy, only raw ops on handles of variables work everywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mtl.deferred import tf
 
 LEAST_CAPACITY = 2**12
-"""The first number of rows that a buffer has room for."""
+"""The initial capacity of a buffer, in rows."""
 
 
 def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -22,7 +22,7 @@ def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    """Assign a value, of any length."""
+    """Assign a value of any length to a variable."""
     return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
@@ -30,10 +30,13 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
     """Write rows [start, end).
 
     Args:
-      handle: the variable; it has room for the rows.
+      handle: the variable, with at least `end` rows.
       start: the first row, an int64 scalar.
-      end: the row after the last one, an int64 scalar.
+      end: the end of the range, exclusive, an int64 scalar.
       value: [end - start, ...].
+
+    Returns:
+      The op that writes the rows.
     """
     return tf.raw_ops.ResourceStridedSliceAssign(
         ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value
@@ -41,23 +44,23 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
 
 
 def capacity(handle: tf.Tensor) -> tf.Tensor:
-    """Return the number of rows that a variable has room for, an int64 scalar."""
+    """Return the capacity of a variable in rows, an int64 scalar."""
     return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
 
 
 def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
-    """Return the state of a total that stores rows: a key and `width` numbers each."""
+    """Return the state of a total of rows, each with a key and `width` numbers."""
     return (
         tf.TensorSpec([None], tf.int64),  # Keys.
         tf.TensorSpec([None, width], tf.float32),  # Numbers.
-        tf.TensorSpec([], tf.int64),  # How many rows are in use.
+        tf.TensorSpec([], tf.int64),  # The number of rows in use.
     )
 
 
 def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
     """Append rows to the variables of `rows_state`.
 
-    A full buffer gets room for half as many rows more.
+    A full buffer grows by half.
 
     Args:
       state: the variables.
@@ -65,7 +68,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
       rows: float32 [B, width].
 
     Returns:
-      The op that writes.
+      The op that writes the rows.
     """
     all_keys, all_rows, size = (variable.handle for variable in state)
     start = read(size, tf.int64)
@@ -78,8 +81,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
             return tf.identity(end)
 
     def grow() -> tf.Tensor:
-        # The buffer grows by a share of its size, so that copies cost a constant time for each row
-        # on average.
+        # Grow by a share of the size, so that copies take constant time per row on average.
         spare = tf.maximum(end // 2, LEAST_CAPACITY)
         longer = [
             assign(handle, tf.concat([read(handle, new.dtype)[:start], new, room], 0))
@@ -91,7 +93,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
         with tf.control_dependencies(longer):
             return tf.identity(end)
 
-    # The size is written last, after the rows that it counts.
+    # Write the number of rows last, after the rows.
     return assign(size, tf.cond(end <= capacity(all_keys), add, grow))
 
 

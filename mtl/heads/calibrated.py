@@ -1,9 +1,9 @@
-"""Calibration of logits after the last layer: piecewise linear maps (knots), or lines.
+"""Calibrate logits by piecewise linear maps (knots) or by linear maps (lines).
 
 logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
-variable = calibrated.create("click", "lines", values)        # outside of a head, with its values
+variable = calibrated.create("click", "lines", values)        # creates a variable of this head
 
-`transfer.calibration` computes knots and lines. Before that, they leave logits exactly as they are.
+`transfer.calibration` computes knots and lines. Before this computation, the maps are the identity.
 The code uses only plain ops, which every export format supports.
 """
 
@@ -24,7 +24,7 @@ KNOTS = "knots"
 LINES = "lines"
 """The variable of the slope and shift of each logit: [S + 1, 2, C] for S slices."""
 
-# The first knots cover logits from -8 to 8: probabilities from 0.0003 to 0.9997.
+# Initial knots cover logits from -8 to 8: probabilities from 0.0003 to 0.9997.
 _REACH = 8.0
 
 
@@ -35,7 +35,7 @@ def calibrate(
     features: types.Tensors,
     where: str,
 ) -> tf.Tensor:
-    """Bend logits by knots, or transform them by the line of their slice: [B, C] -> [B, C].
+    """Calibrate logits by knots, or by the line of each row's slice.
 
     Rows outside of all slices use the last knots or the last line. With knots, C is 1, and the
     slope is 1 beyond the first and the last knot.
@@ -46,6 +46,9 @@ def calibrate(
       slices: {feature: values}; if empty, all rows use the same knots.
       features: {field: [B, ...]}.
       where: the name of the setting with the slices, for errors.
+
+    Returns:
+      Calibrated logits, [B, C].
 
     Raises:
       UserError: a field of a slice has several values, or values of another type.
@@ -77,7 +80,7 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     places, heights = knots[..., 0], knots[..., 1]
     starts, low = places[..., :-1], heights[..., :-1]
     widths, rises = places[..., 1:] - starts, heights[..., 1:] - low
-    # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
+    # Adding a share of each segment avoids the cancellation of large numbers.
     shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
     shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
     # Below the first knot all shares are 0, and only the shift of the first knot remains.
@@ -85,11 +88,14 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
-    """Create the knots or lines of a task with these values, in a graph that lacks them.
+    """Create the variable for knots or lines of a task, in a graph without the head.
 
     Args:
       task: the name of the head.
       name: `KNOTS` or `LINES`.
-      values: in the shape that the constant's docstring gives.
+      values: the initial values, in the shape of the docstrings of `KNOTS` and `LINES`.
+
+    Returns:
+      The variable, which is not trainable.
     """
     return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

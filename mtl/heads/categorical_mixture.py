@@ -1,7 +1,7 @@
 """Latent classes of several categorical values: a mixture of products over one-hot columns.
 
 kinds/heads.CategoricalMixture.name = "kinds"
-kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, by name
+kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # categories of each column
 kinds/heads.CategoricalMixture.num_components = 4
 """
 
@@ -17,15 +17,15 @@ from mtl.heads import base, density, values
 
 @checks.dataclass
 class CategoricalMixture(density.Density):
-    """`p_k(h) = prod_j t_kj[h_j]`, the latent class model: values are independent within a class.
+    """The latent class model `p_k(h) = prod_j t_kj[h_j]`: values are independent in a class.
 
     P. F. Lazarsfeld, N. W. Henry, "Latent Structure Analysis", 1968. `density.Density` lists the
-    predictions. The tower must hold one-hot columns (`Categorical.dimension = None`) one after
-    another. A network that passes its input on makes such a tower: `MLP.layers = []`. A column of
-    zeros is a missing value; its factor is 1.
+    predictions. The tower must be a concatenation of one-hot columns
+    (`Categorical.dimension = None`), the output of a network without layers (`MLP.layers = []`). A
+    column of zeros is a missing value, whose factor is 1.
 
-    `t = f + (1 - f size) softmax(c)` with the floor f. So a value that never occurred in a class
-    still has a probability above 0. Samples are ids, [B, S, number of values], as float32.
+    `t = f + (1 - f size) softmax(c)` with the floor f, so even a value that never occurred in a
+    class has a probability above 0. Samples are ids, [B, S, number of values], as float32.
     Variables are `weights`, and `probabilities` [R, K, sum of sizes].
 
     Attributes:
@@ -68,7 +68,7 @@ class CategoricalMixture(density.Density):
         """Return `log p_k(h)`: [B, H] and [R, K, size] each -> [B, R, K].
 
         Raises:
-          InvalidArgumentError: when run, on a tower that is not one-hot.
+          InvalidArgumentError: when run, if the tower is not one-hot.
         """
         are_one_hot = [
             tf.reduce_all(tf.equal(part, 0) | tf.equal(part, 1), axis=1)
@@ -87,7 +87,7 @@ class CategoricalMixture(density.Density):
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:
-        """Return the number of values: one uniform number draws a category."""
+        """Return the number of values, as each category takes one uniform number."""
         del width
         return len(self.sizes)
 
@@ -98,8 +98,8 @@ class CategoricalMixture(density.Density):
         ids = []
         for index, probabilities in enumerate(parameters):
             ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(probabilities, axis=1)[:, :-1])
-            # The inverse of the distribution function: the id is the number of cumulative
-            # probabilities below the uniform number.
+            # Inverse transform sampling: the id is the number of cumulative probabilities below the
+            # uniform number.
             above = tf.cast(drawn[..., index : index + 1] > ends, tf.float32)
             ids.append(tf.reduce_sum(above, axis=-1))
         return tf.stack(ids, axis=-1)

@@ -1,4 +1,4 @@
-"""The common base of heads over named classes: the classes, and labels that name them.
+"""The base class of heads with classes, whose labels are names or ids of classes.
 
 digit/heads.MultiClass.classes = 10
 animal/heads.MultiClass.classes = ["cat", "dog", "bird"]
@@ -21,7 +21,7 @@ from mtl.spec import literals
 
 @checks.dataclass
 class Classes(base.Base):
-    """A head over classes. Labels are class names (string) or class ids (int64).
+    """The base class of heads with classes. Labels are class names (string) or ids (int64).
 
     If all names are whole numbers, such as "-1", "0" and "1", int64 labels are these numbers.
 
@@ -35,12 +35,12 @@ class Classes(base.Base):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes by id."""
+        """The names of the classes in the order of their ids."""
         return values.class_names(self.classes)
 
     @functools.cached_property
     def class_numbers(self) -> Sequence[int]:
-        """The int64 label of each class: its name if all are numbers, else its id."""
+        """The int64 label of each class: the name if all names are numbers, else the id."""
         ids = range(len(self.class_names))
         if isinstance(self.classes, int):
             return ids
@@ -71,13 +71,13 @@ class Classes(base.Base):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> class ids, int64, and a mask of present labels."""
         present = self.are_present(label)
-        # Missing labels get the class 0, which exists; their weight is 0.
+        # Any valid class can stand for a missing label, whose weight is 0.
         return tf.where(present, self._checked_ids(label, present), 0), present
 
     def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the class ids of the present labels, int64 in the same shape.
 
-        When run, fail on a present label that belongs to no class.
+        When run, fail if a present label is not the label of a class.
 
         Raises:
           UserError: labels are int64, but only some of the class names are numbers.
@@ -108,7 +108,7 @@ class Classes(base.Base):
         return values.class_rule(self.class_names if is_text else self.class_numbers)
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and classify with all classes."""
+        """Return the export outputs: predictions, and the scores of all classes."""
         predictions = self.predictions(logits)
         scores = predictions["probabilities"]
         return {

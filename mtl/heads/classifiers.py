@@ -1,4 +1,4 @@
-"""The last layer of a `MultiClass` head: from the tower to the logits.
+"""Last layers of a `MultiClass` head, which compute logits from the tower.
 
 from mtl.heads import classifiers
 digit/heads.MultiClass.classifier = @classifiers.Cosine()
@@ -16,7 +16,7 @@ from mtl.deferred import tf, tf1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
-    """`z = h W + b`; variables `logits/kernel` and `logits/bias`."""
+    """A linear layer, `z = h W + b`; variables `logits/kernel` and `logits/bias`."""
 
     has_bias = True
 
@@ -28,12 +28,13 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scaled(Linear):
-    """`z_c = (1 + a_c) (h W + b)_c`; a starts at 0 in `logits/scale_offset`.
+    """A linear layer with a learnt scale of each class: `z_c = (1 + a_c) (h W + b)_c`.
 
     Learnable weight scaling of B. Kang et al., "Decoupling Representation and Classifier for
     Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, W and b come from an earlier
     training and are frozen. As in the authors' code, the scale also applies to the bias. The
-    variable is the difference from 1, so a penalty on it pulls the scales to 1.
+    variable `logits/scale_offset` holds a, with initial value 0, so a penalty on the variable pulls
+    all scales to 1.
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
@@ -46,12 +47,13 @@ class Scaled(Linear):
 
 @checks.dataclass
 class Cosine:
-    """`z_c = scale cos(h, W_c)`; variable `logits/kernel`.
+    """A cosine classifier, `z_c = scale cos(h, W_c)`; variable `logits/kernel`.
 
-    Frequent classes tend to get long weights. Here the length of the weights has no effect.
+    In a linear layer, frequent classes tend to get long weight vectors. The cosine ignores the
+    length of weight vectors.
 
     Attributes:
-      scale: the factor of the cosine, above 0; 30 is the choice of Cao et al., 2019,
+      scale: the factor of the cosine, above 0. 30 is the choice of Cao et al., 2019,
         arXiv:1906.07413.
     """
 

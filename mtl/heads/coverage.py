@@ -16,11 +16,11 @@ _LEAST = 0.001
 
 
 def check_levels(where: str, levels: Sequence[float]) -> None:
-    """Check the levels of predicted quantiles.
+    """Check that the levels of predicted quantiles are in [0.001, 0.999].
 
     Args:
       where: the name of the setting, for errors.
-      levels: the share of labels below each quantile.
+      levels: the levels, such as 0.5 for the median.
 
     Raises:
       UserError: a level is not a number in [0.001, 0.999].
@@ -49,7 +49,7 @@ def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> t
 def compare_shares(
     levels: Sequence[float], below: tf.Tensor, weight: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Compare the shares of labels below quantiles with their levels.
+    """Compare the share of labels at or below each quantile with the level of the quantile.
 
     Args:
       levels: Q levels in (0, 1).

@@ -1,10 +1,11 @@
-"""The common base of heads over maps: logits and a label at each place of a map.
+"""The base class of heads over maps, which predict a value for each pixel.
 
 networks.SharedBottom.trunk = @networks.UNet()               # towers that are maps
 spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
 
-Before any loss, weight or metric, the places of a map become one axis, [B, H W]. So the code for
-several labels a row also works for maps. Only towers, logits and predictions are maps.
+For losses, weights and metrics, height and width are flattened to a single axis, [B, H W]. So the
+code for rows with several labels also works for maps. Towers, logits and predictions keep the shape
+of a map.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from mtl.heads import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dense(base.Base):
-    """One linear layer at each place (a convolution of 1x1). The loss is a mean over places.
+    """A 1x1 convolution on the tower, with a loss for each pixel.
 
-    A map of H x W places holds H W labels of a row, and each may be missing. The loss is the
-    weighted mean over all labelled places of the batch. A row with few labels thus counts for less
-    than a row with many. `weight` weighs all places of a row alike.
+    A row has H W labels, one for each pixel; some of them may be missing. The loss is the weighted
+    mean over all labelled pixels of the batch. A row with few labels thus contributes less than a
+    row with many labels. All pixels of a row have the same `weight`.
     """
 
     is_dense: ClassVar[bool] = True
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:
-        """A map of any size. `examples` compares it with the size of the tower."""
+        """The shape of a map of any size. `examples` compares label and tower sizes."""
         return (None, None)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -44,7 +45,7 @@ class Dense(base.Base):
         """Align [B, H, W, size] and {field: [B, H, W, ...]}: [B, H W, size] and [B, H W, ...].
 
         Raises:
-          UserError: the label is a map of another size than the tower.
+          UserError: label and tower have different sizes.
         """
         size, label_size = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
         where = f"head {self.name!r}: label {self.field!r}"
@@ -59,12 +60,12 @@ class Dense(base.Base):
         return [flatten_places(value) for value in outputs if value.dtype.is_floating]
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict. Classify and regress signatures cannot hold maps."""
+        """Return the export output "predict"; the other outputs of Estimator cannot hold maps."""
         return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
 
 
 def flatten_places(maps: tf.Tensor) -> tf.Tensor:
-    """Flatten the places of maps, [B, H, W, ...] -> [B, H W, ...]."""
+    """Flatten height and width of maps, [B, H, W, ...] -> [B, H W, ...]."""
     shape = maps.shape[1:].as_list()
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
 
@@ -72,12 +73,15 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
 def list_places(
     given: Sequence[Any], size: int, is_missing: Callable[[Any], bool]
 ) -> list[Sequence[Any]]:
-    """Return the `size` values of each place, for places without a missing value.
+    """List the values of each pixel, without pixels with a missing value.
 
     Args:
-      given: the values of a map, place by place.
-      size: how many values a place has.
-      is_missing: True for a value that marks a missing label.
+      given: the values of a map, pixel by pixel.
+      size: the number of values of a pixel.
+      is_missing: returns True for a value that marks a missing label.
+
+    Returns:
+      The `size` values of each pixel.
     """
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

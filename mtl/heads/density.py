@@ -1,8 +1,8 @@
-"""The common base of mixtures over the tower: a density of each row, without a label.
+"""The base class of mixture models over the tower: the density of each row.
 
 usual/heads.GaussianMixture.name = "usual"               # log_density: how usual a row is
-usual/heads.GaussianMixture.num_components = 8           # responsibilities: which kind of row it is
-usual/heads.GaussianMixture.num_starts = 10              # trains 10 at once, uses the best
+usual/heads.GaussianMixture.num_components = 8           # responsibilities: the kind of the row
+usual/heads.GaussianMixture.num_starts = 10              # trains 10 mixtures, uses the best
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ _DECAY = 0.99
 
 @checks.dataclass
 class Density(unlabelled.Unlabelled):
-    """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, a mean over rows, in nats.
+    """A mixture `p(h) = sum_k pi_k p_k(h)` for the tower h, with `loss = -log p(h)` in nats.
 
-    The head has no label, and every row weighs 1. It models the tower, and its gradient does not
-    reach the network. Otherwise the network could raise any density without limit by mapping all
-    rows to one point. With a network that passes its input on (`MLP.layers = []`), it is a density
-    of the columns.
+    The head has no label, and every row weighs 1. The gradient of the head does not reach the
+    network, because a network could raise the density without limit by mapping all rows to the same
+    point. With a network without layers (`MLP.layers = []`), p is a density of the columns.
 
     The gradient holds responsibilities constant, as in `objectives.mixture_loss`. Training ends in
-    one of many local optima; as with EM, the initial values decide which one. With several starts,
-    several mixtures train at once, each as if it were alone. Metrics, predictions and exports use
-    the mixture with the least training loss, by a moving average over about 100 steps, or about 100
-    slices (`Run.micro_batches`). With several replicas, the rows of the first replica decide.
+    one of many local optima; as with EM, the optimum depends on the initial values. With several
+    starts, several independent mixtures train at the same time. Metrics, predictions and exports
+    use the mixture with the smallest moving average of the training loss, over about 100 steps, or
+    about 100 slices with `Run.micro_batches`. With several replicas, the average covers only rows
+    of the first replica.
 
     Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
     the density of the row; `component` [B], the component with the largest share; and `samples`
-    [B, S, ...] of the mixture. Samples depend on the row only through its draws; see
-    `mtl.step.row_draws`.
+    [B, S, ...] of the mixture. Samples do not depend on the tower: the features of a row only seed
+    its draws (`mtl.step.row_draws`).
 
-    The first axis of every variable counts the starts: `weights` [R, K], and the variables of
+    The first axis of every variable is the start: `weights` [R, K], and the variables of
     components.
 
     Attributes:
-      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
       num_components: K, the number of components.
-      num_starts: R, the number of mixtures that train at once. A step takes R times as long.
+      num_starts: R, the number of independent mixtures. A step takes R times as long.
       num_samples: S, the number of samples in each prediction; 0 for none.
       trainable: False freezes the mixture. `mtl.variables.freezing` freezes variables by name.
     """
@@ -69,7 +70,7 @@ class Density(unlabelled.Unlabelled):
 
     @abc.abstractmethod
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return the parameters of the components for a tower of this width, [R, K, ...] each."""
+        """Create the parameters of all components for a tower of this width, [R, K, ...] each."""
 
     @abc.abstractmethod
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -77,13 +78,13 @@ class Density(unlabelled.Unlabelled):
 
     @abc.abstractmethod
     def draw_size(self, width: int) -> int:
-        """Return the number of uniform numbers for a sample of a tower of this width."""
+        """Return how many uniform random numbers a sample takes, for a tower of this width."""
 
     @abc.abstractmethod
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples, each from its chosen component.
+        """Draw a sample from a component, for each row and each of S samples.
 
         Args:
           chosen: the component of each sample, one-hot [B, S, K].
@@ -99,11 +100,11 @@ class Density(unlabelled.Unlabelled):
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute `log(pi_k p_k(h))`, [B, H] -> [B, C].
 
-        C counts K values of the best start, then R K values of all starts if there are several,
-        then samples if there are draws. In prediction, the best start takes the place of all
+        The C logits are K values of the best start, then R K values of all starts if R > 1, then
+        samples in prediction. In prediction, the values of the best start replace the values of all
         starts.
         """
-        # No gradient passes here, as the density must not change the tower.
+        # Stop the gradient, as the density must not change the network.
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
         weights = tf1.get_variable("weights", shape, tf.float32, tf1.zeros_initializer())
         parameters = self.parameters(tower.shape[-1])
@@ -112,7 +113,7 @@ class Density(unlabelled.Unlabelled):
         best_parameters = [values[best] for values in (weights, *parameters)]
         if is_predicted or self.num_starts == 1:
             log_joint = self._log_joint(tower, *[values[tf.newaxis] for values in best_parameters])
-            # Values repeat, so that logits have the same layout in all graphs of the head.
+            # Repeat the values, so that logits have the same layout in training and in prediction.
             parts = [log_joint[:, 0]] + [log_joint[:, 0]] * (
                 self.num_starts if self._has_starts else 0
             )
@@ -135,11 +136,11 @@ class Density(unlabelled.Unlabelled):
         return tf.nn.log_softmax(weights) + self.log_densities(tower, parameters)
 
     def _find_best(self) -> tf.Tensor | int:
-        """Return the start with the least training loss."""
+        """Return the index of the start with the smallest training loss."""
         return tf.argmin(self._get_averages().read_value()) if self._has_starts else 0
 
     def _get_averages(self) -> tf.Variable:
-        """Return the moving averages of the losses of all starts, [R]; they start at 0."""
+        """Return the moving averages of the losses of all starts, [R]; initial values are 0."""
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             return step_state.create_variable(
                 "average_losses", np.zeros([self.num_starts], np.float32)
@@ -158,25 +159,26 @@ class Density(unlabelled.Unlabelled):
 
     def _sample(self, uniform: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
         """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
-        # The id of the component is the number of cumulative shares below its uniform number.
+        # Inverse transform sampling: the id of the component is the number of cumulative weights
+        # below the uniform number.
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
         index = tf.reduce_sum(tf.cast(uniform[..., :1] > ends, tf.int32), axis=-1)
         return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of each row by the best start, [B, C] -> [B]. All starts train."""
+        """Compute the loss of the best start for each row: [B, C] -> [B]."""
         best = objectives.mixture_loss(logits[:, : self.num_components])
         if not self._has_starts:
             return best
         shape = [-1, self.num_starts, self.num_components]
         log_joint = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
         total = tf.reduce_sum(objectives.mixture_loss(log_joint), axis=1)
-        # The value is the loss of the best start; the gradient is the sum over all starts.
+        # The value is the loss of the best start, but the gradient trains all starts.
         return tf.stop_gradient(best) + (total - tf.stop_gradient(total))
 
     @property
     def _num_joint(self) -> int:
-        """The number of logits that are log densities."""
+        """The number of logits before the samples."""
         return self.num_components * (1 + self._has_starts * self.num_starts)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
@@ -186,7 +188,7 @@ class Density(unlabelled.Unlabelled):
         return objectives.weighted_mean(losses, tf.ones_like(losses))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits [B, C]; the docstring of the class lists the predictions."""
+        """Return the predictions of the class docstring, from logits [B, C]."""
         log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
         predictions = {
             "log_density": tf.reduce_logsumexp(log_joint, axis=-1),
@@ -203,8 +205,8 @@ class Density(unlabelled.Unlabelled):
 
         `average_loss` and `log_likelihood` are the means of `-log p(h)` and of `log p(h)`, in nats.
         `used_components` is exp of the entropy of the mean responsibilities: K if all components
-        have the same share of the rows, 1 if one component has all rows. `nan_predictions` counts
-        rows with a NaN; a single such row turns the other metrics into NaN.
+        have the same share of the rows, 1 if a single component has all rows. `nan_predictions`
+        counts rows with a NaN; a single row with a NaN turns the other metrics into NaN.
         """
         del labels
         losses, predictions = self.losses(logits), self.predictions(logits)

@@ -1,4 +1,4 @@
-"""Depth: the distance to the visible surface at each place of a map.
+"""Depth: the distance to the visible surface at each pixel.
 
 depth/heads.Depth.name = "depth"                         # float32 [H, W]; 0 or NaN if unknown
 depth/heads.Depth.loss_type = "huber"
@@ -20,12 +20,12 @@ _SCALES = ("linear", "log")
 
 @checks.dataclass
 class Depth(dense.Dense):
-    """Regression of a number above 0 at each place of a map.
+    """Predicts a number above 0, such as a depth, for each pixel.
 
-    Labels are maps [H, W] of depths, or of disparities, in any unit. 0 and NaN mark places without
-    a label. Predicts `depth` [B, H, W] in the same unit.
+    Labels are maps [H, W] of depths, or of disparities, in any unit. 0 and NaN mark pixels without
+    a label. Predicts `depth` [B, H, W] in the unit of the labels.
 
-    Over all labelled places of a split, `abs_error` is the mean of `|p - y|`, `rel_error` the mean
+    Over all labelled pixels of a split, `abs_error` is the mean of `|p - y|`, `rel_error` the mean
     of `|p - y| / y`, and `rmse` the root of the mean of `(p - y)^2` (D. Eigen, C. Puhrsch, R.
     Fergus, "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
     arXiv:1406.2283).
@@ -33,11 +33,12 @@ class Depth(dense.Dense):
     Attributes:
       loss_type: the loss of an error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: the error, above 0 and in units of the scale, above which huber is linear.
+      huber_delta: delta of the Huber loss, above 0 and in units of the scale.
       scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
         "linear", a predicted depth may be below 0. With "log", errors are differences of
-        logarithms, so near and far places count alike.
-      prior: the depth, above 0, that the initial bias predicts; the mean is a good choice.
+        logarithms, so an error of 10% costs the same for near and far pixels.
+      prior: the depth, above 0, that the initial bias predicts. The mean of the labels is a good
+        choice.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "absolute"
@@ -55,7 +56,7 @@ class Depth(dense.Dense):
     }
 
     def initial_bias(self) -> float:
-        """Return the prior, or its logarithm."""
+        """Return the prior, or the logarithm of the prior if `scale` is "log"."""
         return math.log(self.prior) if self.scale == "log" else float(self.prior)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -66,7 +67,7 @@ class Depth(dense.Dense):
         valid = tf.math.is_finite(depths) & (depths >= 0)
         depths = self.checked(depths, valid, label, self.rule(label.dtype))
         present = depths > 0
-        # 1 has a finite logarithm, which places without a label need, too.
+        # Pixels without a label get a depth of 1, whose logarithm is finite.
         return tf.where(present, depths, 1.0), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
@@ -83,12 +84,12 @@ class Depth(dense.Dense):
         return "be finite and at least 0"
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align examples as all heads of maps do, with logits [B, H W]."""
+        """Align logits [B, H W], targets and weights, as in `dense.Dense`."""
         map_logits, targets, weights = super().examples(logits, labels)
         return types.LossInputs(tf.squeeze(map_logits, -1), targets, weights)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every place: [B, n], [B, n] -> [B, n]."""
+        """Compute the loss of every pixel: [B, n], [B, n] -> [B, n]."""
         settings = {"delta": self.huber_delta} if self.loss_type == "huber" else {}
         goals = tf.math.log(targets) if self.scale == "log" else targets
         return objectives.REGRESSION[self.loss_type](logits, goals, **settings)
@@ -121,7 +122,7 @@ class Depth(dense.Dense):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the mean errors over the labelled places."""
+        """Compute the mean errors over the labelled pixels."""
         weight = sums["weight"]
         return {
             "abs_error": metrics.ratio(sums["absolute_errors"], weight),

@@ -33,16 +33,17 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 
 @checks.dataclass
 class EstimatorHead(types.Head):
-    """A linear layer makes logits; `head` makes loss, predictions, metrics and signatures.
+    """Wraps a head of tf.estimator, behind a linear layer on the tower.
 
-    `head` sees only rows with a label. It reads its `weight_column` from the label fields. `head`
-    also decides how its loss averages rows: `tf.estimator` heads divide by the number of rows, not
-    by the sum of their weights.
+    `head` computes loss, predictions, metrics and export outputs. The tf.estimator head gets only
+    rows with a label, and reads its `weight_column` from the label fields. Heads of `tf.estimator`
+    divide the loss by the number of rows, not by the sum of weights.
 
     Attributes:
-      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
-      head: a `tf.estimator.Head`, but not a MultiHead; use an `EstimatorHead` for each of its
-        heads.
+      name: the name of the task, and a prefix of metrics and predictions. Variables are in
+        `head/<name>`.
+      head: a `tf.estimator.Head`, except MultiHead. Wrap each head of a MultiHead in an
+        `EstimatorHead`.
       label: the label field; the name of the task by default.
       trainable: False freezes the last layer. `mtl.variables.freezing` freezes variables by name.
     """
@@ -63,8 +64,7 @@ class EstimatorHead(types.Head):
     def directions(self) -> Mapping[str, bool]:
         """The directions that `head` declares, then the directions of tf.estimator's metrics."""
         head_directions = getattr(self.head, "directions", {})
-        # Declared directions come first for the order of metrics, and last to win over the
-        # defaults.
+        # Declared directions come first to set the order, and last to override the defaults.
         return {**head_directions, **_DIRECTIONS, **head_directions}
 
     @property
@@ -99,7 +99,7 @@ class EstimatorHead(types.Head):
     def _select_labelled(
         self, logits: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """Return logits, the label and dense label fields of the rows with a label."""
+        """Select the rows with a label: return logits, the label and all dense label fields."""
         rows = self._find_rows(labels)
         fields = {
             name: tf.boolean_mask(field, rows)
@@ -109,14 +109,14 @@ class EstimatorHead(types.Head):
         return tf.boolean_mask(logits, rows), fields[self.field], fields
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the predictions of `head`, under its names, from logits [B, C]."""
+        """Return the predictions of the tf.estimator head, with its names, from logits [B, C]."""
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Return the metrics of `head`, under its names, and `nan_predictions`.
+        """Return the metrics of the tf.estimator head, with its names, and `nan_predictions`.
 
-        `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single such
-        row turns every metric into NaN, except for metrics that depend on labels alone.
+        `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single NaN
+        turns every metric into NaN, except for metrics that depend on labels alone.
         """
         logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)
@@ -125,8 +125,8 @@ class EstimatorHead(types.Head):
         estimator_metrics = self.head.update_metrics(self.head.metrics(), fields, logits, label)
         for metric in estimator_metrics.values():
             for variable in metric.variables:
-                # Keras metrics add their variables to no collection, so no session would initialise
-                # them.
+                # Sessions initialise only variables of collections, and Keras metrics use no
+                # collection.
                 tf1.add_to_collection(tf1.GraphKeys.LOCAL_VARIABLES, variable)
         updates = {
             name: tf.group(nan_update, metric.updates) for name, metric in estimator_metrics.items()
@@ -139,12 +139,12 @@ class EstimatorHead(types.Head):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Return the signatures of `head`."""
+        """Return the export outputs of the tf.estimator head."""
         mode = compat.estimator.ModeKeys.PREDICT
         outputs = self.head.create_estimator_spec({}, mode, logits).export_outputs
         return {_KINDS[kind]: outputs[kind] for kind in _KINDS if kind in outputs}
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return None, as only `head` knows which labels it accepts."""
+        """Return None, as a tf.estimator head does not say which labels are valid."""
         del labels
         return None

@@ -1,4 +1,4 @@
-"""A mixture of Gaussians over the tower: the density of a row, and its likely component.
+"""A Gaussian mixture over the tower: density and component of each row.
 
 usual/heads.GaussianMixture.name = "usual"
 usual/heads.GaussianMixture.num_components = 8
@@ -22,34 +22,35 @@ _COVARIANCES = ("diagonal", "full")
 
 @checks.dataclass
 class GaussianMixture(density.Density):
-    """`p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists the predictions.
+    """A Gaussian mixture, `p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists predictions.
 
-    With diagonal covariances, the numbers of a component are independent. Each has a scale
-    `s = f + softplus(c)` with the floor f. A full covariance is `C = L L^T` with
-    `L = (I - A)^-1 diag(s)` and A below the diagonal. Each number is then a linear function of the
-    numbers before it, plus an independent residual with the scale s (M. Pourahmadi, "Joint
-    Mean-Covariance Models with Applications to Longitudinal Data", 1999). So s is the diagonal of
-    the Cholesky factor. Both forms keep the density at or below `(2 pi f^2)^(-H/2)`, even if most
-    rows are equal.
+    With diagonal covariances, the H dimensions of a component are independent, with standard
+    deviations `s = f + softplus(c)` and the floor f. A full covariance is `C = L L^T` with `L = (I
+    - A)^-1 diag(s)` and A below the diagonal. Each dimension is then a linear function of the
+    previous dimensions, plus an independent residual with the standard deviation s (M. Pourahmadi,
+    "Joint Mean-Covariance Models with Applications to Longitudinal Data", 1999). So s is the
+    diagonal of the Cholesky factor. In both cases, the density is at most `(2 pi f^2)^(-H/2)`, even
+    if most rows are equal.
 
-    Means start at random with the standard deviation `initial_spread`, as the scale of the tower is
-    unknown; the default suits inputs of `features.Numeric`. Variables are `weights`, `means` and
-    `scales` [R, K, H], and for full covariances `coefficients` [R, K, H, H].
+    Initial means are random, with the standard deviation `initial_spread`. The default suits inputs
+    of `features.Numeric`. Variables are `weights`, `means` and `scales` [R, K, H], and for full
+    covariances `coefficients` [R, K, H, H].
 
-    With `noise` e, components are fitted to rows with Gaussian noise of standard deviation e. The
-    gradient comes from the mean of `log p_k` over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`.
-    So a covariance S of the rows becomes `S + e^2 I`, like the M step of scikit-learn with
-    `reg_covar = e^2` (C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization",
-    1995). The loss, metrics and predictions use `p_k` without noise.
+    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. The
+    gradient is the gradient of the mean of `log p_k` over the noise,
+    `log p_k(h) - e^2 trace(C_k^-1) / 2`. So a covariance S of the rows becomes `S + e^2 I`, like
+    the M step of scikit-learn with `reg_covar = e^2` (C. M. Bishop, "Training with Noise is
+    Equivalent to Tikhonov Regularization", 1995). The loss, metrics and predictions use `p_k`
+    without noise.
 
     Attributes:
-      covariance: "diagonal" or "full"; a step with "full" costs up to H times as much.
-      min_scale: f, above 0, in units of the tower. It matters if values occur many times, such as a
-        capital gain of 0: a component may collapse onto them, down to this scale.
-      initial_spread: the standard deviation of the first means, above 0. The first scales are half
-        of it.
-      noise: e, at least 0, in units of the tower. It regularizes full covariances if rows are few;
-        `min_scale` bounds only their scales.
+      covariance: "diagonal" or "full". With "full", a step takes up to H times as long.
+      min_scale: f, the smallest standard deviation, above 0, in units of the tower. A component may
+        shrink to this scale around a value that occurs many times, such as a capital gain of 0.
+      initial_spread: the standard deviation of the initial means, above 0. Initial scales are half
+        of this number.
+      noise: e, at least 0, in units of the tower. Noise regularizes full covariances if there are
+        few rows; `min_scale` bounds only the scales s.
     """
 
     covariance: Annotated[str, checks.OneOf(_COVARIANCES)] = "diagonal"
@@ -84,17 +85,18 @@ class GaussianMixture(density.Density):
         means, scales, *coefficients = parameters
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
         for factor in coefficients:
-            # (I - A) times the deviations: each number minus its prediction from the numbers before
-            # it.
+            # (I - A) times the deviations: each dimension minus its prediction from previous
+            # dimensions.
             deviations -= tf.einsum("rkij,brkj->brki", factor, deviations)
         densities = objectives.gaussian_log_density(deviations / scales, scales)
         if not self.noise:
             return densities
         penalty = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
-        return densities + (tf.stop_gradient(penalty) - penalty)  # Adds exactly 0, with a gradient.
+        # The difference is 0, but has a gradient.
+        return densities + (tf.stop_gradient(penalty) - penalty)
 
     def draw_size(self, width: int) -> int:
-        """Return 2 H: two uniform numbers make a Gaussian number."""
+        """Return 2 H, as Box-Muller turns two uniform numbers into a Gaussian number."""
         return 2 * width
 
     def sample(
@@ -115,16 +117,16 @@ class GaussianMixture(density.Density):
 
 
 def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
-    """Return the traces of `C^-1`: [..., H], and [..., H, H] if full -> [...].
+    """Compute the trace of `C^-1`: scales [..., H], and A [..., H, H] if full -> [...].
 
-    `C^-1 = L^-T L^-1`. Its trace is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
+    `C^-1 = L^-T L^-1`. The trace of `C^-1` is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """
     squares = tf.ones_like(scales)
-    for factor in coefficients:  # A has zeros where I has ones.
+    for factor in coefficients:  # The diagonal of A is 0.
         squares += tf.reduce_sum(factor**2, axis=-1)
     return tf.reduce_sum(squares / scales**2, axis=-1)
 
 
 def _invert_softplus(value: float) -> float:
-    """Return x with softplus(x) = value, for values above 0; large values do not overflow."""
+    """Invert softplus for a value above 0; large values do not overflow."""
     return value + math.log(-math.expm1(-value))

@@ -3,8 +3,8 @@
 sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
 metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})
 
-A group is ranked as a whole, even if its rows come in several batches or replicas. Rows with equal
-scores have no order, so metrics are means over all possible orders.
+Metrics rank whole groups, even if the rows of a group come in several batches or replicas. If
+scores are equal, metrics are means over all possible orders of these rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mtl.deferred import tf
 from mtl.heads import groups, metrics
 
 GAINS = ("exponential", "linear")
-"""The gains of a label y: 2^y - 1, or y."""
+"""The kinds of gain of a label y: 2^y - 1, or y."""
 
 MAX_EXPONENT = 31.0
 """The greatest label for exponential gains."""
@@ -38,7 +38,7 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
     """Compute `1 / log2(1 + rank)`.
 
     Args:
-      ranks: from 1 on, any shape; smooth ranks may be fractions.
+      ranks: at least 1, any shape; smooth ranks may be fractions.
 
     Returns:
       The same shape.
@@ -47,18 +47,18 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
 
 
 def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
-    """Return the mean AUC of the groups, each weighed by the sum of its rows' weights.
+    """Compute GAUC: the mean AUC of groups, weighted by the sum of each group's weights.
 
     H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
-    arXiv:1703.02091. Without weights, a group counts by its number of rows. A label above 0 is
-    positive. A group with only positive or only negative labels has no AUC and does not count. Ties
-    count by half.
+    arXiv:1703.02091. Without weights, the weight of a group is its number of rows. A label above 0
+    is positive. Groups with only positive or only negative labels have no AUC and are ignored. A
+    tie counts as half a correct pair.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
     negatives = rows.weights - positives
     all_positives, all_negatives = rows.sum(positives), rows.sum(negatives)
-    # The other negatives of the group, neither above the row's block nor in it, lie below it.
+    # Negatives of the group that are neither above nor in the row's block are below the block.
     until = tf.cumsum(blocks.sum(negatives))
     before = tf.cumsum(all_negatives, exclusive=True)
     block_negatives = tf.gather(blocks.sum(negatives), blocks.ids)
@@ -75,12 +75,12 @@ def compute_ranking(
 ) -> dict[str, tf.Tensor]:
     """Compute the ranking metrics of a split.
 
-    They are means over the groups with a label above 0, a relevant row. A group counts by the mean
-    weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is its share of the DCG
-    of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
-    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that is among the first k.
-    `precision_at_<k>` is the number of relevant rows among the first k divided by k, even if a
-    group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
+    Metrics are means over all groups with a relevant row, a row with a label above 0. The weight of
+    a group is the mean weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is
+    DCG divided by the DCG of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based
+    Evaluation of IR Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that are
+    among the first k. `precision_at_<k>` is the number of relevant rows among the first k divided
+    by k, even if a group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
 
     Args:
       rows: the rows of the split, sorted within groups.
@@ -92,18 +92,19 @@ def compute_ranking(
     """
     blocks = _Blocks(rows)
     row_gains = gains(rows.labels, gain)
-    # The gains in the best order, by falling label.
+    # The gains in the best order, which is by descending label.
     ideal = tf.gather(row_gains, rows.order_by(tf.cast(rows.labels, tf.float32)))
     relevant = tf.cast(rows.labels > 0, tf.float64)
     num_relevant = rows.sum(relevant)
     weights = tf.where(num_relevant > 0, group_weights(rows), 0)
 
-    def ndcg(at: tf.Tensor) -> tf.Tensor:
-        """Return the mean NDCG with these discounts, [N] in the order of the scores."""
-        share = tf.math.divide_no_nan(rows.sum(row_gains * blocks.mean(at)), rows.sum(ideal * at))
+    def ndcg(rank_discounts: tf.Tensor) -> tf.Tensor:
+        """Return the mean NDCG; discounts [N] are in the order of the scores."""
+        dcg = rows.sum(row_gains * blocks.mean(rank_discounts))
+        share = tf.math.divide_no_nan(dcg, rows.sum(ideal * rank_discounts))
         return _average_groups(share, weights)
 
-    # Rows of equal scores share a block: each gets the mean discount of the block's ranks.
+    # Rows with equal scores form a block, and get the mean discount of the ranks in the block.
     by_rank = discounts(tf.cast(blocks.places + 1, tf.float64))
     summary = {"ndcg": ndcg(by_rank)}
     for k in cutoffs:
@@ -125,7 +126,7 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
 
 
 class _Blocks:
-    """Blocks of rows. A block holds the rows of a group that have equal scores.
+    """Blocks of rows of the same group with equal scores.
 
     Attributes:
       ids: [N] int32, the block of each row, ascending.
@@ -156,16 +157,16 @@ class _Blocks:
 
 
 def _find_changes(values: tf.Tensor) -> tf.Tensor:
-    """Return True for the first value and each value that differs from the one before, [N]."""
+    """Return True for the first value, and for each value unequal to the previous value, [N]."""
     differ = tf.not_equal(values[1:], values[:-1])
     return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
 
 
 def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor) -> tf.Tensor:
-    """Return the mean of 1 / the rank of the first relevant row of each group, [G].
+    """Return the expected 1 / rank of the first relevant row of each group, [G].
 
-    In a block of n rows, r of them relevant, x rows of the block come before the first relevant row
-    with a probability of C(n - x - 1, r - 1) / C(n, r).
+    Rows of a block are in random order. In a block of n rows, of which r are relevant, exactly x
+    rows precede the first relevant row with a probability of C(n - x - 1, r - 1) / C(n, r).
     """
     hits = tf.gather(blocks.sum(relevant), blocks.ids)
     # Select the first block of the group with a relevant row.
@@ -181,7 +182,7 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     )
     chance = tf.exp(_log_choose(rows_after, hits - 1) - _log_choose(sizes, hits))
     ranks = tf.cast(blocks.places + 1, tf.float64)
-    # The mean over the ranks that the first relevant row may have.
+    # The expectation over all possible ranks of the first relevant row.
     return rows.sum(tf.where(can_be, chance / ranks, 0))
 
 
@@ -190,5 +191,5 @@ def _log_choose(n: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _average_groups(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weighted mean over the groups; NaN if no group counts."""
+    """Return the weighted mean over the groups; NaN if all weights are 0."""
     return metrics.ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -22,23 +22,26 @@ from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_los
 class Ranking(base.Labelled):
     """Scores that rank the rows of a group. A score is a logit; only the order of scores matters.
 
-    `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. A group counts if two of its labels
-    differ. Its weight w_g is the mean `weight` of its rows, or 1 without `weight`. If no group
-    counts, the loss is 0. `mtl.heads.rank_losses` has the formulas.
+    `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. The weight w_g is the mean `weight`
+    of the group's rows, or 1 without `weight`; it is 0 if all labels of the group are equal. If all
+    weights are 0, the loss is 0. `mtl.heads.rank_losses` has the formulas.
 
-    Training compares rows within a batch, or within a slice or replica of it. So `Pipeline.sampler`
-    has to be `whole_groups.WholeGroups`, which keeps groups whole. Metrics, including
-    `average_loss`, compare whole groups however their rows are spread over batches.
-    `mtl.heads.group_metrics` has the formulas. Metrics hold 20 bytes of memory for each row.
+    Training compares only rows that are in the same batch, slice and replica. So `Pipeline.sampler`
+    has to be `whole_groups.WholeGroups`, which never splits a group. Metrics, including
+    `average_loss`, always compare whole groups, even if an evaluation reads a group in several
+    batches. `mtl.heads.group_metrics` has the formulas. Metrics take 20 bytes of memory for each
+    row.
 
-    Labels are grades from 0 on; above 0 is relevant. Predicts `score`, [B].
+    Labels are grades of at least 0; a row with a grade above 0 is relevant. Predicts `score`, [B].
 
     Attributes:
-      group: the label field, int64 or string, whose equal values form a group. Every row with a
-        label needs a group.
-      loss_type: "ranknet" (pairs), "lambdarank" (pairs, weighed by their change of NDCG), "softmax"
-        (cross entropy over the group) or "approx_ndcg" (1 - NDCG of smooth ranks).
-      gain: the gain of a label y in NDCG: "exponential", 2^y - 1, or "linear", y.
+      group: the label field, int64 or string, with the group of a row, such as a query. Every row
+        with a label needs a group.
+      loss_type: "ranknet", "lambdarank", "softmax" or "approx_ndcg". RankNet has a loss for each
+        pair of rows. LambdaRank weighs each pair by the change of NDCG if the two rows swap places.
+        Softmax is a cross entropy over the group, and ApproxNDCG is 1 - NDCG of smooth ranks.
+      gain: the gain of a label in NDCG, "exponential" or "linear". The gain of a label y is 2^y - 1
+        or y.
       temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. Smaller values are
         closer to NDCG and harder to learn.
       cutoffs: the ranks k of the metrics `ndcg_at_<k>`, `recall_at_<k>` and `precision_at_<k>`.
@@ -64,7 +67,7 @@ class Ranking(base.Labelled):
 
     @property
     def whole_groups(self) -> str:
-        """The label field of the groups, which batches must keep whole."""
+        """The label field of the groups; a batch must never split a group."""
         return self.group
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -78,7 +81,7 @@ class Ranking(base.Labelled):
 
     @property
     def _greatest_label(self) -> float:
-        """The greatest label. Beyond it, exponential gains would lose precision or overflow."""
+        """The greatest label, for which exponential gains neither lose precision nor overflow."""
         return group_metrics.MAX_EXPONENT if self.gain == "exponential" else 1e30
 
     def accepts(self, value: Any) -> bool:
@@ -95,14 +98,15 @@ class Ranking(base.Labelled):
         return super().check(labels) or groups.check_key(self, self.group, labels)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute the scores, [B, H] -> [B, 1]. A bias would not change the order."""
+        """Compute scores without a bias, which would not change the order: [B, H] -> [B, 1]."""
         return layers.dense(tower, self.size, "logits", use_bias=False)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, 1] and {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, on a label or weight out of range, or a missing group.
+          InvalidArgumentError: when run, if a label or weight is out of range, or a group is
+            missing.
         """
         scores = tf.squeeze(logits, -1)
         losses, weights = self._weigh_losses(rank_losses.of_batch(*self._read_rows(scores, labels)))
@@ -118,8 +122,8 @@ class Ranking(base.Labelled):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics of whole groups over all batches: [B, 1] and {field: [B]}.
 
-        `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single such
-        row turns every other metric into NaN.
+        `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single NaN
+        turns every other metric into NaN.
         """
         scores = tf.squeeze(logits, -1)
         rows = self._read_rows(scores, labels)
@@ -145,7 +149,7 @@ class Ranking(base.Labelled):
     def _read_rows(
         self, scores: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return keys, scores, grades and weights, [B] each. Rows of weight 0 have the score 0."""
+        """Return group keys, scores, grades and weights, [B] each; scores are 0 at weight 0."""
         targets, present = self.targets(self.label_of(labels))
         weights = self.weights(labels, present)
         keys = groups.read_keys(self, self.group, labels, weights > 0)
@@ -156,7 +160,7 @@ class Ranking(base.Labelled):
         return {"score": tf.squeeze(logits, -1)}
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the score."""
+        """Return the export outputs: predictions, and the score as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),

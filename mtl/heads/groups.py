@@ -1,10 +1,10 @@
-"""Groups of rows, such as the results of one query: their keys, and all rows of a split.
+"""Groups of rows, such as the results of a query: keys of groups, and sorted rows.
 
 keys = groups.read_keys(head, "query", labels, counts)         # [B] int64
 groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total` with the value `Ranked`
 
-Metrics rank whole groups at the end of an evaluation. So batches, replicas and the order of rows do
-not change them. A loss sees only the rows of a slice, and ranks the groups in it; see
+Metrics rank whole groups at the end of an evaluation, so metrics do not depend on batches, replicas
+and the order of rows. A training loss ranks only the rows of a slice of a batch; see
 `data.whole_groups`.
 """
 
@@ -40,19 +40,22 @@ def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
 def read_keys(
     head: base.Labelled, field: str, labels: types.Tensors, counts: tf.Tensor
 ) -> tf.Tensor:
-    """Return the key of each row's group, [B] int64. Rows with equal keys form a group.
+    """Return a key for the group of each row.
 
-    A string becomes a fingerprint of 64 bits. Among a million different strings, two collide with a
-    probability of 3e-8.
+    The key of a string is a fingerprint of 64 bits. Among a million different strings, two
+    fingerprints are equal with a probability of 3e-8.
 
     Args:
       head: the head, for its name in errors.
       field: the label field that holds the keys, int64 or string.
       labels: {field: [B, ...]}.
-      counts: [B] bool, True for rows that count. Other rows may lack a key.
+      counts: [B] bool, True for rows that need a key.
+
+    Returns:
+      int64 [B]; rows of the same group have equal keys.
 
     Raises:
-      InvalidArgumentError: when run, if a row that counts lacks a key.
+      InvalidArgumentError: when run, if a row lacks a key that it needs.
     """
     keys = head.read_field(labels, field, (tf.int64, tf.string), ())
     valid = values.are_ids_present(keys) | ~counts
@@ -63,15 +66,15 @@ def read_keys(
 
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
-    """Check the key of a record's group.
+    """Check that a record with a label has the key of a group.
 
     Args:
-      head: the head, for its name in errors, and to see if the label of the record counts.
+      head: the head, for its name in errors, and for its label.
       field: the label field that holds the keys.
       labels: {field: its value in plain Python}.
 
     Returns:
-      An error, or None. A record whose label does not count may lack a key.
+      The text of an error, or None. A record without a label, or with a weight of 0, needs no key.
     """
     if not head.has_weight(labels):
         return None
@@ -85,7 +88,7 @@ class Ranked(NamedTuple):
     """The rows of a split by group, and within each group by descending score.
 
     Attributes:
-      groups: [N] int32, ascending, from 0 on.
+      groups: [N] int32, the index of each row's group, ascending, from 0 to G - 1.
       scores, labels, weights: [N] float64 each.
       num_groups: G, the number of groups, an int32 scalar.
     """
@@ -106,7 +109,7 @@ class Ranked(NamedTuple):
 
 
 class GroupedRows:
-    """A total of all rows that count, with their groups: 20 bytes a row, in a growing buffer.
+    """A `metrics.Total` of all rows of a split with their groups; 20 bytes for each row.
 
     Args:
       keys: [B] int64, the keys of the groups.
@@ -123,11 +126,11 @@ class GroupedRows:
         self._rows = tf.boolean_mask(tf.stack(rows, axis=-1), counts)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch."""
+        """Append the rows of the batch."""
         return buffers.append(state, self._keys, self._rows)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:
-        """Return the sorted rows of all replicas."""
+        """Return the rows of all replicas, sorted by group and score."""
         keys, rows = buffers.read_all(replicas)
         distinct_keys, groups = tf.unique(keys)
         order = _order_rows(groups, rows[:, 0])
@@ -136,7 +139,7 @@ class GroupedRows:
 
 
 def _order_rows(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return row indices by group, and within it by descending float32 values."""
+    """Return row indices, sorted by group, and within a group by descending values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
-    # A single sort orders rows by group, in the high bits, and by falling score, in the low bits.
+    # One sort of integers: the high bits are the group, the low bits the negated score.
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

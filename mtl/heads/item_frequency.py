@@ -1,4 +1,4 @@
-"""Frequencies of items, estimated from the batches of training.
+"""Estimate the frequencies of items from the batches of training.
 
 clicked/heads.Retrieval.frequency = @heads.StreamedFrequency()
 heads.StreamedFrequency.rate = 0.01
@@ -14,33 +14,35 @@ from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.step import replicas, step_state
 
-# Factors and shifts that mix the bits of a key, after each hash has added its offset.
+# Factors and shifts that mix the bits of a key. Each hash first adds a different offset.
 _MIX = ((0x5851F42D4C957F2D, 32), (0x14057B7EF767814F, 29))
 _APART = 0x1E3779B97F4A7C15
 
 
 @checks.dataclass
 class StreamedFrequency:
-    """The probability that a batch has an item: 1 / the mean steps between two such batches.
+    """Estimates the probability that a batch has an item, from the steps between occurrences.
 
     At step t, for each item y of the batch and each of the hashes h:
 
         B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
-    X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations",
-    RecSys 2019, algorithms 2 and 3. One difference helps new items: at the n-th batch with an item,
-    1/n replaces a smaller rate, so B is the mean of its gaps so far. With a constant rate, an
-    initial B or the first gap would dominate for about 1 / rate batches with the item. An item in
-    every batch has a Q of 1, however often the batch has it.
+    A is the last step with the item, B the mean gap between two steps with the item, and Q the
+    probability. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+    Recommendations", RecSys 2019, algorithms 2 and 3. Unlike in the paper, 1/n replaces a smaller
+    rate at the n-th batch with an item, so B is at first the mean of all gaps. With a constant
+    rate, the initial B or the first gap would dominate for about 1 / rate batches with the item. An
+    item in every batch has a Q of 1, even if several rows of the batch have the item.
 
-    A, B and n are the same on all replicas, as each replica sees the items of all rows.
+    A, B and n are equal on all replicas, as each replica gets the items of all replicas.
 
     Attributes:
-      rate: the weight of the newest gap, in (0, 1]. A smaller rate averages over more batches,
-        about 1 / rate batches with the item, and adapts to changes later.
-      buckets: the entries of A, B and n for each hash, 16 bytes together. Use many more buckets
-        than items to make collisions rare.
-      hashes: the number of hashes of an item; items that collide in one hash rarely collide in all.
+      rate: the weight of the newest gap, in (0, 1]. B averages over about 1 / rate batches with the
+        item, so a smaller rate reduces noise and reacts to changes more slowly.
+      buckets: the number of buckets of each hash. A bucket takes 16 bytes for A, B and n. With many
+        more buckets than items, collisions are rare.
+      hashes: the number of hashes of an item. Two items that collide in one hash rarely collide in
+        all hashes.
     """
 
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
@@ -53,15 +55,18 @@ class StreamedFrequency:
         checks.require(fits, "StreamedFrequency.buckets", rule, self.buckets * self.hashes)
 
     def update(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Update with the items of a batch, and return log Q of each row, [B].
+        """Update the frequencies with the items of a batch.
 
         Args:
           keys: [B] int64, the items of this replica.
-          counts: [B] bool, True for rows that count. Other rows change nothing, and their Q is
+          counts: [B] bool, True for rows that update the frequencies. The Q of other rows is
             meaningless.
+
+        Returns:
+          log Q of the item of each row, [B].
         """
         size = self.buckets * self.hashes
-        # The last entry takes the rows that do not count.
+        # The last entry takes the rows that must not update a frequency.
         last_steps = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
         visits = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))
@@ -69,7 +74,7 @@ class StreamedFrequency:
         entries, entry_places = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
         entry_places = _of_this_replica(tf.reshape(entry_places, [self.hashes, -1]), tf.size(keys))
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64) + 1
-        # Ops on handles act alike in every replica, and write only the indexed rows.
+        # Raw ops on handles write only the indexed rows, in the same way on each replica.
         before = tf.raw_ops.ResourceGather(
             resource=last_steps.handle, indices=entries, dtype=tf.int64
         )
@@ -81,14 +86,14 @@ class StreamedFrequency:
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(entries), step)
-        # Otherwise, a read of the old state could return the new state.
+        # Write only after all reads: a read could otherwise return the new state.
         with tf.control_dependencies([gap]):
             for variable, value in ((last_steps, steps), (visits, times), (gaps, gap)):
                 update = tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle, indices=entries, updates=value
                 )
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-        # A collision makes gaps shorter, so the longest gap of all hashes is the least disturbed.
+        # Collisions shorten gaps, so the longest gap of all hashes is the best estimate.
         return -tf.math.log(tf.reduce_max(tf.gather(gap, entry_places), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:

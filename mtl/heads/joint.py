@@ -1,8 +1,8 @@
-"""Several outcomes in a row that all happen, such as a click and an order: ESMM and ESM2.
+"""Joint tasks, such as "a click and then an order", as in ESMM and ESM2.
 
 model.MultiTaskModel.heads = [@click/heads.Binary(), @order/heads.Binary(), @heads.Joint()]
-order/heads.Binary.within = "click"                  # its metrics use clicks alone
-order/heads.Binary.has_loss = False                  # ESMM: it learns only by the joint task
+order/heads.Binary.within = "click"                  # metrics of orders use only clicks
+order/heads.Binary.has_loss = False                  # ESMM: only the joint loss trains this task
 heads.Joint.name = "click_and_order"
 heads.Joint.of = ["click", "order"]
 heads.Joint.label = "order"
@@ -21,26 +21,27 @@ from mtl.heads import binary, objectives
 
 @checks.dataclass
 class Joint(binary.Binary):
-    """`p = prod_t p_t` of binary tasks t. Each p_t is the chance of t after the tasks before it.
+    """Predicts that a chain of binary tasks t all happen: `p = prod_t p_t`.
 
-    The head has no variables and does not use its tower. It joins the logits of the tasks `of` as
-    log-odds (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities
-    would round to 0 or 1. Otherwise the head works as `Binary`, over all rows.
+    p_t is the probability of task t if all earlier tasks of the chain happen. The head has neither
+    variables nor a tower: it computes its logit from the logits of the tasks `of`
+    (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities would round
+    to 0 or 1. In all other respects, the head works like `Binary`, over all rows.
 
-    With a click task, and a conversion task after it with `has_loss = False`, this is ESMM: X. Ma
-    et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch, it is
-    ESM2: H. Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior Decomposition",
-    SIGIR 2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
+    A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: X. Ma et al.,
+    "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2: H.
+    Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior Decomposition", SIGIR
+    2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
     `p = p_c p_t + (1 - p_c) p_o`. Chains with branches describe longer graphs:
 
         ["click", {"if": "cart", "then": "order_from_cart", "else": "order_at_once"}]
 
-    A row outside of the space `within` is negative, even if its label is missing. So a conversion
-    that is recorded only for clicks needs `within`.
+    A row outside of the sample space `within` is negative, even if its label is missing. So set
+    `within` if conversions are recorded only for clicks.
 
     Attributes:
-      of: tasks with a head `Binary`, and branches, in their order; at least one. "then" and "else"
-        hold a task, or a list of tasks and branches.
+      of: the chain, in order: names of tasks with a head `Binary`, and branches. "then" and "else"
+        of a branch hold a task, or a list of tasks and branches.
     """
 
     of: Annotated[
@@ -61,7 +62,7 @@ class Joint(binary.Binary):
         checks.require(not slices, where, "be empty, as the logits are composed", slices, fix)
 
     def check_model(self, model: Any) -> None:
-        """Fail unless the tasks of the chain have a head `Binary`."""
+        """Fail unless every task of the chain has a head `Binary`."""
         for task in self.composes:
             kind = type(model.heads_by_task[task])
             where = f"MultiTaskModel.heads: a task of {self.name!r}"
@@ -84,14 +85,13 @@ class Joint(binary.Binary):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, 0 outside of the space, and True for known targets."""
-        # A row outside of the space is negative. If it is unknown whether a row is inside, the row
-        # counts if its label is present.
+        """Return the targets, which are 0 outside of the space, and a mask of known targets."""
+        # A row outside of the space is negative. Use any other row if its label is present.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return True if one label is known."""
+        """Return True if the target of a row is known."""
         return is_present or place is False
 
 
@@ -99,7 +99,7 @@ _BRANCH = ("if", "then", "else")
 
 
 def _list_tasks(where: str, chain: Any) -> list[str]:
-    """Return the tasks of a chain, or fail. Both sides of a branch may hold the same tasks."""
+    """List the tasks of a chain, and check it. Both sides of a branch may hold the same tasks."""
     tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
         checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of tasks")

@@ -1,11 +1,11 @@
-"""Streaming metrics: sums over a split, and metrics computed from the sums.
+"""Streaming metrics: sums over the batches of a split, and metrics from the sums.
 
 sums = {"weight": tf.reduce_sum(weights), "loss": tf.reduce_sum(weights * losses)}
 metrics.stream_sums(sums, lambda sums: {"average_loss": sums["loss"] / sums["weight"]})
 
-Totals that are more than sums, such as variances, are a `Total`: `metrics.Moments`,
-`mtl.heads.ranking`. A metric is NaN if the split leaves it undefined, such as AUC with one class or
-any metric without labelled rows. A value of 0 would look like a perfect loss or a useless model.
+If sums do not suffice, as for a variance or an AUC, use a `Total` such as `metrics.Moments`. A
+metric is NaN if it is undefined for the split, such as AUC with a single class, or any metric
+without labelled rows. A value of 0 would look like a perfect loss or a useless model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mtl.deferred import tf, tf1
 CALIBRATION_BINS = 15
 
 SLICE = "@"
-"""Separates a metric's name from its slice of rows: `income/auc@country=DE`."""
+"""The separator of a metric's name and a slice of rows, as in `income/auc@country=DE`."""
 
 
 # Every head may report these warning metrics; lower is better.
@@ -31,31 +31,31 @@ _OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
 
 
 class Total(Protocol):
-    """A state over a split: batches update it, and its value is read at the end."""
+    """A state that every batch of a split updates, and a value that is computed at the end."""
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The local variables. They start as zeros, or empty along unknown dimensions."""
+        """The shapes of the state's local variables, initially 0, or empty if a size is unknown."""
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Add the batch to the state."""
+        """Update the state with the current batch."""
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Any:
-        """Return the value of the joined states of all replicas."""
+        """Join the states of all replicas, and return the value."""
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
     """Find the metrics of a head with a declared direction.
 
-    They keep the order of `head.directions`, the most telling metric first. Metrics of slices have
-    the direction of their metric and come last.
+    The result keeps the order of `head.directions`, the most important metric first. A metric over
+    a slice of rows has the direction of the metric over all rows; metrics over slices come last.
 
     Args:
       head: the head.
-      names: the names of its metrics, without the task.
+      names: the names of the head's metrics, without the task.
 
     Returns:
-      (name, True if a higher value is better) for each of them.
+      Pairs (name, True if a higher value is better).
     """
     directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
     directed = [
@@ -68,7 +68,7 @@ def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, b
 
 
 def split_slice(name: str) -> tuple[str, str]:
-    """Return the metric and its slice of rows; the slice is "" for a metric of all rows."""
+    """Split the name of a metric into metric and slice; the slice is "" for all rows."""
     metric, _, rows = name.partition(SLICE)
     return metric, rows
 
@@ -76,15 +76,19 @@ def split_slice(name: str) -> tuple[str, str]:
 def stream_sums(
     sums: Mapping[str, tf.Tensor | Total], summarize: Callable[[Any], Mapping[str, tf.Tensor]]
 ) -> types.Metrics:
-    """Add up `sums` over batches and replicas in float64, and summarize the totals as metrics.
+    """Add up sums over batches and replicas in float64, and compute metrics from the totals.
 
     Args:
-      sums: {name: tensor or `Total`}. Tensors have a static shape and add up over the rows.
-      summarize: {name: float64 total, or the value of a `Total`} -> {metric: scalar}.
+      sums: {name: tensor or `Total`}. Tensors have a static shape and are summed over batches.
+      summarize: a function of {name: float64 total, or the value of a `Total`} that returns
+        {metric: scalar}.
+
+    Returns:
+      {metric: (value, update)}, with float32 values.
     """
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
-    # Sorted by name, so that the variables have the same order in every process.
+    # Sort names, so that variables have the same order in every process.
     for name in sorted(sums):
         value = sums[name]
         if isinstance(value, tf.Tensor):
@@ -114,7 +118,7 @@ def stream_sums(
 
 
 def _create_variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
-    """Return a variable that is local to each replica."""
+    """Create a variable that is local to each replica."""
     return tf1.Variable(
         lambda: tf.zeros([size or 0 for size in spec.shape], spec.dtype),
         trainable=False,
@@ -129,7 +133,7 @@ def _create_variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
 
 
 class _Sums:
-    """Plain float64 sums of the same shape. They share a variable, which keeps graphs small."""
+    """Float64 sums of equal shape in a single variable, which keeps graphs small."""
 
     def __init__(self, values: Sequence[tf.Tensor]):
         self._values = tf.stack([tf.cast(value, tf.float64) for value in values])
@@ -144,7 +148,7 @@ class _Sums:
 
 
 class Spread(NamedTuple):
-    """The mean of values, and the sum of their squared distances from it, in float64."""
+    """The mean of values, and the sum of their squared distances from the mean, in float64."""
 
     mean: tf.Tensor
     squares: tf.Tensor
@@ -154,9 +158,10 @@ class Spread(NamedTuple):
 class Moments:
     """A total of mean and variance, precise even if the mean is far from 0.
 
-    The moments of two sets join exactly: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae
-    and a pairwise algorithm for computing sample variances", 1979. Sums of squares would lose a
-    spread that is a millionth of the mean. Equal values have a spread of exactly 0.
+    The moments of batches are joined by the formulas of T. F. Chan, G. H. Golub, R. J. LeVeque,
+    "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Plain sums of
+    squares would lose a deviation that is a millionth of the mean. The variance of equal values is
+    exactly 0.
 
     Attributes:
       values: any shape; finite if the weight is above 0.
@@ -168,13 +173,13 @@ class Moments:
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The weight, the mean and the sum of squared distances."""
+        """The state: the weight, the mean, and the sum of squared distances from the mean."""
         return [tf.TensorSpec([3], tf.float64)]
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Join the batch with the earlier batches."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
-        # Distances from a value of the batch: equal values then have a spread of exactly 0.
+        # Subtract a value of the batch first, so the variance of equal values is exactly 0.
         origin = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
         distances = tf.where(weights > 0, values - origin, 0)
         weight = tf.reduce_sum(weights)
@@ -184,7 +189,7 @@ class Moments:
         return state[0].assign(_join_moments(state[0].read_value(), batch), read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
-        """Return the mean, or NaN without rows, and the sum of squared distances from it."""
+        """Return the mean (NaN without rows), and the sum of squared distances from the mean."""
         weight, mean, squares = tf.unstack(
             functools.reduce(_join_moments, [s for (s,) in replicas])
         )
@@ -192,7 +197,7 @@ class Moments:
 
 
 def _join_moments(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the moments of the union of two sets."""
+    """Compute the moments of the union of two sets of values."""
     weight = first[0] + second[0]
     distance, share = second[1] - first[1], tf.math.divide_no_nan(second[0], weight)
     squares = first[2] + second[2] + distance**2 * first[0] * share
@@ -204,7 +209,7 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
 
     Args:
       values: any shape.
-      weights: a shape that broadcasts to it.
+      weights: a shape that broadcasts to the shape of `values`.
       axis: the axis to sum over; None sums over all.
 
     Returns:
@@ -214,30 +219,36 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Divide, with NaN for a denominator of 0.
+    """Divide two tensors; the result is NaN if the denominator is 0.
 
     Args:
       numerator: any shape.
       denominator: the same shape.
+
+    Returns:
+      The quotient, in the same shape.
     """
-    # The second quotient is NaN for 0 / 0, else 1. Constants would bloat evaluation graphs.
+    # `denominator / denominator` is NaN for 0 / 0, else 1. `tf.where` would take more ops.
     return numerator / denominator * (denominator / denominator)
 
 
 def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Return a cross-entropy divided by the cross-entropy of always predicting the class shares.
 
-    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014. 1 is as
-    good as the background rate, and 0 is perfect. NaN if all rows have the same class, as the
-    background rate is then a perfect prediction.
+    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014. A
+    perfect model has 0; a model that always predicts the class shares has 1. If all rows have the
+    same class, the result is NaN, as class shares are then a perfect prediction.
 
     Args:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
-      rows: the weights of the rows of each class, [..., C]. If a row has K labels, [..., K, C];
-        their entropies add up.
+      rows: the sum of the weights of each class's rows, [..., C]; [..., K, C] if a row has K
+        labels, whose entropies are added.
+
+    Returns:
+      The normalized entropy, [...].
     """
     share = tf.math.divide_no_nan(rows, tf.reduce_sum(rows, -1, keepdims=True))
-    # Sums over classes, and over the labels of a row if there are several.
+    # Sum over classes, and over the K labels of a row.
     axes = list(range(cross_entropy.shape.rank, rows.shape.rank))
     return ratio(cross_entropy, -tf.reduce_sum(tf.math.xlogy(rows, share), axes))
 
@@ -257,14 +268,14 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
 
 
 def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
-    """Compute the chance that the target is among the first k, if ties break at random.
+    """Compute the probability that the target is in the top k, if ties are broken at random.
 
-    If C equal logits share the first place, the chance is k / C.
+    If all C logits are equal, the probability is k / C.
 
     Args:
       logits: [B, C].
       targets: class ids, [B].
-      k: the number of classes that count.
+      k: the number of top classes.
 
     Returns:
       float32 [B], in [0, 1].
@@ -279,18 +290,18 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
     """Sum weights by bin, in float64.
 
     Args:
-      bins: the numbers of bins, int32 [B] or [B, C]. Those below 0 count as the first bin, and
-        those beyond the end as the last.
+      bins: the index of each value's bin, int32 [B] or [B, C]. Indices below 0 count as the first
+        bin, and indices beyond the end as the last.
       weights: the same shape.
       num_bins: the number of bins.
 
     Returns:
-      [num_bins], or [C, num_bins] with a row for each column.
+      [num_bins], or [C, num_bins] for C columns.
     """
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
     if bins.shape.rank == 2:
-        # Each column counts in its own range of bins.
+        # Give each column a separate range of bins.
         bins += num_bins * tf.range(columns)
     counts = tf.math.unsorted_segment_sum(tf.cast(weights, tf.float64), bins, columns * num_bins)
     return tf.reshape(counts, [num_bins] if bins.shape.rank == 1 else [columns, num_bins])
@@ -314,8 +325,9 @@ def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.T
 def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return the expected calibration error of the positive class.
 
-    It is the weighted mean over 15 equal bins of |mean probability - share of positives|. Guo,
-    Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017, arXiv:1706.04599.
+    The error is the weighted mean over 15 equal bins of |mean probability - share of positives|.
+    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
+    arXiv:1706.04599.
 
     Args:
       excess: the sums of `calibration_sums`, [..., 15].

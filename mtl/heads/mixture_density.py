@@ -1,10 +1,10 @@
-"""A number with a mixture as its distribution: one row may have several likely outcomes.
+"""A head that predicts the distribution of a number, as a mixture of Gaussians.
 
 delay/heads.MixtureDensity.name = "delay"
 delay/heads.MixtureDensity.num_components = 5
 delay/heads.MixtureDensity.quantiles = [0.05, 0.5, 0.95]
 
-With one component it is a Gaussian with a learnt mean and a learnt scale.
+With `num_components = 1`, the distribution is a Gaussian with learnt mean and deviation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mtl.deferred import compat, tf
 from mtl.heads import base, coverage, objectives, standardized
 from mtl.step import row_draws
 
-# Bisection searches quantiles within this many scales of the means.
+# The search for quantiles covers the means plus and minus this number of standard deviations.
 _REACH = 6.0
-# Halvings of an interval of 12 scales; they leave 2e-7 of a scale, about float32's precision.
+# The steps of bisection reduce an interval of 12 scales to 2e-7, about float32's precision.
 _BISECTIONS = 26
 
 
 class _Mixture(NamedTuple):
-    """Components, standardized by the label's mean and standard deviation: [B, K] each."""
+    """Log weights, means and scales of components, in units of the standardized label, [B, K]."""
 
     log_weights: tf.Tensor
     means: tf.Tensor
@@ -35,30 +35,30 @@ class _Mixture(NamedTuple):
 
 @checks.dataclass
 class MixtureDensity(standardized.Standardized):
-    """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`; the tower predicts all three: `loss = -log p(y)`.
+    """A mixture density network: `p(y) = sum_k pi_k N(y; mu_k, s_k^2)` and `loss = -log p(y)`.
 
     `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, for logits (a, b, c), the mean
     m and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
-    Networks", 1994; in the paper, `s = exp(c)` has no floor. A component on a single label could
-    then shrink its scale to 0 and raise the likelihood without bound.
+    Networks", 1994; in the paper, `s = exp(c)` has no floor. Without a floor, a component can
+    shrink around a single label, and the likelihood grows without bound.
 
-    The loss is in nats and depends on the unit of the label: with minutes it is log(60) below the
-    loss with seconds. Logarithms replace all densities, and the gradient holds responsibilities
-    constant, as in `objectives.mixture_loss`.
+    The loss is in nats and depends on the unit of the label: labels in minutes have a loss that is
+    log(60) below the loss of labels in seconds. The gradient holds responsibilities constant, as in
+    `objectives.mixture_loss`.
 
     With `quantiles`, the metrics of `mtl.heads.coverage` compare the share of labels below each
     quantile with its level.
 
     Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K]; and if
-    set, `quantiles` [B, Q] and `samples` [B, S]. The draws of a row depend only on its features;
-    see `mtl.step.row_draws`. The same row has the same samples in every call, and other rows have
-    other draws.
+    set, `quantiles` [B, Q] and `samples` [B, S]. The features of a row seed its samples
+    (`mtl.step.row_draws`), so the same row has the same samples in every call.
 
     Attributes:
       num_components: K, the number of components.
-      min_scale: f, the least scale in units of d, in (0, 1). It bounds the density. If a label has
-        few different values, such as an age in years, f should not be far below their distance.
-      quantiles: the shares, in [0.001, 0.999], of the predicted quantiles.
+      min_scale: f, the smallest standard deviation of a component in units of d, in (0, 1). If
+        labels have few different values, such as ages in years, f should not be far below the
+        distance of two values.
+      quantiles: the levels of the predicted quantiles, in [0.001, 0.999].
       num_samples: S, the number of samples in each prediction; 0 for none.
       label_mean: m; None takes the mean from the training split.
       label_stddev: d, above 0; None takes the standard deviation from the training split.
@@ -71,19 +71,19 @@ class MixtureDensity(standardized.Standardized):
 
     @property
     def size(self) -> int:
-        """Three logits for each component."""
+        """The number of logits: three for each component."""
         return 3 * self.num_components
 
     def initial_bias(self) -> list[float]:
-        """Return equal weights, means at Gaussian quantiles, and scales as large as the gaps."""
+        """Return logits of equal weights, means at Gaussian quantiles, and equal scales."""
         count, normal = self.num_components, python_statistics.NormalDist()
-        # Means at equal shares of a Gaussian cover the standardized label.
+        # Quantiles of a Gaussian as means cover the range of a standardized label.
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
         scale = max(count**-0.5 - self.min_scale, self.min_scale)
         return [0.0] * count + means + [math.log(math.expm1(scale))] * count
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, 3 K], or [B, 3 K + S] with the draws of samples."""
+        """Compute logits: [B, H] -> [B, 3 K], or [B, 3 K + S] with uniform draws for samples."""
         logits = super().logits(tower)
         uniform = row_draws.draw(self.name, self.num_samples) if self.num_samples else None
         return logits if uniform is None else tf.concat([logits, uniform], axis=1)
@@ -102,7 +102,7 @@ class MixtureDensity(standardized.Standardized):
         of_components = objectives.gaussian_log_density(
             deviations[..., tf.newaxis], scales[..., tf.newaxis]
         )
-        # The density of y is the density of the standardized y divided by d.
+        # Dividing labels by d multiplies the density by d, so add log(d) to the loss.
         return objectives.mixture_loss(log_weights + of_components) + math.log(self._unit)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
@@ -111,7 +111,7 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * tf.reduce_sum(tf.exp(log_weights) * means, axis=1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits [B, 3 K or more], as the docstring of the class lists, in float32."""
+        """Return the predictions of the class docstring, float32, from logits [B, 3 K or more]."""
         mixture = self._split_mixture(logits)
         predictions = {
             "value": self.value(logits),
@@ -140,14 +140,14 @@ class MixtureDensity(standardized.Standardized):
         return {**sums, "below": below}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the metrics of `Number`, and the share of labels at or below each quantile."""
+        """Compute the metrics of `Number`, and of `coverage` if `quantiles` is set."""
         summary = super().summary(sums)
         if self.quantiles:
             summary |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
         return summary
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the mean."""
+        """Return the export outputs: predictions, and the mean as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
@@ -158,12 +158,12 @@ class MixtureDensity(standardized.Standardized):
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     """Return the quantiles of mixtures.
 
-    Bisection finds the quantiles, as the distribution function of a mixture has no closed inverse.
-    Uniform random shares give samples.
+    Bisection inverts the distribution function of a mixture, which has no closed inverse. Uniform
+    random numbers as levels yield samples.
 
     Args:
       mixture: log weights, means and scales of K components, [B, K] each.
-      shares: Q numbers in (0, 1) for each row, or for all rows, [B or 1, Q].
+      shares: Q levels in (0, 1) for each row, or for all rows, [B or 1, Q].
 
     Returns:
       [B, Q].
@@ -174,8 +174,8 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     # [B, 1, 1] each; adding zeros broadcasts them to [B, Q, 1].
     low = tf.reduce_min(means - _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
-    # The steps are unrolled, as some export formats lack loops. To save ops, constants are built
-    # once, and erf is not scaled to [0, 1].
+    # Unroll the steps, as some export formats lack loops. To save ops, build constants once, and
+    # compare erf with 2 shares - 1 instead of scaling erf to [0, 1].
     goals, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
     for _ in range(_BISECTIONS):
         middle = half * (low + high)

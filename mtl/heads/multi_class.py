@@ -31,16 +31,16 @@ class MultiClass(classes.Classes):
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
         focal loss and margins.
       classifier: the last layer; see `mtl.heads.classifiers`.
-      top_k: k of the metric `top_<k>_accuracy`; with 0 there is no such metric. Ties are broken at
-        random, and a row counts by its chance to be right. For example, a class among 10 equal
-        logits is in the top 3 with a chance of 0.3.
-      recall_limit: the largest number of classes for which the metrics report a recall of each
-        class. With more classes, no recall is reported.
-      shots: adds the accuracy on classes with many, some and few rows; None adds nothing.
+      top_k: k of the metric `top_<k>_accuracy`; 0 omits this metric. The metric is the expected
+        accuracy if ties are broken at random. For example, a class among 10 equal logits is in the
+        top 3 with a probability of 0.3.
+      recall_limit: the largest number of classes for which the metrics include the recall of each
+        class.
+      shots: adds accuracies for classes with many, some and few training rows; None adds nothing.
       prior: the share of each class, above 0, that the initial bias predicts.
       class_counts: the number of rows of each class in the training split, as a list or as {name:
-        rows} with 0 for absent names. With None, the head counts them if the objective or `shots`
-        needs them.
+        rows} with 0 for absent names. With None, the head counts the rows if the objective or
+        `shots` needs the counts.
       calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
     """
 
@@ -73,7 +73,7 @@ class MultiClass(classes.Classes):
         super().__post_init__()
         if self.prior is not None:
             self._per_class("prior")
-            rule = "be left out, as the classifier has no bias"
+            rule = "be None, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
         self.objective.check(self.class_names)
         self._check_counts()
@@ -106,25 +106,25 @@ class MultiClass(classes.Classes):
         return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
-        """Return a counter of class rows, if the head needs the counts and no setting has them."""
+        """Return a counter of rows by class, if the head needs counts that no setting gives."""
         needs_counts = self.class_counts is None and (self.shots or self.objective.needs_counts)
         counters = label_counts.accumulators(self.field) if needs_counts else {}
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> MultiClass:
-        """Return the head with the number of training rows of each class."""
+        """Return a copy of the head with the number of training rows of each class."""
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix
         rows_by_label = label_counts.read_counts(statistics, self.field + where, missing=())
         pairs = zip(self.class_names, self.class_numbers, strict=True)
-        # Labels are counted as they are in the data: as names, or as numbers.
+        # Counts use the labels of the data, which are names or numbers.
         counts = [rows_by_label.get(name, rows_by_label.get(number, 0)) for name, number in pairs]
         return dataclasses.replace(self, class_counts=counts)
 
     @property
     def size(self) -> int:
-        """One logit per class."""
+        """The number of logits: one logit for each class."""
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
@@ -136,7 +136,7 @@ class MultiClass(classes.Classes):
         return self.classifier(tower, self.size, self.initial_bias())
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by the line of their slice, if any: [B, C] -> [B, C]."""
+        """Scale and shift the logits of each row by its slice's line: [B, C] -> [B, C]."""
         if not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -149,7 +149,7 @@ class MultiClass(classes.Classes):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of two distributions of classes: [B, C], [B, C] -> [B]."""
+        """Return the Kullback-Leibler divergence of two predictions: [B, C], [B, C] -> [B]."""
         return objectives.categorical_divergence(logits, others)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
@@ -173,7 +173,7 @@ class MultiClass(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the plain cross-entropy, and the weights of all and of correct rows by class."""
+        """Return the plain cross-entropy, and the weights of all rows and of hits by class."""
         logits, targets, weights = examples
         is_correct = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
@@ -191,7 +191,7 @@ class MultiClass(classes.Classes):
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return accuracies of all rows, of the top k and by shots, and recalls by class."""
+        """Compute accuracies over rows, classes and the top k, and the recall of each class."""
         weight = sums["weight"]
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {
@@ -208,5 +208,5 @@ class MultiClass(classes.Classes):
                 summary[f"recall/{name}"] = recall
         if not self.shots:
             return summary
-        counts = cast(Sequence[int], self._counts_in_order)  # Set, or counted before training.
+        counts = cast(Sequence[int], self._counts_in_order)  # Not None if `shots` is set.
         return {**summary, **self.shots(recalls, counts)}

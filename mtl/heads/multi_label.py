@@ -1,4 +1,4 @@
-"""A task with several classes, any number of which may apply to a row.
+"""A multi-label task: any number of classes may apply to a row.
 
 topics/heads.MultiLabel.name = "topics"
 topics/heads.MultiLabel.classes = ["sport", "politics", "film"]
@@ -31,8 +31,8 @@ class MultiLabel(classes.Classes):
     """One logistic regression per class: `p = sigmoid(logits)`.
 
     The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is
-    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or missing for each class. An
-    entry that is missing adds nothing to the loss. A list, of shape (None,), holds the ids (int64)
+    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or a missing value for each
+    class; missing values add nothing to the loss. A list, of shape (None,), holds the ids (int64)
     or names (string) of the classes that apply. If all names are whole numbers, int64 labels are
     these numbers.
 
@@ -43,14 +43,14 @@ class MultiLabel(classes.Classes):
       classes: the number of classes, at least 2, or their names in the order of their ids.
       empty_is_missing: True if an empty list means a missing label, and False if it means that no
         class applies. A list with a missing value, [-1] or [""], always means a missing label.
-      positive_weight: the factor of the loss of positives, above 0; one number for all classes, or
-        one for each as a list or as {name: weight}.
-      label_smoothing: the share of label smoothing, in [0, 1).
+      positive_weight: the factor of the loss of positives, above 0. A number for all classes, a
+        list, or {name: weight}.
+      label_smoothing: the strength of label smoothing, in [0, 1).
       focal_gamma: the exponent of the focal loss, at least 0; see
         `objectives.binary_cross_entropy`.
       threshold: the probability in (0, 1) from which a class is predicted.
-      prior: the share of rows with each class, in (0, 1), that the initial bias predicts: one
-        number for all classes, or one for each.
+      prior: the share of rows with each class, in (0, 1), that the initial bias predicts. A number
+        for all classes, or a list.
       calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
     """
 
@@ -88,7 +88,7 @@ class MultiLabel(classes.Classes):
 
     @property
     def size(self) -> int:
-        """One logit per class."""
+        """The number of logits: one logit for each class."""
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
@@ -113,32 +113,32 @@ class MultiLabel(classes.Classes):
         label_values = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
         is_present = self.are_present(label_values)
         ids = tf.where(is_present, self._checked_ids(label_values, is_present), 0)
-        # Each row and class is a cell of the flat [B * C].
+        # Each pair of a row and a class is an index into a flat tensor [B * C].
         cells = label.value_rowids() * self.size + ids
         shape = tf.stack([label.nrows(), self.size])
         counts = tf.math.unsorted_segment_sum(
             tf.cast(is_present, tf.float32), cells, tf.reduce_prod(shape)
         )
-        # A missing value may be any class, so the whole row is missing.
+        # A missing value may stand for any class, so all labels of the row are missing.
         marks = tf.cast(~is_present, tf.int32)
         missing = tf.math.unsorted_segment_sum(marks, label.value_rowids(), label.nrows()) > 0
         if self.empty_is_missing:
             missing |= tf.equal(label.row_lengths(), 0)
-        # A class that a list names twice counts once.
+        # If a list names a class twice, the target is still 1.
         targets = tf.ensure_shape(tf.reshape(tf.minimum(counts, 1.0), shape), [None, self.size])
         present = tf.broadcast_to(~missing[:, tf.newaxis], shape)
         return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check of a multi-hot label for C values that are floats or have repeats."""
-        # A list holds each class once, as int64 or string.
+        """Return the check and the rule for a multi-hot label, or for a list of classes."""
+        # C values are multi-hot if some are floats or equal, as a list holds each class once.
         is_multi_hot = len(set(given)) < self.size or any(isinstance(v, float) for v in given)
         if len(given) == self.size and is_multi_hot:
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by the line of their slice, if any: [B, C] -> [B, C]."""
+        """Scale and shift the logits of each row by its slice's line: [B, C] -> [B, C]."""
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 
@@ -170,11 +170,11 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return scores of each class, the confusion of all classes, and rows with a mistake."""
+        """Return the scores of each class, and sums over all classes and over whole rows."""
         logits, targets, weights = examples
         predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
-        # Missing entries weigh 0, so the greatest weight is the weight of the row.
+        # The weight of a missing entry is 0, so the greatest weight is the row's weight.
         row_weights = tf.reduce_max(weights, axis=-1)
         has_mistake = tf.cast(tf.reduce_any(mistakes * weights > 0, axis=-1), tf.float32)
         return {
@@ -193,7 +193,7 @@ class MultiLabel(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return metrics of all classes together and of whole rows, and the mean AUC of classes."""
+        """Compute metrics over all classes, over whole rows, and the mean AUC of classes."""
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),

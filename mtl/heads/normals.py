@@ -1,4 +1,4 @@
-"""Surface normals: the direction of the visible surface at each place of a map.
+"""Surface normals: the direction of the visible surface at each pixel.
 
 normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; zeros if unknown
 """
@@ -23,16 +23,16 @@ _LEAST = 1e-12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Normals(dense.Dense):
-    """Unit vectors at each place: `loss = 1 - cos(logits, label)`.
+    """Predicts a unit vector for each pixel: `loss = 1 - cos(logits, label)`.
 
     Labels are maps [H, W, 3] of vectors of any length above 0. A vector of zeros, or with a NaN,
-    marks a place without a label. Predicts `normal` [B, H, W, 3], of length 1.
+    marks a pixel without a label. Predicts `normal` [B, H, W, 3], of length 1.
 
     `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
     `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert, "Data-Driven 3D
-    Primitives for Single Image Understanding", ICCV 2013). Half of the weight lies below the
-    median. The median comes from counts of angles in 18,000 bins, so any split takes the same
-    memory. Its error is at most 0.01 degrees, the width of a bin.
+    Primitives for Single Image Understanding", ICCV 2013). The median is weighted by the weights of
+    labels. A histogram of 18,000 bins of 0.01 degrees approximates the median in constant memory,
+    with an error of at most 0.01 degrees.
     """
 
     size: ClassVar[int] = 3
@@ -51,7 +51,7 @@ class Normals(dense.Dense):
         is_set = tf.reduce_all(self.are_present(label), -1, keepdims=True)
         vectors = tf.where(is_set, label, 0.0)
         vectors = self.checked(vectors, tf.math.is_finite(vectors), label, self.rule(label.dtype))
-        # The division avoids an overflow in the square of large components.
+        # Without this division, the square of a large component could overflow.
         vectors = tf.math.divide_no_nan(vectors, tf.reduce_max(tf.abs(vectors), -1, keepdims=True))
         return _normalise_vectors(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
@@ -70,11 +70,11 @@ class Normals(dense.Dense):
         return "be a finite number"
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every place: [B, n, 3], [B, n, 3] -> [B, n]."""
+        """Compute the loss of every pixel: [B, n, 3], [B, n, 3] -> [B, n]."""
         return 1 - tf.reduce_sum(_normalise_vectors(logits) * targets, -1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean of `1 - cos` over the places: [B, H, W, 3] twice -> [B]."""
+        """Return the mean of `1 - cos` over all pixels: [B, H, W, 3] twice -> [B]."""
         return tf.reduce_mean(self.losses(logits, _normalise_vectors(others)), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -86,7 +86,7 @@ class Normals(dense.Dense):
         return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sum of angles, the weight of places by angle, and the weight below limits."""
+        """Return the sum of angles, a histogram of angles, and the weights of small angles."""
         logits, targets, weights = examples
         angles = _compute_angles(_normalise_vectors(logits), targets)
         bins = tf.cast(tf.reshape(angles, [-1]) * (_BINS / 180), tf.int32)
@@ -117,19 +117,19 @@ def _normalise_vectors(vectors: tf.Tensor) -> tf.Tensor:
 def _compute_angles(vectors: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Return the angles between unit vectors in degrees, [..., 3] twice -> [...].
 
-    Sine and cosine together give the angle: the arc cosine of a float32 near 1 has an error of 1/50
-    degree.
+    The angle comes from sine and cosine, because the arc cosine of a float32 near 1 has an error of
+    1/50 degree.
     """
     sine = tf.norm(tf.linalg.cross(vectors, others), axis=-1)
     return tf.math.atan2(sine, tf.reduce_sum(vectors * others, -1)) * (180 / math.pi)
 
 
 def _read_median(counts: tf.Tensor) -> tf.Tensor:
-    """Return the median in widths of bins; NaN without weight."""
+    """Return the median of a histogram in units of bins; NaN if all counts are 0."""
     ends, total = tf.cumsum(counts), tf.reduce_sum(counts)
     place = tf.searchsorted(ends, [total / 2])[0]
     before, bin_weight = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)
-    # The weights in the bin of the median are taken as evenly spread.
+    # Interpolate linearly within the bin of the median.
     share = tf.math.divide_no_nan(total / 2 - before, bin_weight)
     median = tf.cast(place, counts.dtype) + share
     return tf.where(total > 0, median, tf.constant(float("nan"), counts.dtype))

@@ -1,4 +1,4 @@
-"""Losses per example: pure functions of logits and targets, without reduction or variables.
+"""Losses of examples, as pure functions of logits and targets, without a reduction.
 
 objectives.binary_cross_entropy(logits, targets, focal_gamma=2.0)         # [...], [...] -> [...]
 objectives.softmax_cross_entropy(logits, class_ids, label_smoothing=0.1)  # [B, C], [B] -> [B]
@@ -14,7 +14,7 @@ from mtl.deferred import tf
 
 # Above this log-rate the Poisson rate grows along its tangent, to stay finite.
 _MAX_LOG_RATE = 30.0
-# Replaces a probability or a rate of 0, whose logarithm is infinite.
+# Replaces a probability or a rate of 0, as log(0) is infinite.
 LEAST = 1e-30
 
 
@@ -51,12 +51,15 @@ def binary_cross_entropy(
     Args:
       logits: float, any shape.
       targets: 0.0 or 1.0, same shape.
-      positive_weight: the factor of the loss of positives; a number, or one for each class on the
-        last axis.
+      positive_weight: the factor of the loss of positives; a number, or a list with a number for
+        each class on the last axis.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
+
+    Returns:
+      Losses, in the same shape.
     """
-    # The log-odds of the true class, so the cross-entropy is softplus(-margin).
+    # The margin is the log-odds of the true class: cross-entropy is softplus(-margin).
     margin = (2 * targets - 1) * logits
     losses = tf.nn.softplus(-margin)
     if label_smoothing:  # (1 - s / 2) softplus(-m) + (s / 2) softplus(m).
@@ -70,10 +73,11 @@ def binary_cross_entropy(
 
 
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of two events together.
+    """Return the log-odds that two events both happen.
 
-    `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. Probabilities would
-    round to 0 or 1. Log-odds do not: value and gradient are finite if a + b is finite.
+    The result is `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. Unlike
+    probabilities, log-odds do not round to 0 or 1: value and gradient are finite if a + b is
+    finite.
 
     Args:
       first: the log-odds of the first event, a.
@@ -92,8 +96,8 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
     Args:
       chance: the log-odds of the condition, c.
-      then: the log-odds of the event if it holds, t.
-      otherwise: the log-odds of the event if it does not hold, o.
+      then: the log-odds of the event if the condition holds, t.
+      otherwise: the log-odds of the event if the condition does not hold, o.
 
     Returns:
       The same shape.
@@ -109,7 +113,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
 def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
-    # Add to the greater of the two: its softplus is at most log 2.
+    # Start from the greater number: the softplus term is then at most log 2.
     from_first, from_second = (
         first + tf.nn.softplus(second - first),
         second + tf.nn.softplus(first - second),
@@ -150,7 +154,7 @@ def softmax_cross_entropy(
 
 
 def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
-    """Return log(1 - p_y) from the other classes' logits, as 1 - p rounds to 0 near p = 1."""
+    """Return log(1 - p_y) from the logits of other classes, as 1 - p rounds to 0 near p = 1."""
     is_target = tf.one_hot(
         class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool
     )
@@ -159,7 +163,7 @@ def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
 
 
 def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `p - y` in the type of p. Float64 targets keep their digits in the difference."""
+    """Return `p - y` in the type of p, computed in the type of y, which may be float64."""
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
@@ -180,6 +184,9 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
       predictions: p, of any shape.
       targets: y, in the same shape.
       delta: the error from which the loss is linear, above 0.
+
+    Returns:
+      Losses, in the same shape.
     """
     error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
@@ -218,7 +225,7 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 
 
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
-    """Return exp(log_rate), but its tangent above 30, so the rate and its slope stay finite."""
+    """Return exp(x); above 30, return its tangent at 30, so value and slope stay finite."""
     inner = tf.minimum(log_rates, _MAX_LOG_RATE)
     return tf.exp(inner) * (1 + tf.nn.relu(log_rates - _MAX_LOG_RATE))
 
@@ -229,9 +236,12 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     Args:
       log_rates: the logarithm of the rate, of any shape.
       counts: the labels, in the same shape.
+
+    Returns:
+      Losses, in the same shape.
     """
     counts = tf.cast(counts, log_rates.dtype)
-    # A count of 0 adds nothing, even if the logarithm is infinite.
+    # For a count of 0, this product is 0 even if the log rate is infinite.
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
@@ -245,12 +255,15 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
     """Compute `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
 
-    It is the negative log-likelihood without terms that depend only on y and the dispersion.
+    The loss is the negative log-likelihood without terms that depend only on y and the dispersion.
 
     Args:
       log_rates: the logarithm of r, of any shape.
       targets: y, at least 0, in the same shape.
       power: p, in (1, 2).
+
+    Returns:
+      Losses, in the same shape.
     """
     targets = tf.cast(targets, log_rates.dtype)
     of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
@@ -258,12 +271,15 @@ def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.T
 
 
 def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return twice the difference between the loss and the loss of a perfect rate.
+    """Return twice the difference between `tweedie_loss` and the loss of a perfect rate.
 
     Args:
       log_rates: the logarithm of the rate, of any shape.
       targets: at least 0, in the same shape.
       power: in (1, 2).
+
+    Returns:
+      Deviances, in the same shape.
     """
     targets = tf.cast(targets, log_rates.dtype)
     perfect = tf.pow(targets, 2 - power) / ((2 - power) * (power - 1))
@@ -290,6 +306,9 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     Args:
       logits: the log-odds of p, of any shape.
       others: the log-odds of q, in the same shape.
+
+    Returns:
+      Divergences in nats, in the same shape.
     """
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
@@ -319,7 +338,7 @@ def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
-    """Return `log(p / (1 - p))` in [-16, 16]; a float32 near 1 cannot tell larger ones apart."""
+    """Return `log(p / (1 - p))`, clipped to [-16, 16] because of the precision of float32."""
     logits = tf.math.log(tf.maximum(probabilities, LEAST)) - tf.math.log1p(
         -tf.minimum(probabilities, 1 - 1e-7)
     )
@@ -329,23 +348,26 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
     """Return `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`: [B, K] -> [B].
 
-    Its gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
-    Incomplete Data via the EM Algorithm", 1977). It is the gradient of `-sum_k r_k j_k` with
-    constant responsibilities `r = softmax(j)`. At the current parameters it equals the gradient of
-    the likelihood.
+    The gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
+    Incomplete Data via the EM Algorithm", 1977): the gradient of `-sum_k r_k j_k` with constant
+    responsibilities `r = softmax(j)`. At the current parameters, this gradient equals the gradient
+    of the likelihood.
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
     surrogate = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
-    # The difference is exactly 0, so the value is the likelihood with the gradient of `surrogate`.
+    # The difference is exactly 0: the value is the likelihood, the gradient comes from `surrogate`.
     return -(tf.stop_gradient(likelihood) + (surrogate - tf.stop_gradient(surrogate)))
 
 
 def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """Return the log density of independent Gaussians, [..., D] and [..., D] -> [...], in nats.
+    """Return the log density of independent Gaussians.
 
     Args:
-      deviations: distances from the mean, in units of the scales.
-      scales: standard deviations, above 0.
+      deviations: distances from the mean, in units of the scales, [..., D].
+      scales: standard deviations, above 0, [..., D].
+
+    Returns:
+      Log densities in nats, [...].
     """
     terms = 0.5 * deviations**2 + tf.math.log(scales) + 0.5 * math.log(2 * math.pi)
     return -tf.reduce_sum(terms, axis=-1)

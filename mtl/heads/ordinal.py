@@ -1,7 +1,7 @@
-"""A task with one of several ordered classes, such as ratings.
+"""Ordinal regression: a task with ordered classes, such as ratings.
 
 stars/heads.Ordinal.name = "stars"
-stars/heads.Ordinal.classes = ["bad", "fair", "good"]    # or their number
+stars/heads.Ordinal.classes = ["bad", "fair", "good"]    # or the number of classes, 3
 stars/heads.Ordinal.prior = [0.2, 0.3, 0.5]
 """
 
@@ -22,12 +22,12 @@ from mtl.heads import base, classes, metrics, objectives
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ordinal(classes.Classes):
-    """One score on the tower, cut by C - 1 thresholds: `P(y > k) = sigmoid(score - t_k)`.
+    """Ordinal regression by C - 1 thresholds of a score: `P(y > k) = sigmoid(score - t_k)`.
 
     `loss_i = sum_k CE(P(y > k), [y_i > k])`; Cao, Mirjalili and Raschka, "Rank consistent ordinal
     regression for neural networks with application to age estimation" (CORAL), 2019,
     arXiv:1901.07884. In the paper, the thresholds are in order only at the optimum. Here
-    `t_k = t_0 + sum softplus(d)` keeps them in order, so every probability is at least 0.
+    `t_k = t_0 + sum softplus(d)` keeps the thresholds in order, so every probability is at least 0.
 
     A label is a class id if its field is int64, and a class name if it is string. If all names are
     whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id` (the
@@ -57,43 +57,48 @@ class Ordinal(classes.Classes):
 
     @property
     def size(self) -> int:
-        """One logit per threshold."""
+        """The number of logits: one logit for each threshold."""
         return len(self.class_names) - 1
 
     def initial_bias(self) -> list[float]:
-        """Return the first threshold of the prior, then d for each step to the next threshold."""
+        """Return the first threshold t_0, then d for each step to the next threshold."""
         shares = self._class_shares()
         below = list(itertools.accumulate(shares))[:-1]
-        thresholds = [base.logit(share / sum(shares)) for share in below]
-        steps = [after - before for before, after in itertools.pairwise(thresholds)]
-        # The inverse of softplus.
-        return [thresholds[0], *(math.log(math.expm1(step)) for step in steps)]
+        above = list(itertools.accumulate(reversed(shares)))[-2::-1]
+        # A difference of the log-odds of two thresholds would lose a tiny share between them.
+        steps = [
+            math.log1p(share / lower) + math.log1p(share / upper)
+            for share, lower, upper in zip(shares[1:-1], below, above[1:], strict=False)
+        ]
+        # log(exp(x) - 1) is the inverse of softplus.
+        raw_steps = [math.log(math.expm1(step)) for step in steps]
+        return [math.log(below[0]) - math.log(above[0]), *raw_steps]
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, C - 1], falling: the logits of y > 0, y > 1, ..."""
+        """Compute the logits of y > 0, y > 1, ..., in falling order: [B, H] -> [B, C - 1]."""
         score = layers.dense(tower, 1, "logits", use_bias=False)
         initializer = tf1.constant_initializer(self.initial_bias())
-        # One first threshold and C - 2 steps, whose softplus is above 0.
+        # The variable holds the first threshold, and C - 2 steps before softplus.
         raw = tf1.get_variable("thresholds", [self.size], tf.float32, initializer)
         return score - tf.cumsum(tf.concat([raw[:1], tf.nn.softplus(raw[1:])], 0))
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C - 1], [B] -> [B]."""
-        # Each threshold is a binary task: is the label above it?
+        # Each threshold is a binary task: is the label above the threshold?
         above = tf.cast(targets[:, tf.newaxis] > tf.range(self.size, dtype=tf.int64), tf.float32)
         return tf.reduce_sum(objectives.binary_cross_entropy(logits, above), axis=-1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Sum the divergences at the thresholds, as the loss does: [B, C - 1] twice -> [B]."""
+        """Sum the divergences of all thresholds, like the loss: [B, C - 1] twice -> [B]."""
         return tf.reduce_sum(objectives.bernoulli_divergence(logits, others), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logits of y > 0, y > 1, ... by `probabilities`, [B, C] -> [B, C - 1]."""
+        """Return the logits of y > 0, y > 1, ... from `probabilities`: [B, C] -> [B, C - 1]."""
         probabilities = predictions["probabilities"]
         above = tf.cumsum(probabilities, -1, exclusive=True, reverse=True)[:, :-1]
         below = tf.cumsum(probabilities, -1)[:, :-1]
         above, below = (tf.maximum(share, objectives.LEAST) for share in (above, below))
-        # Log-odds from both sides: 1 - above would round to 0.
+        # Use the sums from both sides, as 1 - above would round to 0.
         return tf.math.log(above) - tf.math.log(below)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -110,7 +115,7 @@ class Ordinal(classes.Classes):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict; classify with all classes; regress to the mean class id."""
+        """Return the export outputs: predictions, all classes, and the mean class id."""
         predictions = self.predictions(logits)
         scores = predictions["probabilities"]
         return {
@@ -120,7 +125,7 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weight of rows for each class, and for each distance of the prediction."""
+        """Return the weight of rows by class, and by distance of the predicted class."""
         logits, targets, weights = examples
         distance = tf.cast(tf.abs(_find_median(logits) - targets), tf.int32)
         num_classes = self.size + 1
@@ -130,7 +135,7 @@ class Ordinal(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the accuracy, and errors in numbers of classes."""
+        """Compute the accuracy, and errors in numbers of classes."""
         weight, off_by = sums["weight"], sums["off_by"]
         distance = np.arange(self.size + 1, dtype=np.float64)
         return {
@@ -142,20 +147,20 @@ class Ordinal(classes.Classes):
 
 
 def _compute_probabilities(logits: tf.Tensor) -> tf.Tensor:
-    """Turn falling logits [B, C - 1] into probabilities [B, C], precise even if tiny.
+    """Convert logits [B, C - 1] to probabilities [B, C], precisely even if tiny.
 
-    A difference of sigmoids near 1 would round to 0 below 6e-8. For `a >= b` it equals the product
-    `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))`.
+    A difference of two sigmoids near 1 would round to 0 below 6e-8. So a product replaces the
+    difference: `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))` for `a >= b`.
     """
     above, below = tf.sigmoid(logits), tf.sigmoid(-logits)
     gaps = logits[:, :-1] - logits[:, 1:]
-    # With t = tanh(x / 2), 1 - exp(-x) is 2 t / (1 + t); ONNX lacks expm1. The gap of two infinite
-    # logits is NaN, taken as 0.
+    # With t = tanh(x / 2), 1 - exp(-x) is 2 t / (1 + t); ONNX lacks expm1. The difference of two
+    # infinite logits is NaN, which 0 replaces.
     half = tf.tanh(tf.where(tf.math.is_nan(gaps), tf.zeros_like(gaps), gaps) / 2)
     inner_classes = above[:, :-1] * below[:, 1:] * (2 * half / (1 + half))
     return tf.concat([below[:, :1], inner_classes, above[:, -1:]], -1)
 
 
 def _find_median(logits: tf.Tensor) -> tf.Tensor:
-    """Return the median class [B] from [B, C - 1]: count thresholds with P(y > k) > 1/2."""
+    """Return the median class, the number of thresholds with P(y > k) > 1/2: [B]."""
     return tf.reduce_sum(tf.cast(logits > 0, tf.int64), axis=-1)

@@ -19,19 +19,19 @@ from mtl.heads import coverage, objectives, regression, standardized
 
 @checks.dataclass
 class Quantile(standardized.Standardized):
-    """Several quantiles of a number. They never cross.
+    """Predicts several quantiles of a number, which never cross.
 
     `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the errors `e_k = y_i - q_k` at the levels
     l_k: the pinball loss of R. Koenker and G. Bassett, "Regression Quantiles", 1978, in the unit of
     the label. For logits (a, c), and the mean m and the standard deviation d of the label, the
-    first quantile is `m + d a`. Each further quantile is `d softplus(c)` above the one before it,
-    so any weights keep them in order.
+    first quantile is `m + d a`. Each further quantile is `d softplus(c)` above the previous
+    quantile, so quantiles are always in order.
 
     Predicts `quantiles` [B, Q] and `value` [B]. `value` is the quantile with the level nearest to
     0.5, or the mean of two equally near quantiles, such as 0.1 and 0.9.
 
     Attributes:
-      levels: l, the shares of labels below the quantiles, ascending, in [0.001, 0.999].
+      levels: l, the share of labels below each quantile, ascending, in [0.001, 0.999].
     """
 
     levels: Annotated[Sequence[float], coverage.check_levels, checks.Filled("hold a level")] = (
@@ -54,26 +54,26 @@ class Quantile(standardized.Standardized):
 
     @property
     def size(self) -> int:
-        """One logit for each level."""
+        """The number of logits: one logit for each level."""
         return len(self.levels)
 
     def initial_bias(self) -> list[float]:
         """Return the logits of the quantiles of a Gaussian."""
         start = list(map(python_statistics.NormalDist().inv_cdf, self.levels))
         steps = [after - before for before, after in itertools.pairwise(start)]
-        # The inverse of softplus.
+        # log(exp(x) - 1) is the inverse of softplus.
         return [start[0], *(math.log(math.expm1(step)) for step in steps)]
 
     def _order_quantiles(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the quantiles in order: [B, Q], or [B] for one level, -> [B, Q]."""
+        """Compute ordered quantiles from logits: [B, Q], or [B] if Q is 1, -> [B, Q]."""
         logits = tf.reshape(logits, [-1, self.size])
         steps = tf.concat([logits[:, :1], tf.math.softplus(logits[:, 1:])], axis=1)
         return self._shift + self._unit * tf.cumsum(steps, axis=1)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the middle quantile, or the mean of the two middle ones, [B, Q] -> [B]."""
+        """Return the quantile nearest to the median, or the mean of two: [B, Q] -> [B]."""
         distances = [abs(level - 0.5) for level in self.levels]
-        # Levels such as 0.4 and 0.6 are equally near to 0.5 up to rounding.
+        # Levels such as 0.4 and 0.6 are equally near to 0.5, except for rounding errors.
         middle = [
             i for i, distance in enumerate(distances) if math.isclose(distance, min(distances))
         ]
@@ -91,7 +91,7 @@ class Quantile(standardized.Standardized):
         return objectives.pinball_loss(self._order_quantiles(logits), targets, self.levels)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean of half the squared distances of quantiles: [B, Q] twice -> [B]."""
+        """Return half of the mean squared distance of quantiles: [B, Q] twice -> [B]."""
         distances = objectives.gaussian_divergence(
             self._order_quantiles(logits), self._order_quantiles(others)
         )
@@ -104,6 +104,6 @@ class Quantile(standardized.Standardized):
         return {**super().sums(examples), "below": below}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of `Number`, and the share of labels at or below each quantile."""
+        """Compute the metrics of `Number`, and the share of labels at or below each quantile."""
         shares = coverage.compare_shares(self.levels, sums["below"], sums["weight"])
         return {**super().summary(sums), **shares}

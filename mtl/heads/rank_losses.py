@@ -1,4 +1,4 @@
-"""Losses of ranking within groups: pure functions of the rows of whole groups.
+"""Ranking losses within groups, as pure functions of the rows of whole groups.
 
 lists = rank_losses.of_batch(keys, scores, labels, weights)
 lists = rank_losses.of_split(ranked)                     # for a split, without gradients
@@ -15,19 +15,19 @@ from mtl.deferred import tf
 from mtl.heads import group_metrics, groups
 
 Pairs = Callable[[Callable[..., "tf.Tensor"], Sequence["tf.Tensor"]], "tf.Tensor"]
-"""(function, fields [N]) -> [N]: sums `function(row, other)` over the other rows of a group."""
+"""A function (f, fields [N]) -> [N] that sums `f(row, other)` over other rows of the group."""
 
 
 class Lists(NamedTuple):
-    """Rows of whole groups.
+    """The rows of whole groups, with functions that reduce rows by group.
 
     Attributes:
-      scores, labels, weights: [N] floats of the same type. Rows of weight 0 do not count, but need
-        finite scores and labels.
-      groups: [N] int32, from 0 on.
+      scores, labels, weights: [N] floats of the same type. Rows of weight 0 are ignored, but must
+        have finite scores and labels.
+      groups: [N] int32, the index of each row's group, from 0 to G - 1.
       num_groups: G, the number of groups, an int32 scalar.
       sum_pairs: sums a function over the pairs of each group; see `Pairs`.
-      index: [N] int32; breaks ties if only the sum over tied rows matters.
+      index: [N] int32, different numbers for all rows, which break ties between equal labels.
     """
 
     scores: tf.Tensor
@@ -40,38 +40,41 @@ class Lists(NamedTuple):
 
     @property
     def counts(self) -> tf.Tensor:
-        """True for each row that counts, [N]."""
+        """True for each row with a weight above 0, [N]."""
         return self.weights > 0
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Sum the values of the rows that count, by group, [N] -> [G]."""
+        """Sum values by group, without rows of weight 0: [N] -> [G]."""
         row_values = tf.where(self.counts, values, tf.zeros_like(values))
         return tf.math.unsorted_segment_sum(row_values, self.groups, self.num_groups)
 
     def max(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the greatest value of each group, [N] -> [G]; the least float if no row counts."""
+        """Return the greatest value of each group, [N] -> [G]; the lowest float without rows."""
         row_values = tf.where(self.counts, values, values.dtype.min)
         return tf.math.unsorted_segment_max(row_values, self.groups, self.num_groups)
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
-        """Give every row the value of its group, [G] -> [N]."""
+        """Gather the value of each row's group, [G] -> [N]."""
         return tf.gather(values, self.groups)
 
 
 def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Lists:
-    """Return the groups of a batch; pairs need [B, B] numbers in memory.
+    """Group the rows of a batch. Sums over pairs take memory for [B, B] numbers.
 
     Args:
       keys: the group of each row, [B].
       scores: [B].
       labels: [B].
-      weights: [B]; rows with a weight of 0 do not count.
+      weights: [B]; rows with a weight of 0 are ignored.
+
+    Returns:
+      The rows and their groups.
     """
     names, ids = tf.unique(keys)
     counts = weights > 0
     index = tf.range(tf.size(ids))
     pairs = tf.equal(ids[:, tf.newaxis], ids) & counts[:, tf.newaxis] & counts
-    # No row is a pair with itself.
+    # A row does not form a pair with itself.
     pairs &= tf.not_equal(index[:, tf.newaxis], index)
 
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -83,10 +86,10 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
 
 
 def of_split(rows: groups.Ranked) -> Lists:
-    """Return the groups of a split. Memory grows with the number of rows, not of pairs.
+    """Group the rows of a split, with memory for N rows, not for all pairs of rows.
 
-    Each pass over the rows handles all pairs at one distance in the order of the rows. So the
-    number of passes is the number of rows of the largest group.
+    Each pass over the rows handles all pairs of rows with the same distance in the sorted order. So
+    the number of passes is about the number of rows of the largest group.
     """
     sizes = rows.sum(tf.ones_like(rows.groups))
     index = tf.range(tf.size(rows.groups))
@@ -105,7 +108,7 @@ def of_split(rows: groups.Ranked) -> Lists:
                 )
             return distance + 1, total
 
-        # Without any group, the maximum is the least int32.
+        # Without groups, `reduce_max` returns the lowest int32.
         largest = tf.maximum(tf.reduce_max(sizes), 0)
         shape = [tf.TensorShape([]), rows.scores.shape]
         start = [tf.constant(1), tf.zeros_like(rows.scores)]
@@ -114,7 +117,7 @@ def of_split(rows: groups.Ranked) -> Lists:
             add,
             start,
             shape_invariants=shape,
-            # Passes run one at a time, because each takes memory for all rows.
+            # Run one pass at a time, because each pass takes memory for all rows.
             parallel_iterations=1,
         )
         return total
@@ -125,17 +128,17 @@ def of_split(rows: groups.Ranked) -> Lists:
 
 
 def weigh_groups(lists: Lists) -> tf.Tensor:
-    """Return the weight of each group, [G]: the mean weight of its rows, 0 for equal labels."""
+    """Return the mean row weight of each group, [G]; 0 if all labels of a group are equal."""
     differ = lists.max(lists.labels) > -lists.max(-lists.labels)
     mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
     return tf.where(differ, mean, tf.zeros_like(mean))
 
 
 def ranknet(lists: Lists) -> tf.Tensor:
-    """Compute the mean over pairs with y_i > y_j of `log(1 + exp(s_j - s_i))`, weighed w_i w_j.
+    """Compute the RankNet loss: the mean of `log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
-    C. Burges et al., "Learning to Rank using Gradient Descent", ICML 2005. As in the paper, a known
-    order has a probability of 1.
+    The weight of a pair is w_i w_j. C. Burges et al., "Learning to Rank using Gradient Descent",
+    ICML 2005. As in the paper, the target probability of a pair with different labels is 1.
 
     Args:
       lists: the rows of G groups.
@@ -158,15 +161,15 @@ def ranknet(lists: Lists) -> tf.Tensor:
 
 
 def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
-    """Return `sum over pairs with y_i > y_j of |dNDCG_ij| log(1 + exp(s_j - s_i))`, [G].
+    """Compute `sum of |dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j: [G].
 
-    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if i and j change places.
-    Gradients take it as a constant. C. Burges, "From RankNet to LambdaRank to LambdaMART: An
-    Overview", MSR-TR-2010-82. Among equal scores the smaller label ranks first, which gives an
-    untrained model a gradient.
+    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if i and j swap places, a
+    constant in gradients. C. Burges, "From RankNet to LambdaRank to LambdaMART: An Overview",
+    MSR-TR-2010-82. If two scores are equal, the row with the smaller label ranks first, so even a
+    model with constant scores gets a gradient.
     """
     gains = group_metrics.gains(lists.labels, gain)
-    # The second field breaks ties: of equal scores the smaller label comes first.
+    # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
     ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
     discounts = group_metrics.discounts(ranks)
     share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains)))
@@ -189,9 +192,9 @@ def softmax(lists: Lists) -> tf.Tensor:
     Relevance", ICTIR 2019. With one relevant row, the loss is the first factor of ListMLE (F. Xia
     et al., "Listwise Approach to Learning to Rank", 2008).
     """
-    # The greatest score of the group is subtracted from all of them, so no exponential overflows.
+    # Subtract the greatest score of a group from all its scores, so no exponential overflows.
     greatest = lists.max(lists.scores)
-    # A group in which no row counts has the least float as its maximum.
+    # If all rows of a group have weight 0, its maximum is the lowest float.
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
     shifted_scores = tf.where(lists.counts, lists.scores - lists.spread(greatest), 0)
     total = lists.sum(lists.weights * tf.exp(shifted_scores))
@@ -228,14 +231,14 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
 
 def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
     """Return the DCG of the best order of each group, [G]."""
-    # Equal labels rank by place; any order of them has the same DCG.
+    # Rows with equal labels have equal gains, so their order does not change the ideal DCG.
     index = tf.cast(lists.index, lists.labels.dtype)
     ranks = 1 + lists.sum_pairs(_is_before, [lists.labels, index])
     return tf.stop_gradient(lists.sum(gains * group_metrics.discounts(ranks)))
 
 
 def _is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return 1 if the other has a greater first field, or an equal one and a smaller second."""
+    """Return 1 if `other` has a greater first field, or an equal first and a smaller second."""
     is_tie = tf.equal(other[0], row[0]) & (other[1] < row[1])
     return tf.cast((other[0] > row[0]) | is_tie, row[0].dtype)
 
@@ -249,7 +252,7 @@ def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor
     Args:
       kind: a name in `TYPES`.
       lists: the groups.
-      gain: the gain of a label, for losses of NDCG: "exponential" or "linear".
+      gain: the gain of a label in "lambdarank" and "approx_ndcg": "exponential" or "linear".
       temperature: the temperature of "approx_ndcg", above 0.
 
     Returns:

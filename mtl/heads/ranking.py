@@ -1,11 +1,11 @@
-"""Ranking quality of scores, positives above negatives, over all rows of a split.
+"""AUC and PR-AUC of scores over all rows of a split, with bounds of their errors.
 
 sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets))}
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
-The areas are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes. Beyond
-these limits, neighbouring scores are merged. `auc_error_bound` and `pr_auc_error_bound` then bound
-the errors of the areas; they are 0 for exact areas.
+AUC and PR-AUC are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes.
+Beyond these limits, similar scores are merged. The metrics `auc_error_bound` and
+`pr_auc_error_bound` bound the errors of the areas, and are 0 for exact areas.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mtl.deferred import tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
-"""The largest number of different scores. Each takes up to 48 bytes of memory."""
+"""The largest number of different scores; a score takes up to 48 bytes of memory."""
 
 MAX_EXACT_CLASSES = 128
-"""The largest number of classes. Sorting the scores of more could outlast the network."""
+"""The largest number of classes with exact areas, which need a sort of all scores."""
 
 BOUND = "_error_bound"
 """The end of the names of metrics that bound the error of another metric."""
 
-# The classes of a head share these bins.
+# The number of histogram bins for all classes of a head together.
 _HISTOGRAM_BINS = 2**20
-# Bins are even in asinh(score): uniform near 0 and relative far from it, up to 11013.
+# Bins are equally wide in asinh(score): linear near 0 and logarithmic beyond, up to 11013.
 _MAX_ASINH = 10.0
-# A score is a float32. Its bits, as a number, have the order of the scores.
+# A score is a float32 of 32 bits. As integers, these bits have the order of the scores.
 _SCORE_BITS = 32
 
 
@@ -37,7 +37,7 @@ class Cells(NamedTuple):
     """The weights of positives and negatives at every score.
 
     Attributes:
-      classes: [N] ints, ascending.
+      classes: [N] ints, the class of each score, ascending.
       positives: [N] weights of positives, by ascending score within each class.
       negatives: [N] weights of negatives, in the same order.
       num_classes: C, the number of classes.
@@ -54,13 +54,16 @@ class Cells(NamedTuple):
 def stream_scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
-    """Return a total of scores and their weights, from which areas under curves are computed.
+    """Return a `metrics.Total` of scores, from which areas under curves are computed.
 
     Args:
       logits: the scores, float32 [B] or [B, C].
       positives: the weight of each score as a positive, in the same shape.
       negatives: the weight of each score as a negative.
-      are_tasks: True if the C columns are tasks. Each task is then as exact as a single one.
+      are_tasks: True if the C columns are tasks, each with the full `MAX_CELLS` scores.
+
+    Returns:
+      A total whose value is a `Cells`.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -70,21 +73,21 @@ def stream_scores(
 
 
 class _Different:
-    """The different scores and their weights, in a growing buffer that is compacted when full.
+    """A total of different scores and their weights, in a growing buffer.
 
-    A key holds the class in the high bits, then the score as an integer in the order of floats. If
-    there are more keys than the limit, the last bits of all scores are dropped, so that scores of
-    early and late batches are rounded alike.
+    A full buffer merges equal scores. A key is an integer with the class in the high bits and the
+    score in the low bits, and sorts like the scores. If there are more keys than the limit, the
+    last bits of all scores are dropped, so that scores of early and late batches are rounded alike.
     """
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The variables of the buffer."""
+        """The specifications of the buffer's variables."""
         return (
             tf.TensorSpec([None], tf.int64),  # Keys.
             tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
-            tf.TensorSpec([], tf.int64),  # How many keys are in use.
-            tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
+            tf.TensorSpec([], tf.int64),  # The number of keys in use.
+            tf.TensorSpec([], tf.int64),  # The number of dropped bits of scores.
         )
 
     def __init__(
@@ -102,7 +105,7 @@ class _Different:
         self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch. If the buffer is full, merge equal scores and make room."""
+        """Append the scores of a batch. If the buffer is full, merge equal scores first."""
         keys, weights, size, dropped_bits = (variable.handle for variable in state)
         start = buffers.read(size, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
@@ -123,7 +126,7 @@ class _Different:
                 all_keys, all_weights, buffers.read(dropped_bits, tf.int64), self._max_keys
             )
             count = tf.size(distinct_keys)
-            # The buffer doubles, so that sorting costs a constant time for each row on average.
+            # Double the buffer, so that sorting takes constant time per row on average.
             spare = [[0, tf.maximum(count, buffers.LEAST_CAPACITY)]]
             with tf.control_dependencies(
                 [
@@ -137,7 +140,7 @@ class _Different:
         return buffers.assign(size, tf.cond(end <= buffers.capacity(keys), append, compact))
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
-        """Return the cells of all replicas."""
+        """Return the scores and weights of all replicas as cells."""
         keys = tf.concat([keys[:size] for keys, _, size, _ in replicas], 0)
         weights = tf.concat([weights[:size] for _, weights, size, _ in replicas], 0)
         dropped_bits = tf.reduce_max(tf.stack([dropped_bits for *_, dropped_bits in replicas]))
@@ -157,29 +160,29 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
     """
     bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
     half = 2 ** (_SCORE_BITS - 1)
-    # Negative floats have the sign bit, and their other bits rise as the number falls.
+    # A negative float has the sign bit set, and a larger magnitude has larger other bits.
     return tf.where(bits >= 0, half + bits, -bits)
 
 
 def _compact_keys(
     keys: tf.Tensor, weights: tf.Tensor, dropped_bits: tf.Tensor, max_keys: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return at most `max_keys` different keys, ascending, their weights, and the dropped bits."""
+    """Merge keys: return at most `max_keys` sorted keys, their weights, and the dropped bits."""
     keys = _drop_bits(keys, dropped_bits)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
     before = tf.concat([keys[:1], keys[:-1]], 0)
-    # The place of the first bit in which neighbours differ is the exponent of a float.
+    # The first bit in which two neighbours differ is the exponent of their XOR as a float.
     differing = tf.bitwise.bitwise_xor(keys, before)
     exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
-    # The number of keys that remain, by the number of dropped bits.
+    # The number of remaining keys, for each number of dropped bits.
     remaining_keys = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)
     too_many = tf.reduce_sum(tf.cast(remaining_keys[:_SCORE_BITS] > max_keys, tf.int64))
     dropped_bits = tf.maximum(dropped_bits, too_many)
     keys, before = _drop_bits(keys, dropped_bits), _drop_bits(before, dropped_bits)
-    # Keys are sorted: each key that differs from the one before it begins a new segment.
+    # In sorted keys, each key unequal to the previous key begins a new segment.
     ids = tf.cumsum(tf.cast(tf.not_equal(keys, before), tf.int32))
     return tf.math.segment_max(keys, ids), tf.math.segment_sum(weights, ids), dropped_bits
 
@@ -190,13 +193,13 @@ def _drop_bits(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 
 
 class _Histogram:
-    """Scores of many classes, in fixed bins that take 16 MB in all."""
+    """A total of scores of many classes, in a histogram of 16 MB."""
 
     def __init__(self, logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor):
         self._shape = [logits.shape[-1], _HISTOGRAM_BINS // logits.shape[-1]]
         self.state = [tf.TensorSpec([2, *self._shape], tf.float64)]
         num_bins = self._shape[1]
-        # asinh from -10 to 10 maps to the bins; scores beyond fall into the first or the last.
+        # Bins cover asinh from -10 to 10; scores beyond are in the first or the last bin.
         position = (tf.asinh(logits) / _MAX_ASINH + 1) / 2 * num_bins
         bins = tf.cast(tf.clip_by_value(position, 0, num_bins - 1), tf.int32)
         counts = [
@@ -209,7 +212,7 @@ class _Histogram:
         return state[0].assign_add(self._binned, read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
-        """Return a cell for each bin."""
+        """Return a cell for each bin of the histogram."""
         num_classes, num_bins = self._shape
         positives, negatives = tf.unstack(tf.add_n([counts for (counts,) in replicas]))
         classes = tf.repeat(tf.range(num_classes), num_bins)
@@ -220,13 +223,13 @@ class _Histogram:
 def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
     """Return `auc` and `pr_auc` with their error bounds.
 
-    The values are means over the classes for which they are defined.
+    All values are means over the classes with a defined area.
     """
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
-    """Return `auc`, `pr_auc` and their bounds for each class, [C]; NaN if undefined."""
+    """Compute `auc`, `pr_auc` and the error bounds of each class, [C]; NaN if undefined."""
     areas = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value
@@ -236,14 +239,15 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the share of (positive, negative) pairs in the right order; ties count by half.
+    """Compute the AUC: the share of (positive, negative) pairs in the right order.
 
     Args:
       cells: the weights of positives and negatives at every score, for C classes.
 
     Returns:
       The areas [C], NaN for a class without positives or negatives, and the bounds of their errors
-      [C]: half of the share of pairs within a cell if cells are merged, else 0.
+      [C]: half of the share of pairs within a cell if scores were merged, else 0. A tie counts as
+      half a correct pair.
     """
     positives, negatives = cells.positives, cells.negatives
     all_negatives = _by_class(cells, negatives)
@@ -251,7 +255,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     below = tf.cumsum(negatives, exclusive=True) - earlier
     pairs = _by_class(cells, positives) * all_negatives
     ordered_pairs = _by_class(cells, positives * (below + negatives / 2))
-    # Ties within a cell count by half, so the error is at most half of the tied pairs.
+    # Each pair within a cell counts as half, so the error is at most half of these pairs.
     tied_pairs = _by_class(cells, positives * negatives)
     return metrics.ratio(ordered_pairs, pairs), _bound_error(
         cells, metrics.ratio(tied_pairs / 2, pairs)
@@ -259,7 +263,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the share of pairs within a class in the right order, over all classes.
+    """Compute the share of ordered pairs, over all pairs of rows of the same class.
 
     Args:
       cells: the weights of positives and negatives at every score.
@@ -277,14 +281,14 @@ def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the area under the precision-recall curve: the sum of recall steps times precision.
+    """Compute the area under the precision-recall curve, as average precision.
 
     Args:
       cells: the weights of positives and negatives at every score, for C classes.
 
     Returns:
       The areas [C], NaN for a class without positives, and the bounds of their errors [C]. The
-      bounds cover every order of the scores within a merged cell; they are 0 for exact cells.
+      bounds hold for every order of the scores within a merged cell, and are 0 for exact areas.
     """
     hits, flagged_wrongly = _sum_above(cells, cells.positives), _sum_above(cells, cells.negatives)
     cell_hits = cells.positives
@@ -304,7 +308,7 @@ def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weight at or above the score of each cell, within its class, [N]."""
+    """Sum the weights of the same class at or above the score of each cell, [N]."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 

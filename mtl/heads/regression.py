@@ -1,4 +1,4 @@
-"""Heads of a number: any number, a count, an amount or a time.
+"""Heads that predict a number: any number, a count, an amount or a time.
 
 price/heads.Regression.name = "price"
 price/heads.Regression.loss_type = "huber"
@@ -22,7 +22,7 @@ from mtl.heads import base, metrics, objectives
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number(base.Base):
-    """The common base of heads of a number: labels, one predicted `value`, errors and means."""
+    """The base class of heads that predict a number: labels, predictions and metrics."""
 
     has_ids: ClassVar[bool] = False
     directions: ClassVar[Mapping[str, bool]] = {
@@ -44,7 +44,7 @@ class Number(base.Base):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] or [B, n] -> the same shape, and a mask of present labels.
 
-        Integers become float64, as float32 is exact only up to 2^24.
+        Integer labels become float64, as float32 is exact only for integers up to 2^24.
         """
         present = self.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
@@ -75,7 +75,7 @@ class Number(base.Base):
         return {"value": tf.squeeze(value, -1) if self.size == 1 else value}
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the value."""
+        """Return the export outputs: predictions, and the value as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
@@ -83,11 +83,11 @@ class Number(base.Base):
         }
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align examples as all heads do, with logits [B] if there is one logit, else [B, n]."""
+        """Align logits, targets and weights; logits are [B] for one logit, else [B, n]."""
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the moments of the labels, the sum of predictions, and the sums of errors."""
+        """Return mean and variance of the labels, the sum of predictions, and sums of errors."""
         logits, targets, weights = examples
         # Float64 keeps errors of large integer labels exact.
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
@@ -103,7 +103,7 @@ class Number(base.Base):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return errors in the unit of the label, the share of explained variance, and means."""
+        """Compute errors in the unit of the label, R^2, and the means of labels and predictions."""
         weight = sums["weight"]
         label_mean, variation = sums["labels"]
         return {
@@ -123,19 +123,19 @@ class Regression(Number):
     be missing.
 
     Errors of integer labels are exact, but predictions are float32 with 7 digits. If labels need
-    more digits, as times do, store their distances from a start.
+    more digits, such as times in seconds since 1970, subtract a constant from the labels.
 
     Attributes:
       loss_type: the loss of an error e: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: the error, above 0 and in units of the label, above which huber is linear.
-      dimension: the numbers in one label: 1 for labels [B], n for [B, n].
-      prior: the value that the initial bias predicts; the label's mean is a good choice if it is
-        far from 0.
+      huber_delta: delta of the Huber loss, above 0 and in units of the label.
+      dimension: the number of values in a label: 1 for labels [B], n for [B, n].
+      prior: the value that the initial bias predicts. If the mean of the labels is far from 0, use
+        the mean.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
-        prediction is the logit times the unit, and the loss divides errors by it. Use the standard
-        deviation of the labels if it is far from 1. Outputs then start in the range of the labels,
-        and the loss has a size similar to other tasks.
+        prediction is the logit times the unit, and the loss divides errors by the unit. If the
+        standard deviation of the labels is far from 1, use it as the unit. Predictions then start
+        in the range of the labels, and the loss is about as large as the losses of other tasks.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "squared"
@@ -146,7 +146,7 @@ class Regression(Number):
 
     @property
     def size(self) -> int:
-        """One logit per number."""
+        """The number of logits: one logit for each number of a label."""
         return self.dimension
 
     @property
@@ -178,7 +178,7 @@ class Regression(Number):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
 
-        Its unit is the square of `unit`, like the unit of the squared loss.
+        The unit of the divergence is the square of `unit`, as for the squared loss.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
@@ -189,7 +189,7 @@ class Regression(Number):
 
 @checks.dataclass
 class Rate(Number):
-    """The common base of heads with one logit, the logarithm of the mean.
+    """The base class of heads whose logit is the logarithm of the predicted mean.
 
     Attributes:
       prior: the mean, above 0, that the initial bias predicts.
@@ -208,22 +208,22 @@ class Rate(Number):
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the rate, exp(logit); above a logit of 30, the rate follows the tangent of exp."""
+        """Return the predicted mean, exp(logit); above 30, the tangent of exp replaces exp."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
-        """Return True for numbers of at least 0. Fractions may be counts of a part of a period."""
+        """Return True for numbers of at least 0, including fractions."""
         return value >= 0
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logarithm of the rate, `value` [B] -> [B, 1]."""
-        # A small rate may underflow to 0, whose logarithm is infinite.
+        """Return the logarithm of the prediction `value`: [B] -> [B, 1]."""
+        # A small prediction may underflow to 0, and log(0) is infinite.
         return tf.math.log(tf.maximum(predictions["value"], objectives.LEAST))[:, tf.newaxis]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dispersion(Rate):
-    """The common base of distributions with a `deviance`, which is 0 for a perfect model.
+    """The base class of heads with the metric `deviance`, which is 0 for a perfect model.
 
     B. Jørgensen, "Exponential Dispersion Models", 1987.
     """
@@ -237,20 +237,20 @@ class Dispersion(Rate):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the sums of `Number`, and the deviance."""
         logits, targets, weights = examples
-        # Float64 is needed, as large terms cancel if a count is large and its rate is right.
+        # Use float64, as large terms cancel if a label is large and its prediction is good.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
         deviance = metrics.sum_weighted(self.deviance(logits, targets), weights)
         return {**super().sums(examples), "deviance": deviance}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the metrics of `Number`, and the mean deviance."""
+        """Compute the metrics of `Number`, and the mean deviance."""
         deviance = metrics.ratio(sums["deviance"], sums["weight"])
         return {**super().summary(sums), "deviance": deviance}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(Dispersion):
-    """Counts: Poisson regression on the tower. The logit is the logarithm of the rate.
+    """Poisson regression of a count on the tower. The logit is the logarithm of the rate.
 
     `loss_i = rate - y log(rate)`, without the constant log(y!); `deviance` is 0 for a perfect
     model. Predicts `value`, the rate, [B].
@@ -270,20 +270,22 @@ class Poisson(Dispersion):
         return objectives.poisson_deviance(logits, targets)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of the counts: [B, 1], [B, 1] -> [B]."""
+        """Return the Kullback-Leibler divergence of two predictions: [B, 1], [B, 1] -> [B]."""
         return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
 
 
 @checks.dataclass
 class Tweedie(Dispersion):
-    """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
+    """Tweedie regression of an amount that is often 0, such as the claims of a policy.
 
+    The label has a compound Poisson-gamma distribution, a sum of a random number of amounts.
     `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for the mean r, without terms that depend
-    only on the label. The logit is the logarithm of r, and the variance grows as r^p. Predicts
-    `value`, the mean, [B].
+    only on the label. The logit is the logarithm of r, and the variance is proportional to r^p.
+    Predicts `value`, the mean, [B].
 
     Attributes:
-      power: p in (1, 2): near 1, amounts resemble counts; near 2, a gamma distribution.
+      power: p in (1, 2). Near 1, the distribution is similar to a Poisson distribution; near 2, to
+        a gamma distribution.
     """
 
     power: Annotated[
@@ -306,14 +308,15 @@ class Tweedie(Dispersion):
 
 @checks.dataclass
 class WeightedLogistic(Rate):
-    """A watch time, 0 if nothing was watched: weighted logistic regression.
+    """Weighted logistic regression of a time, such as the watch time of a video.
 
-    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`. Positives have their time t as weight; n is 1 for
-    negatives and 0 for other rows. Predicts the odds e^z as `value`, [B], in the unit of the label.
-    P. Covington, J. Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys
-    2016. In the paper, negatives are the rows with a time of 0. The odds are then the expected time
-    divided by the share of these rows: too large by a ninth if a tenth of the rows is watched. With
-    `negatives = "all"`, every row also counts as a negative once, and the odds are the expected
+    `loss_i = t log(1 + e^-z) + n log(1 + e^z)` for the logit z and the time t, 0 if nothing was
+    watched. The weight of a positive is its time; n is 1 for negatives and 0 for other rows.
+    Predicts the odds e^z as `value`, [B], in the unit of the label. P. Covington, J. Adams, E.
+    Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In the paper, negatives
+    are the rows with a time of 0. The odds are then the expected time divided by the share of
+    negatives: if a tenth of the rows is watched, the odds exceed the expected time by a ninth. With
+    `negatives = "all"`, every row also counts as a negative once, and the odds equal the expected
     time.
 
     Attributes:
@@ -329,7 +332,7 @@ class WeightedLogistic(Rate):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B], [B] -> [B]."""
-        # -log of the probability is softplus(-z) for positives and softplus(z) for negatives.
+        # The negative log-likelihood is softplus(-z) for positives and softplus(z) for negatives.
         times = tf.cast(targets, logits.dtype)
         negatives = tf.ones_like(times)
         if self.negatives == "unwatched":

@@ -1,4 +1,4 @@
-"""A task that finds the items of a query among all items, by the product of two vectors.
+"""Retrieval: find the items of a query by the dot product of two vectors.
 
 clicked/heads.Retrieval.name = "clicked"
 clicked/heads.Retrieval.label = "click"
@@ -32,51 +32,54 @@ _LEAST = 1e-20
 
 @checks.dataclass
 class Retrieval(base.Labelled):
-    """Vectors q of queries and v of items, `score = q v / |q| |v|`. The head has no layer.
+    """Retrieval by vectors q of queries and v of items: `score = q v / |q| |v|`.
 
-    The tower is [q, v], the output of `networks.TwoTower`. With s = score / temperature, and sums
-    over the rows j of the batch with a label above 0, row i has the loss:
+    The tower must be [q, v], the output of `networks.TwoTower`; the head adds no layer. With s =
+    score / temperature, and sums over the rows j of the batch with a label above 0, row i has the
+    loss:
 
         loss_i = -log(exp(s_ii - log Q_i) / sum_j exp(s_ij - log Q_j))
 
-    The loss is the weighted mean over these rows. Q_j is the share of item j among the rows with a
-    label above 0 in the training split. Without Q, the loss would push popular items down, as they
-    are negatives more often. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large
-    Corpus Item Recommendations", RecSys 2019, estimates Q from the stream of batches. The sum omits
-    other rows with the item or the query of row i.
+    The loss of a batch is the weighted mean over rows with a label above 0. Q_j is the share of
+    item j among the rows with a label above 0 in the training split. Without Q, popular items would
+    get too low scores, as popular items are negatives more often. X. Yi et al.,
+    "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
+    estimates Q from the stream of batches. The sum omits other rows with the item or the query of
+    row i.
 
-    With `negatives`, the sum also has N items j, drawn with probabilities P_j, except the item of
-    i. If n rows of the batch count, n Q_j + N P_j replaces Q_j: the expected number of times that j
-    is in the sum. J. Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks
-    in Recommendations", WWW 2020 companion, with uniform P.
+    With `negatives`, the sum also has N random items j, drawn with probabilities P_j, except the
+    item of row i. For n rows with a label above 0, n Q_j + N P_j replaces Q_j: the expected number
+    of times that j is in the sum. J. Yang et al., "Mixed Negative Sampling for Learning Two-tower
+    Neural Networks in Recommendations", WWW 2020 companion, with uniform P.
 
-    A slice (`Run.micro_batches`) or a replica uses only its rows and its share of the drawn items
-    as negatives. So more slices or replicas mean fewer negatives.
+    Negatives come only from the same slice (`Run.micro_batches`) and the same replica. So more
+    slices or replicas mean fewer negatives.
 
-    Metrics rank the item of each row with a label above 0 among all different items of such rows in
-    the split. `ranked_items` is the number of these items; other items are not candidates.
-    `recall_at_<k>` is the share of rows with their item among the first k, and `mrr` is the mean of
-    1 / its rank. `average_loss` is the cross entropy with these items as negatives, without Q. The
-    metrics store both vectors of every such row. If the features of an item vary, its vector is the
-    mean over its rows, normalised again if `normalizes` is set.
+    Metrics use the rows of the split with a label above 0. The candidates are the different items
+    of these rows; `ranked_items` is their number. For each row, all candidates are ranked by score.
+    `recall_at_<k>` is the share of rows with their item among the first k candidates, and `mrr` is
+    the mean of 1 / the rank of the row's item. `average_loss` is the cross entropy over all
+    candidates, without Q. The metrics store both vectors of every row. If the features of an item
+    vary, its vector is the mean over its rows, normalised again if `normalizes` is set.
 
     Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
-      item: the label field with the item, int64 or string. Rows with a label above 0 need an item.
-      query: the label field with the query, such as a user. The other items of a query are not its
-        negatives. With None, queries are unknown and every other item is a negative.
+      item: the label field that holds the item, int64 or string. Rows with a label above 0 need an
+        item.
+      query: the label field that holds the query, such as a user. Items of rows with the same query
+        are not negatives of each other. With None, every other item is a negative.
       temperature: the temperature of the softmax, above 0. Smaller values focus on the hardest
         negatives.
       normalizes: True divides vectors by their length.
       corrects_popularity: True subtracts `log Q`.
-      frequency: estimates Q from the batches, if the training split cannot be counted. Q is then
+      frequency: estimates Q from the batches, for training splits that cannot be counted. Q is then
         the probability that a batch has the item, in a row or among the drawn items. With None, Q
         comes from counts over the training split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
-      item_counts: {item: the number of its rows with a label above 0 in the training split}. By
-        default they are counted before the first step.
+      item_counts: {item: the number of training rows with this item and a label above 0}. By
+        default, a run counts these rows before the first step.
     """
 
     item: Annotated[str, checks.Is(str, "name a label field")]
@@ -111,15 +114,15 @@ class Retrieval(base.Labelled):
         if self.frequency is not None:
             rule = "be built, such as @heads.StreamedFrequency()"
             self._is_a("frequency", item_frequency.StreamedFrequency, rule)
-            where, fix = self._where("frequency"), "Leave one of the two out."
+            where, fix = self._where("frequency"), "Set only one of both."
             checks.require(
-                self.item_counts is None, where, "be None beside item_counts", "both", fix
+                self.item_counts is None, where, "be None if item_counts is set", "both", fix
             )
             rule = "be None if corrects_popularity is False"
             checks.require(self.corrects_popularity, where, rule, self.frequency)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return a counter of the items, if Q needs it, and a counter of the items to draw."""
+        """Return counters of the items for Q, and of the items to draw, as far as needed."""
         counters = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return counters
@@ -136,7 +139,7 @@ class Retrieval(base.Labelled):
         return f"items/{self.name}"
 
     def fitted(self, statistics: types.Statistics) -> Retrieval:
-        """Return the head with the counted items."""
+        """Return a copy of the head with the counts of items."""
         changes: dict[str, Any] = {}
         if self._counts_items:
             entry = statistics.for_column(self._counts_name)
@@ -146,7 +149,7 @@ class Retrieval(base.Labelled):
         return dataclasses.replace(self, **changes)
 
     def check_model(self, model: Any) -> None:
-        """Fail if a network of mtl mixes the columns of queries and items."""
+        """Fail if the network is part of mtl, and mixes the columns of queries and items."""
         if not type(model.network).__module__.startswith("mtl."):
             return
         trunk, tower = (getattr(model.network, name, None) for name in ("trunk", "tower"))
@@ -196,7 +199,7 @@ class Retrieval(base.Labelled):
         return self.negatives.append(self.name, batches, spec, reading)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Return the labels with log Q of each row, if `frequency` is set; see `Head`."""
+        """Add log Q of each row's item to the labels, if `frequency` is set."""
         if self.frequency is None:
             return labels
         counts = self._row_weights(labels) > 0
@@ -242,7 +245,7 @@ class Retrieval(base.Labelled):
         Raises:
           UserError: the tower does not consist of two vectors of the same width.
         """
-        where, rule = f"the tower of head {self.name!r}", "hold two vectors, as of TwoTower"
+        where, rule = f"the tower of head {self.name!r}", "hold two vectors, as from TwoTower"
         checks.require(tower.shape[1] % 2 == 0, where, rule, tuple(tower.shape))
         if not self.normalizes:
             return tower
@@ -258,19 +261,19 @@ class Retrieval(base.Labelled):
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
         if self.frequency is not None:
-            # In training, `see_batch` has added log Q to the labels; an evaluation has none.
+            # In training, `see_batch` adds log Q to the labels; an evaluation does not use Q.
             scores -= labels.get(self._frequency_field, 0.0)
         elif self.corrects_popularity:
             scores -= self._log_share(labels, counts, rows.is_drawn)
         is_same_row = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
-        # [B, B]: True if column j is a negative of row i. The same item would be a false negative.
+        # [B, B]: True if column j is a negative of row i, which needs a different item.
         is_other = tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
         is_other &= counts | rows.is_drawn
         if self.query is not None:
             queries = groups.read_keys(self, self.query, labels, counts)
             is_other &= tf.not_equal(queries[:, tf.newaxis], queries) | rows.is_drawn
-        # Masked scores are -1e9, as the least float would get a gradient if a row had only masked
-        # scores.
+        # Use -1e9 for masked scores: with the lowest float, rows without other scores get a
+        # gradient.
         scores = tf.where(is_same_row | is_other, scores, -1e9)
         losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)
         return objectives.weighted_mean(losses, rows.weights)
@@ -280,10 +283,10 @@ class Retrieval(base.Labelled):
     ) -> tf.Tensor:
         """Return log Q of each row's item, or log(n Q + N P) if items are drawn, [B].
 
-        Items that were not counted are treated as counted once.
+        Unknown items are treated as items with a count of 1.
         """
         if self.item_counts is None:
-            fix = "Set item_counts, or train: they are counted before the first step."
+            fix = "Set item_counts, or train: a run counts items before the first step."
             checks.fail(self._where("item_counts"), "be known", None, fix)
         names = list(self.item_counts)
         numbers = np.array(list(self.item_counts.values()), np.float64)
@@ -293,7 +296,7 @@ class Retrieval(base.Labelled):
         if drawn_keys is None:
             return self._look_up(items, names, np.log(numbers) - total, -total)
         items = tf.where(is_drawn, drawn_keys, items)
-        # Only a fitted head has drawn items, so the shares are known.
+        # The shares are not None, as only a fitted head has drawn items.
         shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
         expected_count = tf.add_n(
             [
@@ -309,11 +312,11 @@ class Retrieval(base.Labelled):
     def _look_up(
         self, items: tf.Tensor, names: Sequence[Any], numbers: Any, default: float
     ) -> tf.Tensor:
-        """Look up the number of each item by its name, [B]; `default` for unknown items."""
+        """Look up a number for each item, [B]; `default` for unknown items."""
         table_keys = values.as_held(
             items, names, self._where("item_counts"), f"label {self.item!r}"
         )
-        with tf.init_scope():  # Tables cannot be created in the body of a training loop.
+        with tf.init_scope():  # A training loop cannot create tables.
             entries = tf.lookup.KeyValueTensorInitializer(
                 tf.constant(table_keys, items.dtype), tf.constant(numbers, tf.float32)
             )
@@ -347,7 +350,7 @@ class Retrieval(base.Labelled):
         return _Rows(keys, queries, items, weights, is_drawn)
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics, over all items of the split: [B, 2 D] and {field: [B]}."""
+        """Build the metrics, which rank all items of the split: [B, 2 D] and {field: [B]}."""
         rows = self._read_rows(logits, labels)
         sums = {
             "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs), self.normalizes),
@@ -365,7 +368,7 @@ class Retrieval(base.Labelled):
         return {"query": query, "item": item, "score": tf.reduce_sum(query * item, 1)}
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the score."""
+        """Return the export outputs: predictions, and the score as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
@@ -384,8 +387,7 @@ class ItemCounts:
 
     label: str
     item: str
-    # The repr omits the marks, because a run compares reprs to decide if its statistics are up to
-    # date.
+    # Omit `missing` from the repr: a run compares reprs to decide if its statistics are up to date.
     missing: Sequence[Any] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
@@ -413,8 +415,8 @@ class ItemCounts:
 class _Rows:
     """Rows of a batch: [B] int64, [B, D], [B, D], [B] and [B] bool.
 
-    Weights are 0 if a row does not count. The vectors of such rows are 0, too, except for drawn
-    items.
+    The weight is 0 unless the label is above 0. Rows of weight 0 have vectors of zeros, except for
+    rows of drawn items.
     """
 
     keys: tf.Tensor
@@ -425,7 +427,7 @@ class _Rows:
 
 
 class AllItems:
-    """A total of the rows that count, which ranks their items among all different items."""
+    """A total of rows with a label above 0, which ranks each row's item among all items."""
 
     def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int], normalizes: bool):
         self._temperature, self._cutoffs = temperature, cutoffs
@@ -438,11 +440,11 @@ class AllItems:
         self.state = buffers.rows_state(2 * self._width + 1)
 
     def _average_items(self, vectors: tf.Tensor, item_ids: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
-        """Return the mean vector of each item, [N, D], the same for any order of the rows.
+        """Compute the mean vector of each item, [N, D], independent of the order of rows.
 
-        The mean of equal vectors is exactly that vector.
+        The mean of equal vectors equals these vectors in every bit.
         """
-        # A normalised mean of equal vectors may differ from them in its last bit.
+        # A normalised mean of equal vectors may differ from these vectors in the last bit.
         minima, maxima = (
             function(vectors, item_ids, num)
             for function in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max)
@@ -453,11 +455,11 @@ class AllItems:
         return tf.where(varies, tf.cast(means, vectors.dtype), minima)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch."""
+        """Append the rows of the batch."""
         return buffers.append(state, self._keys, self._vectors)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> dict[str, tf.Tensor]:
-        """Return the metrics; NaN if no row counts."""
+        """Compute the metrics; NaN without rows."""
         keys, rows = buffers.read_all(replicas)
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)
@@ -478,22 +480,22 @@ class AllItems:
             parallel_iterations=1,
         )
         loss, mrr, *recalls = tf.unstack(metrics.ratio(total, tf.reduce_sum(weights)), count)
-        at = {f"recall_at_{k}": recall for k, recall in zip(self._cutoffs, recalls, strict=True)}
+        pairs = zip(self._cutoffs, recalls, strict=True)
+        recall_metrics = {f"recall_at_{k}": recall for k, recall in pairs}
         num_items = tf.cast(tf.size(names), tf.float64)
-        return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **at}
+        return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **recall_metrics}
 
     def _measure(self, scores: tf.Tensor, item_ids: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].
 
-        Items with equal scores have no order: values are means over all orders.
+        If scores are equal, values are means over all possible orders of these items.
         """
         label_scores = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > label_scores, tf.float64), 1)
-        # At least 1, even for a score of NaN, which does not equal itself.
+        # Use at least 1, as a score of NaN does not equal itself.
         level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, label_scores), tf.float64), 1), 1)
         loss = tf.reduce_logsumexp((scores - label_scores) / self._temperature, 1)
-        # The sum of 1 / rank over the ranks that equal scores share: a difference of harmonic
-        # numbers.
+        # The sum of 1 / rank over the ranks of equal scores is a difference of harmonic numbers.
         sums = tf.math.digamma(above + level + 1) - tf.math.digamma(above + 1)
         recalls = [tf.clip_by_value((k - above) / level, 0, 1) for k in self._cutoffs]
         return tf.stack([tf.cast(loss, tf.float64), sums / level, *recalls])

@@ -1,4 +1,4 @@
-"""A score that the network computes, served unchanged.
+"""A head that predicts the output of the network unchanged, as a score.
 
 usual/heads.Score.name = "usual"
 networks.SharedBottom.trunk = @networks.RBM()
@@ -17,13 +17,13 @@ from mtl.heads import base, metrics, unlabelled
 
 @checks.dataclass
 class Score(unlabelled.Unlabelled):
-    """Predicts the value of its tower for each row as `score` [B], and trains nothing.
+    """Predicts the tower's value for each row as `score` [B], without training.
 
-    The head has neither a label nor variables, and its loss is 0. So `average_loss` cannot rank
-    checkpoints. A weighting that divides by losses, or takes their logarithms, gives NaN.
+    The head has neither a label nor variables, and its loss is 0, so `average_loss` cannot rank
+    checkpoints. A weighting that divides by losses, or takes logarithms of losses, yields NaN.
 
     Attributes:
-      name: the task; it prefixes metrics and predictions.
+      name: the name of the task, and a prefix of metrics and predictions.
     """
 
     name: checks.Name
@@ -41,7 +41,7 @@ class Score(unlabelled.Unlabelled):
         return tower
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Return 0."""
+        """Return a loss of 0, a scalar."""
         del logits, labels
         return tf.zeros([])
 

@@ -1,8 +1,8 @@
-"""A class at each place of a map.
+"""Semantic segmentation: a class for each pixel.
 
 kind/heads.Segmentation.name = "kind"
 kind/heads.Segmentation.classes = ["sky", "floor", "wall"]
-kind/heads.Segmentation.ignored = 255                    # counts as missing, like -1
+kind/heads.Segmentation.ignored = 255                    # means missing, like -1
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from mtl.heads import base, classes, dense, metrics, objectives, softmax
 
 @checks.dataclass
 class Segmentation(dense.Dense, classes.Classes):
-    """Softmax regression at each place: `p = softmax(logits)`.
+    """Semantic segmentation: softmax regression at each pixel, `p = softmax(logits)`.
 
     Labels are maps of class ids, int64 [H, W], or of class names, string [H, W]. Predicts
     `class_id` int64 [B, H, W], and `probabilities` [B, H, W, C] if `predict_probabilities` is set.
 
     `miou` is the mean over classes of `hits / (labelled + predicted - hits)`: the intersection over
-    the union of the labelled and the predicted places of a class in the whole split (M. Everingham
+    the union of the labelled and the predicted pixels of a class in the whole split (M. Everingham
     et al., "The PASCAL Visual Object Classes Challenge", 2010; J. Long, E. Shelhamer, T. Darrell,
     arXiv:1411.4038). The mean omits classes that are neither labelled nor predicted anywhere.
 
     Attributes:
-      ignored: a class id that counts as missing, like -1; None if no id does.
-      objective: the loss of a place; see `mtl.heads.softmax` for class weights, label smoothing and
-        focal loss. Parts that need the number of rows of each class, such as margins, are refused.
-      predict_probabilities: True adds the probability of each class at each place to predictions
-        and exports. It is C times as large as `class_id`.
-      iou_limit: the largest number of classes for which the metrics report an `iou/<class>` of each
-        class. With more classes, no `iou/<class>` is reported.
+      ignored: a class id that marks missing labels, in addition to -1; None adds no id.
+      objective: the loss of a pixel; see `mtl.heads.softmax` for class weights, label smoothing and
+        focal loss. Parts that need the number of rows of each class, such as margins, are not
+        allowed.
+      predict_probabilities: True adds the probability of each class at each pixel to predictions
+        and exports. The probabilities have C times as many numbers as `class_id`.
+      iou_limit: the largest number of classes for which the metrics include `iou/<class>` of each
+        class.
     """
 
     ignored: int | None = None
@@ -42,7 +43,7 @@ class Segmentation(dense.Dense, classes.Classes):
         softmax.CrossEntropy,
         checks.Part("softmax.CrossEntropy", arguments=3),
         checks.Rule(
-            "not need the rows of each class, as places are not counted",
+            "not need the number of rows of each class, as pixels are not counted",
             lambda value: not value.needs_counts,
         ),
     ] = softmax.CrossEntropy()
@@ -64,7 +65,7 @@ class Segmentation(dense.Dense, classes.Classes):
 
     @property
     def size(self) -> int:
-        """One logit per class."""
+        """The number of logits: one logit for each class."""
         return len(self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -81,15 +82,15 @@ class Segmentation(dense.Dense, classes.Classes):
         return [value for value in present if self.ignored is None or value != self.ignored]
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every place: [B, n, C], [B, n] -> [B, n]."""
+        """Compute the loss of every pixel: [B, n, C], [B, n] -> [B, n]."""
         return self.objective(logits, targets, softmax.Classes(self.class_names))
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence over the places: [B, H, W, C] twice -> [B]."""
+        """Return the mean divergence over all pixels: [B, H, W, C] twice -> [B]."""
         return tf.reduce_mean(objectives.categorical_divergence(logits, others), [1, 2])
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean entropy over the places: [B, H, W, C] -> [B]."""
+        """Return the mean entropy over all pixels: [B, H, W, C] -> [B]."""
         return tf.reduce_mean(objectives.categorical_entropy(logits), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -97,14 +98,14 @@ class Segmentation(dense.Dense, classes.Classes):
         return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits: [B, H, W, C] -> class_id int64 [B, H, W], maybe probabilities."""
+        """Predict `class_id`, and `probabilities` if set, from logits [B, H, W, C]."""
         predictions = {"class_id": tf.argmax(logits, axis=-1)}
         if self.predict_probabilities:
             predictions["probabilities"] = tf.nn.softmax(logits)
         return predictions
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weight of the places by labelled and predicted class, [C, C]."""
+        """Return the confusion matrix of labelled and predicted classes, [C, C]."""
         logits, targets, weights = examples
         cells = targets * self.size + tf.argmax(logits, axis=-1)
         flat = tf.cast(tf.reshape(cells, [-1]), tf.int32)
@@ -112,7 +113,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return {"confusion": tf.reshape(counts, [self.size, self.size])}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return intersections over unions, and shares of correct places."""
+        """Compute intersections over unions, and accuracies over pixels."""
         confusion, weight = sums["confusion"], sums["weight"]
         hits, class_weights = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
         # Rows of the matrix are labels, and columns are predictions: the union of a class is the

@@ -16,11 +16,11 @@ from mtl.heads import metrics
 
 @checks.dataclass
 class Shots:
-    """Groups of classes: more than `many` rows, fewer than `few`, and the rest (medium).
+    """Groups classes by training rows: more than `many`, fewer than `few`, and the rest.
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160.
-    The accuracy of a group is the mean recall of its classes; it is NaN if no class is in the
-    group.
+    The accuracy of a group is the mean recall of its classes; the accuracy of an empty group is
+    NaN.
 
     Attributes:
       many: the largest number of rows of a medium class, at least 0; 100 is the paper's choice.
@@ -36,7 +36,7 @@ class Shots:
         checks.require(self.few <= self.many + 1, "Shots.few", rule, self.few)
 
     def __call__(self, recalls: tf.Tensor, counts: Sequence[int]) -> dict[str, tf.Tensor]:
-        """Return three accuracies, from the recalls [C] and the training rows [C] of classes."""
+        """Return the accuracy of each group, from the recalls and training rows of C classes."""
         groups = ["many" if n > self.many else "few" if n < self.few else "medium" for n in counts]
         return {
             f"{group}_shot_accuracy": metrics.mean_defined(

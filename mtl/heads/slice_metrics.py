@@ -1,10 +1,10 @@
-"""Metrics of slices: the rows of a split with a value of a field, or a number in a range.
+"""Metrics of slices, such as the rows of a split with a certain value of a field.
 
 slices = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 slice_metrics.build_metrics(slices, heads, logits, features, labels)     # {"a/auc@country=DE": ...}
 
-Heads see only the logits and labels of a slice's rows, as if the split had no other rows. Heads
-that compare rows with each other, such as `Ranking`, have no metrics of slices.
+The metrics of a slice use only the logits and labels of the slice's rows. Heads that compare rows
+with each other, such as `Ranking`, have no metrics of slices.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ def build_metrics(
     features: types.Tensors,
     labels: types.Tensors,
 ) -> types.Metrics:
-    """Build the metrics of each slice, {"<task>/<metric>@<field>=<value>": (value, update)}.
+    """Build the metrics of each slice.
 
-    A metric without rows is NaN.
+    A metric of an empty slice is NaN.
 
     Args:
       slices: {field: values}.
-      heads: fitted heads; those that compare rows get no metrics.
+      heads: fitted heads; heads that compare rows get no metrics.
       logits: {task: [B, C]}.
       features: {field: [B, ...]}.
-      labels: {field: [B, ...]}; a label hides a feature of the same name.
+      labels: {field: [B, ...]}; a label takes precedence over a feature of the same name.
+
+    Returns:
+      {"<task>/<metric>@<field>=<value>": (value, update)}.
 
     Raises:
       UserError: a field has several values, or values of another type.
     """
     slice_metrics = {}
-    # Heads that compare rows would rank fewer rows in a slice, so ranks would look better.
+    # A ranking within a slice has fewer rows, so ranks would look better than over all rows.
     row_heads = [
         head for head in heads if types.read_member(head, types.GroupHead, "are_rows_apart")
     ]
@@ -57,7 +60,7 @@ def build_metrics(
 
 
 def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float]) -> list[str]:
-    """Return the names of slices without a labelled row of any task, from evaluated metrics."""
+    """List the slices in which no task has a labelled row, from the results of an evaluation."""
     names = [part.name for part in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]
 
@@ -74,7 +77,7 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
-    """Return a mask of present labels, by the rules of the head that reads the field."""
+    """Return a mask of present labels, by the rules of the head with this label field."""
     field_heads = [
         head for head in heads if isinstance(head, base.Labelled) and head.field == field
     ]

@@ -1,4 +1,4 @@
-"""Slices of the rows: rows with a value of a field, or with a number in a range.
+"""Slices: subsets of rows in which a field has a certain value, or is in a range.
 
 given = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 [part.name for part in slices.list_slices(given)]        # ["country=DE", ..., "age=30.."]
@@ -20,7 +20,7 @@ _PAIR = "hold values, and pairs (from, to) of numbers or None"
 
 
 class Slice(NamedTuple):
-    """The rows with a value of a field, or with a number in a range (from, to)."""
+    """The rows in which a field has a value, or is a number in a range (from, to)."""
 
     field: str
     value: Any
@@ -40,14 +40,14 @@ class Slice(NamedTuple):
 
 
 def _show_end(end: float) -> str:
-    """Return the text of a number, short if six digits are enough."""
+    """Format a number, with six digits if they are exact."""
     text = f"{end:g}"
-    # Different ranges need different names, such as hours in seconds since 1970.
+    # Ranges of large numbers, such as seconds since 1970, need all digits for different names.
     return text if float(text) == end else repr(end)
 
 
 def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
-    """Return the slices of {field: values}, in their order."""
+    """Return the slices of {field: values}, in the same order."""
     return [Slice(field, value) for field, field_values in given.items() for value in field_values]
 
 
@@ -56,10 +56,10 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 
     Args:
       where: the name of the setting, for errors.
-      given: {field: its values, or ranges (from, to) with None for an open end}.
+      given: {field: values or ranges (from, to)}; None is an open end of a range.
 
     Raises:
-      UserError: a value is of another kind, a range is not ascending, or two slices are equal.
+      UserError: a value has another type, a range is not ascending, or two slices are equal.
     """
     checks.mapping(where, given, _RULE)
     for field, field_values in given.items():
@@ -78,18 +78,21 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
-    """Return the index of the first of S slices that holds each row, S if none does: [B].
+    """Find the first slice that contains each row.
 
     Args:
       given: {field: values}, not empty.
       fields: {field: [B]}.
       where: the name of the setting with the slices, for errors.
 
+    Returns:
+      int32 [B]: the index of a slice, or the number of slices for rows in no slice.
+
     Raises:
       UserError: as in `find_rows`.
     """
     rows = [find_rows(fields, part, where) for part in list_slices(given)]
-    # All ranks differ, as argmax may choose any of several equal ranks.
+    # Ranks must differ, as argmax may return the index of any of several equal numbers.
     ranks = tf.range(len(rows) + 1, 0, -1)
     are_in = tf.stack([*rows, tf.ones_like(rows[0])], axis=-1)
     return tf.argmax(tf.where(are_in, ranks, 0), axis=-1, output_type=tf.int32)
@@ -119,8 +122,8 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
     is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
     checks.require(is_number, where, "be a field of numbers", tensor.dtype.name)
     low, high = value
-    # Ends take the type of the field: 0.7 as float32 and 0.7 as float64 are different numbers.
+    # Cast ends to the type of the field, as 0.7 differs between float32 and float64.
     kind = tensor.dtype if tensor.dtype.is_floating else tf.float64
     numbers = tf.cast(tensor, kind)
-    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # False for NaN.
+    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # NaN gives False.
     return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))

@@ -5,7 +5,7 @@ digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 softmax.CrossEntropy.margin = @softmax.LogitAdjustment()        # balanced softmax
 
 Weights and margins change only the loss, not predictions or exported models. The head counts the
-rows of each class in the training split, unless `MultiClass.class_counts` gives them.
+rows of each class in the training split, unless `MultiClass.class_counts` holds the counts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mtl.heads import objectives, values
 
 
 class Classes(NamedTuple):
-    """The names of the C classes, and their rows in the training split, if known."""
+    """The names of C classes, and the number of training rows of each class, if known."""
 
     names: Sequence[str]
     counts: Sequence[int] | None = None
 
 
 class Margin(Protocol):
-    """Shifts the logits in the loss. Some classes then have to win by a larger margin."""
+    """Shifts the logits in the loss, so that some classes need a larger margin."""
 
     balances: bool
-    """True if it compensates for unequal class shares, as a balanced sampler does."""
+    """True if the margin compensates for unequal class shares, as a balanced sampler does."""
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
         """Shift logits: logits [B, C], targets [B] and counts [C] -> logits [B, C]."""
@@ -39,14 +39,15 @@ class Margin(Protocol):
 
 @checks.dataclass
 class LogitAdjustment:
-    """`z_c + tau log(n_c / sum(n))`: logit adjustment, and balanced softmax.
+    """Logit adjustment, or balanced softmax: shifts logits by `tau log(n_c / sum(n))`.
 
-    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau = 1
-    it equals J. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition", 2020,
-    arXiv:2007.10740. The network learns the logits of a balanced distribution.
+    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau =
+    1, logit adjustment equals J. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual
+    Recognition", 2020, arXiv:2007.10740. The network learns the logits of a balanced distribution.
 
     Attributes:
-      tau: the strength, above 0. With 1, a perfect fit has the best balanced accuracy.
+      tau: the strength of the adjustment, above 0. With 1, a perfect fit maximises the balanced
+        accuracy.
     """
 
     tau: checks.Positive = 1.0
@@ -61,11 +62,12 @@ class LogitAdjustment:
 
 @checks.dataclass
 class LDAM:
-    """`z_y - scale max_margin (min(n) / n_y)^(1/4)` for the class y of the label.
+    """LDAM: lowers the label's logit by the margin `scale max_margin (min(n) / n_y)^(1/4)`.
 
     K. Cao, C. Wei, A. Gaidon, N. Arechiga, T. Ma, "Learning Imbalanced Datasets with
-    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use it with the logits of
-    `classifiers.Cosine`. That layer multiplies by the scale; in the paper, the loss does.
+    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use LDAM with the classifier
+    `classifiers.Cosine`, which multiplies logits by the scale; in the paper, the loss multiplies by
+    the scale.
 
     Attributes:
       max_margin: the margin of the rarest class, in units of the cosine; 0.5 is the paper's choice.
@@ -86,16 +88,16 @@ class LDAM:
 
 @checks.dataclass
 class EffectiveNumber:
-    """`w_c ~ (1 - beta) / (1 - beta^n_c)` from `start_step` on, and 1 before it.
+    """Class-balanced weights, `w_c ~ (1 - beta) / (1 - beta^n_c)` for n_c rows of a class.
 
     Y. Cui, M. Jia, T. Lin, Y. Song, S. Belongie, "Class-Balanced Loss Based on Effective Number of
-    Samples", 2019, arXiv:1901.05555. The late start is the schedule of Cao et al., 2019,
-    arXiv:1906.07413. Weights have a mean of 1 over the rows of the training split, which keeps the
-    meaning of the learning rate. The authors' code divides by the weights of the batch instead.
+    Samples", 2019, arXiv:1901.05555. All weights are 1 before `start_step`, as in Cao et al., 2019,
+    arXiv:1906.07413. Weights are scaled to a mean of 1 over the training rows, so the same learning
+    rate fits. The authors' code divides by the weights of the batch instead.
 
     Attributes:
-      beta: in [0, 1). With 0 all classes weigh the same; near 1 weights approach 1 / n_c. A class
-        of 1 / (1 - beta) rows counts as well covered.
+      beta: in [0, 1). With 0, all weights are equal; near 1, weights approach 1 / n_c. Weights
+        hardly decrease beyond 1 / (1 - beta) rows.
       start_step: the global step from which the weights apply.
     """
 
@@ -105,7 +107,7 @@ class EffectiveNumber:
     balances = True
 
     def __call__(self, counts: np.ndarray) -> tf.Tensor:
-        """Return the weights of the classes from their rows, [C] -> [C]."""
+        """Compute class weights from the number of rows of each class, [C] -> [C]."""
         weights = (1 - self.beta) / (1 - self.beta**counts)
         # Weights are scaled so that the mean weight of a training row is 1.
         weights = tf.constant(weights * counts.sum() / (weights * counts).sum(), tf.float32)
@@ -118,17 +120,17 @@ class EffectiveNumber:
 
 @checks.dataclass
 class CrossEntropy:
-    """`w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)` with p = softmax(margin(z)).
+    """Cross-entropy, `w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)`.
 
-    See `objectives.softmax_cross_entropy`.
+    p is `softmax(margin(z))` for the logits z; see `objectives.softmax_cross_entropy`.
 
     Attributes:
-      class_weights: w of each class, above 0: a list, {name: weight} with 1 for absent names, or
-        `EffectiveNumber`.
-      label_smoothing: s in [0, 1); 0.1 is the paper's choice.
-      focal_gamma: gamma, at least 0; 2 is the paper's choice.
-      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None
-        for no shift.
+      class_weights: the weight w of each class, above 0. A list, {name: weight} with 1 for absent
+        names, or an `EffectiveNumber`.
+      label_smoothing: the strength s of label smoothing, in [0, 1); 0.1 is the paper's choice.
+      focal_gamma: the exponent gamma of the focal loss, at least 0; 2 is the paper's choice.
+      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`. None
+        does not shift logits.
     """
 
     class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
@@ -169,7 +171,7 @@ class CrossEntropy:
         return any(part.balances for part in self._counting_parts)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
-        """Compute losses: [B, C], [B] -> [B]."""
+        """Compute the loss of every example: [B, C], [B] -> [B]."""
         if self.margin is not None:
             logits = self.margin(logits, targets, self._check_counts(classes))
         return objectives.softmax_cross_entropy(
@@ -188,7 +190,7 @@ class CrossEntropy:
         return values.per_class("CrossEntropy.class_weights", weights, names)
 
     def _check_counts(self, classes: Classes) -> np.ndarray:
-        counts = cast(Sequence[int], classes.counts)  # Known if `needs_counts`.
+        counts = cast(Sequence[int], classes.counts)  # Not None if `needs_counts`.
         empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
         fix = "Set MultiClass.class_counts if the class has rows."
         rule = "have a row in the training split"

@@ -1,10 +1,10 @@
-"""Sample spaces: labels of earlier tasks define the rows that a task is about.
+"""Sample spaces: the rows that a task uses, selected by labels of earlier tasks.
 
 space = spaces.Space("click")                       # the rows with label click 1
-space = spaces.Space({"income": [">50K", ">50K."]})       # the rows with one of these
+space = spaces.Space({"income": [">50K", ">50K."]})       # the rows with one of these labels
 inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
 
-Heads drop labels outside of the space when they read them, so other code ignores spaces.
+A head drops labels outside of its space when it reads labels, so other code ignores spaces.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from mtl.deferred import tf
 from mtl.heads import values
 
 Within = str | Mapping[str, Sequence[Any]]
-"""A label field that has to be 1, or {label field: its allowed values}."""
+"""A label field that is 1 in the rows of a space, or {label field: allowed values}."""
 
 _RULE = "name a label field, or map label fields to lists of their values"
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The rows in which every field of `within` has one of its values.
+    """A sample space: the rows in which every field of `within` has an allowed value.
 
-    A row is outside if any field has another value. A row that is neither inside nor outside has a
-    field whose value is missing.
+    A row is outside of the space if any field has another value. If a field is missing and no field
+    has another value, the row is neither inside nor outside.
     """
 
     within: Within
 
     @property
     def fields(self) -> Mapping[str, Sequence[Any]]:
-        """{label field: its values in the rows of the space}."""
+        """The allowed values of each label field, {label field: values}."""
         return {self.within: (1,)} if isinstance(self.within, str) else self.within
 
     @property
@@ -59,7 +59,7 @@ class Space:
           where: the name of the setting, for errors.
 
         Raises:
-          UserError: `within` has no fields, or a field has no values or a missing value.
+          UserError: `within` has no fields, or a list of values is empty or holds a missing value.
         """
         checks.is_a(where, self.within, (str, Mapping), _RULE)
         checks.mapping(where, self.fields, _RULE)
@@ -81,8 +81,8 @@ class Space:
           where: the name of the setting, for errors.
 
         Returns:
-          Two masks, bool [B] each: rows inside, and rows outside. A row with a missing value may be
-          in neither.
+          Masks of the rows inside and outside of the space, bool [B] each. For a row with a missing
+          value, both masks may be False.
 
         Raises:
           UserError: a field is absent, has several values in an example, or has another type.
@@ -95,29 +95,30 @@ class Space:
             checks.require(fits, where, "name labels with one value per example", name)
             hits = values.is_any(label, values.as_held(label, accepted, where, f"label {name!r}"))
             inside.append(hits)
-            outside.append(values.are_ids_present(label) & ~hits)  # A -1 in `accepted` is a hit.
+            # A label of -1 is a hit if `accepted` holds -1, and missing otherwise.
+            outside.append(values.are_ids_present(label) & ~hits)
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
 
     @property
     def suffix(self) -> str:
-        """The suffix of the names of statistics over the space. Statistics of all rows lack it."""
+        """The suffix in the names of statistics over the rows of the space."""
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
-        """Return accumulators with new names that read only the rows inside of the space."""
+        """Restrict accumulators to the rows inside of the space, and extend their names."""
         return {
             f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
             for name, accumulator in accumulators.items()
         }
 
     def place(self, labels: Mapping[str, Any]) -> bool | None:
-        """Say where a record lies.
+        """Return whether a record is inside of the space.
 
         Args:
           labels: {field: its value in plain Python}.
 
         Returns:
-          True inside, False outside, and None if a missing value leaves it unknown.
+          True inside of the space, False outside, and None if a missing value decides.
         """
         is_known = True
         for name, accepted in self.fields.items():
@@ -132,18 +133,18 @@ class Space:
 
 @dataclasses.dataclass(kw_only=True)
 class Inside:
-    """An accumulator over the rows inside of a space.
+    """An accumulator that reads only the rows inside of a sample space.
 
     Attributes:
-      accumulator: the accumulator, of labels with one value a row.
-      space: the space of the rows that count.
+      accumulator: the accumulator for these rows, of labels with one value in each row.
+      space: the sample space.
     """
 
     accumulator: types.Accumulator
     space: Space
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the rows of a batch that are inside."""
+        """Add the rows of a batch that are inside of the space."""
         is_inside, _ = self.space.locate(fields, "within")
         rows_inside = {
             name: tf.boolean_mask(tensor, is_inside)

@@ -1,4 +1,4 @@
-"""Heads of a number that standardize their label by its mean and standard deviation."""
+"""The base class of heads that standardize their labels by mean and standard deviation."""
 
 import abc
 import dataclasses
@@ -14,7 +14,7 @@ from mtl.heads import regression
 
 @checks.dataclass
 class Standardized(regression.Number):
-    """A head of a number that takes its label's moments from a pass over the training split.
+    """A head that standardizes labels by their mean and deviation in the training split.
 
     Attributes:
       label_mean: the mean of the label; None takes it from the training split.
@@ -35,7 +35,7 @@ class Standardized(regression.Number):
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return an accumulator of the label's moments, unless settings hold both moments."""
+        """Return an accumulator of mean and deviation, unless the settings give both numbers."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read_numbers = functools.partial(_read_numbers, field=self.field, head=self)
@@ -45,7 +45,7 @@ class Standardized(regression.Number):
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
-        """Return the head with its label's moments. If all labels are equal, the deviation is 1."""
+        """Return a copy with the label's mean and deviation; 1 replaces a deviation of 0."""
         if not self.accumulators():
             return self
         (name,) = self.accumulators()

@@ -1,4 +1,4 @@
-"""The time until an event, which some rows have not had yet.
+"""Survival analysis: the time until an event, which some rows have not had yet.
 
 churn/heads.Survival.name = "churn"
 churn/heads.Survival.label = "days"        # until the event, or the end of observation
@@ -23,30 +23,32 @@ _EVENT_RULE = "be 0 or 1"
 
 @checks.dataclass
 class Survival(base.Base):
-    """The chance of an event in each time interval, given no event before it.
+    """The probability of an event in each time interval, if no event happened before.
 
-    Rows may be censored: they had no event up to some time, and later times are unknown.
+    A row may be censored: no event happened up to some time, and later times are unknown.
 
     The intervals `(t_(j-1), t_j]` have the hazards `h_j = sigmoid(logit_j)`. For an event in
     interval k, `loss = -log h_k - sum_(j<k) log(1 - h_j)`. For a row that is censored at time c,
-    `loss = -sum_(t_j <= c) log(1 - h_j)`: no event up to c. M. Gensheimer and B. Narasimhan, "A
-    Scalable Discrete-Time Survival Model for Neural Networks", 2019, arXiv:1805.00917. In the
-    paper, a row that is censored in the second half of an interval counts as having survived it.
-    Here, only a row that is censored at the end of the interval or later counts as having survived
-    it. An event after the last boundary counts as censored at that boundary. Hazards of different
-    intervals are independent.
+    `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. M. Gensheimer and B.
+    Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks", 2019,
+    arXiv:1805.00917. In the paper, a row that is censored in the second half of an interval counts
+    as having survived this interval. Here, a row counts as having survived an interval only if it
+    is censored at the end of the interval or later. An event after the last boundary counts as
+    censored at the last boundary. Hazards of different intervals are independent.
 
-    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B], the
-    mean time without an event up to the last boundary, with linear survival within an interval.
+    Predicts `survival` [B, T], the probability of no event up to each boundary, and `value` [B],
+    the mean time without an event up to the last boundary, with linear interpolation of survival
+    within an interval.
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
-    has the shorter predicted `value`. Two rows form a pair if one of them has an event in an
-    earlier interval than the time of the other row. Ties count by half. F. Harrell and others,
-    "Evaluating the Yield of Medical Tests", 1982, compare times; this metric compares intervals.
+    has the smaller predicted `value`. Two rows form a pair if one of them has an event in an
+    earlier interval than the time of the other row. A tie counts as half a pair in the right order.
+    F. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare times; this metric
+    compares intervals.
 
     Attributes:
-      event: the label field with 1 for an event and 0 for a censored row. If the event is missing,
-        the label counts as missing.
+      event: the label field with 1 for an event and 0 for a censored row. If this field is missing
+        in a row, the head's label counts as missing, too.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
       prior: the hazard of each interval, between 0 and 1, that the initial bias predicts.
     """
@@ -55,7 +57,7 @@ class Survival(base.Base):
     boundaries: Annotated[Sequence[Annotated[float, checks.number]], checks.Filled("hold a time")]
     prior: Annotated[float, base.check_share] = 0.1
 
-    has_ids: ClassVar[bool] = False  # Times are numbers; only events take -1 as missing.
+    has_ids: ClassVar[bool] = False  # A time of -1 is not missing; an event of -1 is.
     directions: ClassVar[Mapping[str, bool]] = {
         "concordance": True,
         **base.Base.directions,
@@ -71,7 +73,7 @@ class Survival(base.Base):
 
     @property
     def size(self) -> int:
-        """One logit for each interval."""
+        """The number of logits: one logit for each interval."""
         return len(self.boundaries)
 
     def initial_bias(self) -> float:
@@ -95,7 +97,7 @@ class Survival(base.Base):
         return self.checked(times, valid, label, self.rule(label.dtype)), present
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return targets [B, 2] (intervals survived; 1 if an event follows) and weights [B]."""
+        """Return targets [B, 2] (number of survived intervals, event 0 or 1) and weights [B]."""
         times, weights = super()._targets_and_weights(labels)
         events = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_ids_present(events), weights, 0)
@@ -111,11 +113,11 @@ class Survival(base.Base):
             _EVENT_RULE,
             self.event,
         )
-        # Ends take the precision of the label: 0.3 as float32 and as float64 are different numbers.
+        # Boundaries get the label's precision, as 0.3 differs between float32 and float64.
         kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
         ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
-        # An event at a boundary belongs to the interval that ends there. A row that is censored
-        # there has survived that interval.
+        # An event at a boundary belongs to the interval that ends at this boundary. A row that is
+        # censored at a boundary has survived the interval before.
         before = tf.searchsorted(ends, times, side="left")
         through = tf.searchsorted(ends, times, side="right")
         is_event = tf.equal(tf.cast(counted_events, tf.int32), 1) & (before < self.size)
@@ -131,15 +133,15 @@ class Survival(base.Base):
         return tf.reduce_sum(losses, axis=1)
 
     def _find_intervals(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return masks of the intervals survived, and of the interval with the event, [B, T]."""
+        """Return masks of survived intervals, and of the interval with the event, [B, T] each."""
         num_survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
         places = tf.range(self.size)[tf.newaxis]
         return places < num_survived, tf.equal(places, num_survived) & tf.equal(is_event, 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
-        # A sum of logarithms replaces a product of many probabilities: `log(1 - h)` is
-        # `-softplus(logit)`.
+        # Survival is the product of `1 - h`. A sum of `log(1 - h) = -softplus(logit)` is more
+        # precise.
         survival = tf.exp(-tf.cumsum(tf.math.softplus(logits), axis=1))
         return {"survival": survival, "value": self._mean_time(survival)}
 
@@ -150,7 +152,7 @@ class Survival(base.Base):
         return tf.reduce_sum(0.5 * (before + survival) * widths, axis=1)
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Return exported outputs: "predict" has all predictions, "regress" the mean time."""
+        """Return the export outputs: all predictions, and the mean time as regression output."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
@@ -158,9 +160,10 @@ class Survival(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the weight of rows with an event, and the risks of rows to compare by interval.
+        """Return the weight of events, and the predicted risks of rows for the concordance.
 
-        Interval j compares each row with an event in it with each row whose time comes after it.
+        For interval j, each row with an event in the interval is compared with each row whose time
+        is later.
         """
         logits, targets, weights = examples
         late, early = (
@@ -187,10 +190,10 @@ class Survival(base.Base):
         }
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the time, event or weight of a record, or None."""
+        """Check the time, event and weight of a record; return the text of an error, or None."""
         events, has_weight = labels.get(self.event, []), self.has_weight(labels)
         for value in values.flatten_values(events):
-            # An event matters only if its row counts.
+            # Check events only in rows with a label and a weight above 0.
             if has_weight and not values.is_id_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
             if value == 1 and self.within is not None and self._space.place(labels) is False:

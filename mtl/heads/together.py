@@ -1,14 +1,15 @@
-"""Many equal heads built with shared ops: losses and metrics of [B, T], not T times [B].
+"""Builds many equal heads with shared ops, on tensors [B, T] for T tasks.
 
 losses = together.compute_losses(heads, logits, labels)          # {task: scalar}
 weights = together.sum_label_weights(heads, labels)          # {task: scalar}
 metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric>": (value, update)}
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
-At least `FROM` heads that differ only in names and labels are built together if their class can do
-that (`types.JointHead`). Sums over a batch then add numbers in another order and may round
-differently. Predictions are built together if the variables are stacked. All other heads are built
-one by one. Names of tasks, variables, metrics and predictions are the same either way.
+If at least `FROM` heads differ only in names and labels, and their class supports it
+(`types.JointHead`), the heads share ops. Sums over a batch then add numbers in another order and
+may round differently. Heads share the ops of predictions only if variables are stacked. All other
+heads are built one by one. Sharing does not change the names of tasks, variables, metrics and
+predictions.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from mtl.variables import stacks
 if TYPE_CHECKING:
     from mtl.heads import binary
 
-# From this number of equal heads on, they share ops. The metrics of a single head take about 800
-# ops.
+# The least number of equal heads that share ops. The metrics of a single head take about 800 ops.
 FROM = 16
 
 
@@ -37,7 +37,7 @@ def build_logits(
     towers: types.Tensors,
     build: Callable[[types.Head, tf.Tensor], tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Compute the logits, with stacked variables if stacks are allowed.
+    """Compute the logits of all heads, with stacked variables if stacks are allowed.
 
     Args:
       heads: the heads.
@@ -177,20 +177,20 @@ def build_export_outputs(
 def sum_average_losses(
     metrics: types.Metrics, label_weights: types.Tensors
 ) -> tuple[tf.Tensor, tf.Operation]:
-    """Sum the average losses of the tasks. A task without labels adds 0, any other NaN stays.
+    """Sum the average losses of the tasks. A task without labels adds 0; other NaNs remain.
 
     Args:
       metrics: {"<task>/average_loss": (value, update), ...}.
-      label_weights: {task: the sum of its weights in the batch}.
+      label_weights: {task: the sum of the task's label weights in the batch}.
 
     Returns:
-      The sum and its update.
+      The sum and its update op.
     """
     weights = tf.stack(list(label_weights.values()))
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     pairs = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in pairs])
-    # A ranking head may find groups in all batches together, but in no single batch.
+    # The groups of a ranking head may be complete only over all batches, not in any single batch.
     nan_counts = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
     has_nan = tf.stack([tf.constant(0.0) if pair is None else pair[0] for pair in nan_counts]) > 0
     is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan
@@ -203,7 +203,7 @@ class Alike:
     """T heads with the same settings but different names and label fields.
 
     Attributes:
-      heads: the T heads. The settings of the first one hold for all.
+      heads: the T heads, whose settings are equal except for names and labels.
     """
 
     heads: Sequence[binary.Binary]
@@ -248,7 +248,7 @@ class Alike:
     def export_outputs(
         self, logits: types.Tensors, predictions: types.Tensors
     ) -> dict[str, dict[str, Any]]:
-        """Build the outputs of an export, as `build_export_outputs` says."""
+        """Build the outputs of an export for all T tasks; see `build_export_outputs`."""
         first, prefix = self.heads[0], f"{self.heads[0].name}/"
         names = [key.removeprefix(prefix) for key in predictions if key.startswith(prefix)]
         head_predictions = {
@@ -292,11 +292,11 @@ class Alike:
         )
 
     def _stack_flat_logits(self, logits: types.Tensors) -> tf.Tensor:
-        # The gradient of tf.stack is one op; a concatenation has several for each part.
+        # Use tf.stack, as its gradient is a single op; `tf.concat` has several for each part.
         return tf.squeeze(tf.stack([logits[head.name] for head in self.heads], axis=1), axis=2)
 
     def _stack_logits(self, logits: types.Tensors) -> tf.Tensor:
-        """Return the stacked logits from before they were split: {task: [B, 1]} -> [B, T, 1]."""
+        """Return the logits of all tasks as one tensor: {task: [B, 1]} -> [B, T, 1]."""
         return stacked.stack_parts([logits[head.name] for head in self.heads])
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
@@ -336,7 +336,7 @@ class Alike:
 
 
 def _group_heads(heads: Sequence[types.Head], labels: types.Tensors | None = None) -> list[Any]:
-    """Return the groups of equal heads, and all other heads."""
+    """Group equal heads as `Alike`; return these groups, and all other heads."""
     if len(heads) < FROM:
         return list(heads)
     heads_by_kind: dict[Any, list[types.Head]] = {}

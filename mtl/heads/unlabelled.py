@@ -1,4 +1,4 @@
-"""The common base of heads without a label: every row weighs 1, and no label can be wrong."""
+"""The base class of heads without a label, in which every row weighs 1."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mtl.deferred import compat, tf
 
 
 class Unlabelled(types.Head):
-    """A head that needs no label."""
+    """The base class of heads without a label."""
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows of any label field, or 1 without label fields."""
+        """Return the number of rows of a batch, or 1 if the data has no label fields."""
         return tf.cast(types.count_rows(labels), tf.float32) if labels else tf.constant(1.0)
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return None: no label can be wrong."""
+        """Return None, as there is no label to check."""
         del labels
         return None
 

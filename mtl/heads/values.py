@@ -1,4 +1,4 @@
-"""Label values: missing values, the classes they name, and their text in errors.
+"""Label values: find missing values, look up classes, and format values for errors.
 
 ids, known = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
 present = values.are_present(labels)                     # bool [...]; -1 is a value
@@ -19,7 +19,7 @@ from mtl import checks, spec
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Up to this number of names, a label is compared with each name; with more, a hash table is used.
+# Up to this number of names, compare labels with each name; beyond, use a hash table.
 _MAX_COMPARED = 1000
 # The largest number of names that an error lists.
 _MAX_LISTED = 10
@@ -27,14 +27,14 @@ _MAX_CLASSES = 10**7
 
 
 def are_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return True for each label that is present, in the same shape; see `mtl.spec.MISSING`."""
+    """Return True for each label except the missing values of `mtl.spec.MISSING`, same shape."""
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
 def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return False for each label that is missing or, in int64, is -1; in the same shape."""
+    """Return True for each label that is neither missing nor -1 in int64, in the same shape."""
     present = are_present(labels)
     return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
 
@@ -66,16 +66,16 @@ def _list_items(value: Any) -> list[Any]:
 
 
 def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
-    """Return values in the type of a field: 1.0 and True become 1 in an int64 field.
+    """Convert values of a setting to the type of a field: 1.0 and True become 1 in int64.
 
     Args:
-      labels: the field, for its type.
-      given: the values of a setting.
+      labels: the field, which sets the type.
+      given: the values to convert.
       where: the name of the setting, for errors.
       field: the name of the field, for errors.
 
     Returns:
-      The values, in their order.
+      The converted values, in the same order.
 
     Raises:
       UserError: the type of the field cannot hold a value.
@@ -90,11 +90,11 @@ def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> 
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
-    """Find the labels that are one of a few choices.
+    """Find the labels that equal one of a few values.
 
     Args:
       labels: [...].
-      choices: at least one value, in the type of the labels.
+      choices: one or more values of the type of the labels.
 
     Returns:
       bool [...].
@@ -104,7 +104,7 @@ def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
 
 
 def class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of classes. If `classes` is a number, names are 0, 1, 2, ..."""
+    """Return the names of classes; for a number of classes, the names are 0, 1, 2, ..."""
     return tuple(map(str, range(classes)) if isinstance(classes, int) else classes)
 
 
@@ -116,11 +116,11 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
       classes: the number of classes, at least 2, or a list of at least 2 different names.
 
     Raises:
-      UserError: the classes are of another kind, too few or too many, or a name is empty.
+      UserError: `classes` has another type, holds too few or too many classes, or an empty name.
     """
     checks.is_a(where, classes, (int, list, tuple), "be a number of classes or a list of names")
     if isinstance(classes, int):
-        # Each class takes a name and a column of the last layer in memory.
+        # Each class needs memory for a name and for a column of the last layer.
         checks.require(classes <= _MAX_CLASSES, where, f"be at most {_MAX_CLASSES}", classes)
     else:
         checks.unique(where, classes)
@@ -133,17 +133,21 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
 def per_class(
     where: str, numbers: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
-    """Return a number above 0 for each class, from a number for all, a list or {name: number}.
+    """Return the number of each class in a setting such as class weights.
 
     Args:
       where: the name of the setting, for errors.
-      numbers: a number, one for each class, or {name: number} with 1 for absent names.
+      numbers: one number for all classes, a list with a number for each class, or {name: number}
+        with 1 for absent names. All numbers must be above 0.
       names: the names of the classes, in the order of their ids.
+
+    Returns:
+      A number for each class, in the order of `names`.
 
     Raises:
       UserError: a name is unknown, a number is not above 0, or their count is wrong.
     """
-    rule = "be a number, a list of them or a map from class names"
+    rule = "be a number, a list of numbers or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
     if isinstance(numbers, (int, float)):
         numbers = [numbers] * len(names)
@@ -158,7 +162,7 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fail unless all values are numbers. `per_class` checks their count once classes are known."""
+    """Fail unless all values are numbers. `per_class` checks the count, given the classes."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = list(numbers.values())
@@ -167,7 +171,7 @@ def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, fl
 
 
 def read_number(name: str) -> int | None:
-    """Return the whole number that a class name stands for, or None; "1" and "true" are 1."""
+    """Parse a class name as a whole number ("1" and "true" are 1); return None for other names."""
     try:
         return literals.parse_literal("int64", name)
     except ValueError:
@@ -181,10 +185,10 @@ def class_ids(
 
     Args:
       labels: int64 or string [...].
-      classes: the label of each class, in the type of labels; a range from 0 on if labels are ids.
+      classes: the label of each class, in the type of `labels`; `range(C)` if labels are ids.
 
     Returns:
-      The ids, int64 [...], and True for labels that name a class, bool [...].
+      The ids, int64 [...], and a mask of the labels with a class, bool [...].
     """
     if isinstance(classes, range):
         return labels, (labels >= 0) & (labels < len(classes))
@@ -196,7 +200,7 @@ def _look_labels_up(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -
     if len(classes) <= _MAX_COMPARED:
         hits = tf.equal(labels[..., tf.newaxis], tf.constant(classes, labels.dtype))
         return tf.where(tf.reduce_any(hits, -1), tf.argmax(hits, -1), tf.constant(-1, tf.int64))
-    with tf.init_scope():  # Tables cannot be created in the body of a training loop.
+    with tf.init_scope():  # A training loop cannot create tables.
         entries = tf.lookup.KeyValueTensorInitializer(
             tf.constant(classes, labels.dtype), tf.range(len(classes), dtype=tf.int64)
         )
@@ -205,12 +209,12 @@ def _look_labels_up(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -
 
 
 def class_rule(classes: Sequence[str] | Sequence[int]) -> str:
-    """Return the rule for class labels, for errors; see `class_ids` for `classes`."""
+    """Return the rule for class labels in errors, from `classes` as in `class_ids`."""
     return f"be in [0, {len(classes)})" if isinstance(classes, range) else one_of(classes)
 
 
 def one_of(choices: Iterable[Any]) -> str:
-    """Return `be one of a, b, c`, shortened if there are many."""
+    """Return the rule `be one of a, b, c`; long lists are shortened."""
     texts = [show(choice) for choice in choices]
     more = f", ... ({len(texts)} in all)" if len(texts) > _MAX_LISTED else ""
     return f"be one of {', '.join(texts[:_MAX_LISTED])}{more}"
@@ -226,13 +230,15 @@ def show(value: Any) -> str:
 def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
     """Build an op that fails unless all labels are valid.
 
-    The single op formats its data only when it fails. `tf.debugging.Assert` would build a
-    conditional around it, at a cost in every step.
+    A single raw op is faster than `tf.debugging.Assert`, which adds a conditional to every step.
 
     Args:
       valid: bool [...].
       labels: the labels, [...].
       text: the text of the error; the first wrong label follows it.
+
+    Returns:
+      The op; results should depend on it.
     """
     return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
@@ -244,6 +250,9 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
       valid: bool [B, T].
       labels: [B, T].
       texts: the text of the error for each of the T tasks; the first wrong label follows it.
+
+    Returns:
+      The op; results should depend on it.
     """
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])

@@ -1,4 +1,4 @@
-"""An amount that is 0 for most rows, while a few large values make up most of the sum.
+"""A head for amounts that are 0 for most rows, and large for a few rows.
 
 revenue/heads.ZeroInflatedLogNormal.name = "revenue"
 """
@@ -19,18 +19,19 @@ _MAX_LOG = 80.0
 
 @checks.dataclass
 class ZeroInflatedLogNormal(regression.Number):
-    """Customer value (ZILN): the chance of an amount above 0, and a log-normal one of its size.
+    """Zero-inflated log-normal model (ZILN) of an amount, such as the value of a customer.
 
+    The amount is above 0 with a probability p, and then has a log-normal distribution:
     `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)` in nats, with `p = sigmoid(a)`, `mu = b`
     and `s = f + softplus(c)` for logits (a, b, c) and the floor f. X. Wang, T. Liu and J. Miao, "A
     Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. In the
     paper, s has no floor, and the likelihood of equal amounts grows without bound.
 
     Predicts `value`, the mean `p exp(mu + s^2 / 2)`; `positive_probability`, p; `log_mean`, mu; and
-    `log_scale`, s; [B] each. `positive_auc` says how well p ranks amounts above 0.
+    `log_scale`, s; [B] each. The metric `positive_auc` is the AUC of p for amounts above 0.
 
     Attributes:
-      min_scale: f, the least scale of the log amounts, above 0.
+      min_scale: f, the smallest standard deviation of log amounts, above 0.
       prior: the share of rows with an amount above 0, between 0 and 1, that the initial bias
         predicts.
       prior_value: the typical positive amount, above 0, that the initial bias predicts.
@@ -48,7 +49,7 @@ class ZeroInflatedLogNormal(regression.Number):
     }
 
     def initial_bias(self) -> list[float]:
-        """Return the prior's logit, the log of the typical amount, and the logit of the scale 1."""
+        """Return the logit of `prior`, the log of `prior_value`, and the logit for a scale of 1."""
         scale = max(1.0 - self.min_scale, self.min_scale)
         return [base.logit(self.prior), math.log(self.prior_value), math.log(math.expm1(scale))]
 
@@ -73,7 +74,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return tf.exp(tf.minimum(log_value, _MAX_LOG))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits [B, 3]: float32 [B] each, as the docstring of the class lists."""
+        """Return the predictions of the class docstring, float32 [B] each, from logits [B, 3]."""
         positive, mean, scale = self._split(logits)
         return {
             "value": self.value(logits),
@@ -96,7 +97,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return objectives.binary_cross_entropy(positive, positives) + positives * (logs - density)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the sums of `Number`, and the logits of amounts above 0 and of 0."""
+        """Return the sums of `Number`, and the scores for `positive_auc`."""
         logits, targets, weights = examples
         is_positive = tf.cast(targets > 0, weights.dtype)
         scores = ranking.stream_scores(
@@ -105,7 +106,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return {**super().sums(examples), "scores": scores}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of `Number`, and the AUC of amounts above 0."""
+        """Compute the metrics of `Number`, and `positive_auc` with the bound of its error."""
         area, bound = ranking.compute_auc(sums["scores"])
         positive_areas = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
         return {**super().summary(sums), **positive_areas}

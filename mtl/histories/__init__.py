@@ -1,4 +1,4 @@
-"""Encoders of histories: they turn the events of a row into one vector.
+"""Encoders of histories, which turn the events of a row into a single vector.
 
 features.History.encoder = @histories.TargetAttention()
 histories.TargetAttention.layers = [64, 32]

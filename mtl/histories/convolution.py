@@ -1,4 +1,4 @@
-"""Patterns of neighbouring events, by convolutions over their order."""
+"""Convolutions over the sequence of events, which detect patterns of adjacent events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mtl.histories import padded
 
 @checks.dataclass
 class Convolution(types.HistoryEncoder):
-    """h = the maximum of relu(convolution) over places, for each filter: [B, (L), D] -> [B, H].
+    """Convolutions over the sequence of events, with max-pooling: [B, (L), D] -> [B, H].
 
     Y. Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014,
-    arXiv:1408.5882. Unlike in the paper, zeros stand before and behind the events: a history that
-    is shorter than a filter has an output, too. Without events h is zeros.
+    arXiv:1408.5882. Unlike in the paper, zeros pad both ends of the sequence, so even a history
+    that is shorter than a kernel has an output. The output for a row without events is 0.
 
     Attributes:
-      filters: the number of filters of each size.
-      sizes: the numbers of neighbouring events that a filter sees; H = filters times the number of
-        sizes. The kernel of size s lies in `size_<s>`.
+      filters: the number of filters of each kernel size.
+      sizes: the kernel sizes, in events; H is `filters` times the number of sizes. The kernel of
+        size s is in `size_<s>`.
     """
 
     filters: checks.Count = 32
@@ -39,11 +39,10 @@ class Convolution(types.HistoryEncoder):
         for size in self.sizes:
             before = (size - 1) // 2
             around = tf.pad(values, [[0, 0], [before, size - 1 - before], [0, 0]])
-            # The bits of a matrix product do not depend on the padding of rows, unlike a
-            # convolution.
+            # Unlike a convolution, a matrix product gives bit-identical results for any padding.
             places = tf.shape(values)[1]
             windows = tf.concat([around[:, i : i + places] for i in range(size)], axis=2)
             filtered = layers.dense(windows, self.filters, f"size_{size}", tf.nn.relu)
-            # A ReLU's output is at least 0: zeros at places without events never win.
+            # Outputs of ReLU are at least 0, so zeros for padding do not change the maximum.
             outputs.append(tf.where(is_event[:, :, tf.newaxis], filtered, tf.zeros_like(filtered)))
         return tf.reduce_max(tf.concat(outputs, axis=2), axis=1)

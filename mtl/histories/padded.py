@@ -1,4 +1,4 @@
-"""Pads events to a matrix for each row, and projects a target to their width.
+"""Pad the events of each row to a matrix, and project a target to the width of events.
 
 values, is_event = padded.pad_events(events)             # [B, L, D] and [B, L]
 target = padded.fit_target(events, target)
@@ -17,8 +17,8 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
       events: [B, (L), D].
 
     Returns:
-      The events [B, L, D], and a mask of the events, bool [B, L]. L is the greatest number of
-      events in the batch, but at least 1, because some operations do not take an empty axis.
+      The events [B, L, D], and a mask of the events, bool [B, L]. L is the largest number of events
+      in a row of the batch, but at least 1, because some operations fail on an empty axis.
     """
     size = events.flat_values.shape[1]
     width = tf.maximum(events.bounding_shape(axis=1), 1)
@@ -28,7 +28,7 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
-    """Project a target to the width of an event, by a layer `target` if the widths differ.
+    """Return the target in the width of an event; a dense layer `target` projects other widths.
 
     Args:
       events: [B, (L), D].

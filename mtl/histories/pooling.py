@@ -1,4 +1,4 @@
-"""The mean, the sum or the maximum of events, or the last event."""
+"""Pooling of events: their mean, sum or maximum, or the last event."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _KINDS = ("mean", "sum", "max", "last")
 
 @checks.dataclass
 class Pooling(types.HistoryEncoder):
-    """h = mean, sum, max or last of the events: [B, (L), D] -> [B, D]; zeros without events.
+    """The mean, sum or maximum of events, or the last event; zeros for rows without events.
 
     Attributes:
-      kind: "mean", "sum" or "max" of each number, or "last" for only the last event.
+      kind: "mean", "sum" or "max" over the events of a row, or "last" for the last event.
     """
 
     kind: Annotated[str, checks.OneOf(_KINDS)] = "mean"
@@ -28,10 +28,10 @@ class Pooling(types.HistoryEncoder):
         counts = events.row_lengths()[:, tf.newaxis]
         if self.kind == "max":
             greatest = tf.math.unsorted_segment_max(values, rows, events.nrows())
-            # An empty segment has the lowest number of its type as maximum.
+            # The maximum of a row without events is the lowest float.
             return tf.where(counts > 0, greatest, tf.zeros_like(greatest))
         if self.kind == "last":
-            # The sum below then has a single term, and is 0 for a row without events.
+            # Set all other events to 0, so the sum below is the last event.
             is_last = tf.equal(tf.gather(events.row_splits[1:], rows) - 1, _number_rows(values))
             values = tf.where(is_last[:, tf.newaxis], values, tf.zeros_like(values))
         total = padded.sum_rows(values, events)

@@ -1,4 +1,4 @@
-"""Recurrent encoders of events: GRU, and an interest that evolves towards a target (DIEN)."""
+"""Recurrent encoders of events: GRU, and the interest evolution of DIEN."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NEXT_EVENT = "_next_event"
 
 @checks.dataclass
 class GRU(types.HistoryEncoder):
-    """h = the state of a gated recurrent unit after the last event: [B, (L), D] -> [B, units].
+    """A gated recurrent unit: the state after the last event, [B, (L), D] -> [B, units].
 
     K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate acts before the product.
-    Without events h is zeros. The events run one after another, so time grows with the length of a
-    history.
+    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate is applied before the matrix
+    product. The state of a row without events is 0. Events are processed in sequence, so the time
+    of a step grows with the length of histories.
 
     Attributes:
       units: the length of the state.
@@ -33,22 +33,23 @@ class GRU(types.HistoryEncoder):
 
 @checks.dataclass
 class InterestEvolution(types.HistoryEncoder):
-    """A GRU over events, and a second GRU over its states, with updates scaled by attention.
+    """The interest evolution of DIEN: a GRU over events, and a GRU with attention over its states.
 
     G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
-    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e.
-    The second unit (AUGRU) multiplies its update gate by a[t]. Without events h is zeros.
+    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first GRU and the target e.
+    The second GRU (AUGRU) multiplies its update gate by a[t]. The output for a row without events
+    is 0.
 
-    In the auxiliary loss `<history>_next_event`, the state before each event distinguishes the
-    event from a random event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')`
-    over the events of a row except the first. e' is drawn from all events of the slice. The paper
-    draws an item that was not clicked, and its code has a network instead of V.
+    The auxiliary loss `<history>_next_event` trains states to distinguish the next event from a
+    random event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events
+    of a row except the first. e' is drawn from all events of a slice of the batch. In the paper, e'
+    is an item that was not clicked, and the authors' code has a network instead of V.
 
     Attributes:
-      units: the length of both states, in `extraction` and `evolution`; W lies in `attention`, V in
-        `next_event`.
-      next_event_weight: the weight of the auxiliary loss, at least 0; 0 leaves the loss out. The
-        paper takes 1.
+      units: the length of the states of both GRUs. Variables are in `extraction` and `evolution`, W
+        in `attention`, and V in `next_event`.
+      next_event_weight: the weight of the auxiliary loss, at least 0; 0 omits the loss. The paper
+        uses 1.
     """
 
     units: checks.Count = 32
@@ -59,12 +60,12 @@ class InterestEvolution(types.HistoryEncoder):
     are_emitted_rows_apart = False  # Random events come from other rows.
 
     def name_losses(self, history: str) -> dict[str, float]:
-        """Return {the auxiliary loss: its weight} of a history; empty with a weight of 0."""
+        """Return {auxiliary loss: weight} of a history; empty if the weight is 0."""
         weight = self.next_event_weight
         return {f"{history}{_NEXT_EVENT}": weight} if weight else {}
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Run both units, [B, (L), D] and [B, T] -> [B, units]."""
+        """Run both GRUs, [B, (L), D] and [B, T] -> [B, units]."""
         values, is_event = padded.pad_events(events)
         with tf1.variable_scope("extraction"):
             states = _run_gru(values, is_event, self.units)[1]
@@ -76,7 +77,7 @@ class InterestEvolution(types.HistoryEncoder):
             )
         queries = layers.dense(target, self.units, "attention", use_bias=False)
         scores = tf.linalg.matvec(states, queries)
-        # The lowest number replaces -inf, which would turn a row without events into NaN.
+        # Use the lowest number instead of -inf, which would give NaN for a row without events.
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
         weights = tf.nn.softmax(scores)
         outlets.add_prediction("attention", weights * tf.cast(is_event, weights.dtype))
@@ -87,7 +88,7 @@ class InterestEvolution(types.HistoryEncoder):
 def _tell_next_events(
     states: tf.Tensor, values: tf.Tensor, is_event: tf.Tensor, pool: tf.Tensor
 ) -> tf.Tensor:
-    """Return the mean loss of each row, [B]; 0 for a row with less than two events.
+    """Compute the next-event loss of each row, [B]; 0 for a row with less than two events.
 
     Args:
       states: the state after each event, [B, L, units].
@@ -96,17 +97,17 @@ def _tell_next_events(
       pool: all events, [N, D]; random events are drawn from them.
     """
     size = values.shape[2]
-    expected = layers.dense(states[:, :-1], size, "next_event")
+    predicted_events = layers.dense(states[:, :-1], size, "next_event")
     is_next = tf.cast(is_event[:, 1:], values.dtype)
-    # With an empty pool, draws take the row of zeros, whose losses do not count.
+    # If there are no events, draws return this row of zeros; all losses are then 0.
     pool = tf.concat([pool, tf.zeros([1, size], pool.dtype)], 0)
     count = tf.maximum(tf.shape(pool)[0] - 1, 1)
     places = tf.random.stateless_uniform(
         tf.shape(is_next), draws.make_step_seed("next_event"), 0, count, tf.int32
     )
     others = tf.gather(pool, places)
-    losses = tf.nn.softplus(-tf.reduce_sum(expected * values[:, 1:], -1))
-    losses += tf.nn.softplus(tf.reduce_sum(expected * others, -1))
+    losses = tf.nn.softplus(-tf.reduce_sum(predicted_events * values[:, 1:], -1))
+    losses += tf.nn.softplus(tf.reduce_sum(predicted_events * others, -1))
     total = tf.reduce_sum(is_next * losses, 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(is_next, 1))
 
@@ -118,11 +119,11 @@ def _run_gru(
 
     Args:
       values: the events, [B, L, D].
-      is_event: [B, L]; places without an event leave the state as it is.
+      is_event: [B, L]; padding does not change the state.
       units: the length of the state.
-      attention: the factor of each update of the state, [B, L]; None for 1.
+      attention: the factor of each update of the state, [B, L]; None means 1.
     """
-    # [L, B, 3 units]: `tf.scan` walks along the first axis. One product serves all events.
+    # [L, B, 3 units], as `tf.scan` iterates over the first axis.
     steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])
     shape, dtype = [units, 3 * units], values.dtype
     gates, candidate = tf.split(
@@ -136,9 +137,9 @@ def _run_gru(
         update, reset = tf.split(
             tf.sigmoid(inputs[:, : 2 * units] + tf.linalg.matmul(state, gates)), 2, axis=1
         )
-        proposed = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
-        next_state = state + share * update * (proposed - state)
-        # `tf.scan` refuses a state whose static shape changes.
+        new_state = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
+        next_state = state + share * update * (new_state - state)
+        # `tf.scan` fails if the static shape of the state changes.
         return tf.ensure_shape(next_state, state.shape)
 
     states = tf.scan(move, (steps, shares), tf.zeros_like(steps[0, :, :units]))

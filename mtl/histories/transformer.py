@@ -1,4 +1,4 @@
-"""Events that attend to each other, and to a target if you want (BST)."""
+"""A transformer over events, and optionally a target (BST)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from mtl.step import outlets
 
 @checks.dataclass
 class Transformer(types.HistoryEncoder):
-    """z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...: [B, (L), D] -> [B, H].
+    """A transformer over the events of a row: [B, (L), D] -> [B, H].
 
-    Each event is projected to H = `dimension`. h is the mean of norm(z) over the events, and zeros
-    without events.
+    Each event is projected to a token z of width H = `dimension`. A block is
+    `z = z + attention(norm(z))`, `z = z + feed_forward(norm(z))`. The output is the mean of norm(z)
+    over all events, and 0 for a row without events.
 
-    With `joins_target` the target is the last token, and h is its output. Q. Chen et al., "Behavior
-    Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874 (BST) do
-    so, too, but pass all tokens to the next layers and normalise after each block. The order of
-    events matters only with `History.place_dimension` or with the times of events.
+    With `joins_target`, the target is the last token, and the output is the last state of this
+    token, similar to BST: Q. Chen et al., "Behavior Sequence Transformer for E-commerce
+    Recommendation in Alibaba", 2019, arXiv:1905.06874. In the paper, the output has all tokens, and
+    norms follow each block. The order of events has an effect only with `History.place_dimension`
+    or with the times of events.
 
     Attributes:
       dimension: the length of a token, a multiple of `num_heads`.
-      num_blocks: the number of blocks, at least 1; their variables lie in `block_<i>`.
+      num_blocks: the number of blocks, at least 1; variables in `block_<i>`.
       num_heads: the number of attention heads.
-      feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
-      joins_target: True makes the target a token.
+      feed_forward_factor: the number of hidden units of the feed-forward layer, divided by
+        `dimension`.
+      joins_target: True adds the target as a token.
     """
 
     dimension: checks.Count = 32
@@ -48,30 +51,30 @@ class Transformer(types.HistoryEncoder):
 
     @property
     def weighs_events(self) -> bool:
-        """True if the target is a token: it weighs the events."""
+        """True if the target is a token, whose attention weighs events."""
         return self.joins_target
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Run the blocks, [B, (L), D] and maybe [B, T] -> [B, dimension]."""
+        """Run all blocks on events [B, (L), D], and on a target [B, T]: -> [B, dimension]."""
         values, is_token = padded.pad_events(events)
         tokens = layers.dense(values, self.dimension, "event")
         if self.joins_target:
-            # Padding lies between the events and the target; no token attends to it.
+            # Tokens do not attend to the padding between the events and the target.
             last = layers.dense(target, self.dimension, "target")[:, tf.newaxis]
             tokens = tf.concat([tokens, last], axis=1)
             is_token = tf.pad(is_token, [[0, 0], [0, 1]], constant_values=True)
         for index in range(self.num_blocks):
             with tf1.variable_scope(f"block_{index}"):
-                normalized = layers.layer_norm(tokens, "attention_norm")
-                attended, weights = self._attend_among(normalized, is_token)
-                tokens += attended
-                normalized = layers.layer_norm(tokens, "feed_forward_norm")
+                normal_tokens = layers.layer_norm(tokens, "attention_norm")
+                outputs, weights = self._attend_among(normal_tokens, is_token)
+                tokens += outputs
+                normal_tokens = layers.layer_norm(tokens, "feed_forward_norm")
                 units = self.feed_forward_factor * self.dimension
-                hidden = layers.dense(normalized, units, "feed_forward/hidden", tf.nn.relu)
+                hidden = layers.dense(normal_tokens, units, "feed_forward/hidden", tf.nn.relu)
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
-            # Show the target's attention to events in the last block, but not to itself.
+            # Predict the target's attention to events in the last block, without itself.
             outlets.add_prediction("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
@@ -79,20 +82,20 @@ class Transformer(types.HistoryEncoder):
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
     def _attend_among(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attend among tokens [B, L, dimension]; return outputs and weights [B, heads, L, L]."""
-        mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
+        """Apply self-attention to tokens [B, L, dimension]; return outputs and weights."""
+        projections = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
         # [3, B, heads, L, width].
         queries, keys, values = tf.unstack(
-            tf.transpose(tf.reshape(mixed, shape), [2, 0, 3, 1, 4]), num=3
+            tf.transpose(tf.reshape(projections, shape), [2, 0, 3, 1, 4]), num=3
         )
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
         is_key = is_token[:, tf.newaxis, tf.newaxis, :]
-        # The lowest number replaces -inf, which would turn a row without tokens into NaN.
+        # Use the lowest number instead of -inf, which would give NaN for a row without tokens.
         scores = tf.where(is_key, scores, tf.constant(scores.dtype.min, scores.dtype))
         weights = tf.nn.softmax(scores)
-        joined = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
-        joined = tf.reshape(joined, tf.shape(tokens))
-        joined.set_shape(tokens.shape)
-        return layers.dense(joined, self.dimension, "attention/output"), weights
+        mixtures = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
+        mixtures = tf.reshape(mixtures, tf.shape(tokens))
+        mixtures.set_shape(tokens.shape)
+        return layers.dense(mixtures, self.dimension, "attention/output"), weights

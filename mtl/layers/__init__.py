@@ -1,4 +1,4 @@
-"""Layers as functions, which can compute with quantised values or 16-bit numbers.
+"""Layers as functions, with support for quantisation and 16-bit numbers.
 
 from mtl import layers
 hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]

@@ -3,12 +3,12 @@
 hidden = copies.dense(inputs, 64, "hidden_0", scopes, training)    # [B, D] for all, or N of [B, D]
 hidden = copies.dense(hidden, 32, "hidden_1", scopes, training)    # N of [B, 32]
 
-Variables have the same names as in layers that are built one by one, so they are frozen, restored
-and penalised one by one. Copies that read the same inputs become one product with all kernels side
-by side, which copies the weights in every step. Copies with different inputs of equal width become
-one batched product when they train on GPUs, because launching each op takes time. On CPUs each copy
-computes a separate product: its next layer finds the values in the cache, which was measured up to
-a third faster. Served graphs also have separate products, so they do not depend on the device.
+Variables have the same names as in separate layers, so each copy can be frozen, restored and
+penalised separately. Copies with the same inputs use a single matrix product with all kernels,
+concatenated in every step. Copies with different inputs of equal width use a single batched product
+in training on GPUs, where launching many ops is slow. On CPUs, separate products are up to a third
+faster, as the outputs of a copy remain in the cache for the next layer of this copy. Served graphs
+have separate products, so they do not depend on the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mtl.layers import functions
 from mtl.step import layer_hooks
 
 Inputs: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"
-"""[B, D] that all copies share, or N of [B, D]."""
+"""Inputs of N copies: [B, D] for all copies, or N of [B, D]."""
 
 
 def dense(
@@ -32,13 +32,13 @@ def dense(
     training: bool,
     use_bias: bool = True,
 ) -> list[tf.Tensor]:
-    """Apply a dense layer for each scope.
+    """Apply N dense layers, one in each scope.
 
     Args:
       inputs: [B, D] for all scopes, or N of [B, D].
       units: the number of outputs for each row.
       name: the name of the layer in each scope.
-      scopes: N variable scopes, relative to the open one.
+      scopes: N variable scopes, relative to the current scope.
       training: True in a training step.
       use_bias: False leaves out the biases.
 
@@ -49,7 +49,7 @@ def dense(
         return for_each(
             lambda tensor: functions.dense(tensor, units, name, use_bias=use_bias), inputs, scopes
         )
-    # Create the variables of layers that are built one by one, so that checkpoints fit both.
+    # Create separate variables for each copy, so that checkpoints do not depend on this choice.
     first = inputs if isinstance(inputs, tf.Tensor) else inputs[0]
     kernels, biases = [], []
     for scope in scopes:
@@ -59,7 +59,7 @@ def dense(
                 zeros = tf1.zeros_initializer()
                 biases.append(tf1.get_variable("bias", [units], first.dtype, zeros))
     if isinstance(inputs, tf.Tensor):
-        # Shared inputs: use a single product with all kernels side by side.
+        # Shared inputs: use a single matrix product with the concatenation of all kernels.
         outputs = tf.linalg.matmul(inputs, tf.concat(kernels, axis=1))
         outputs = outputs + tf.concat(biases, axis=0) if use_bias else outputs
         return tf.split(outputs, len(scopes), axis=1)
@@ -70,15 +70,15 @@ def dense(
 
 
 def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
-    """Return True if the layers of all copies become one product."""
-    # Quantisation and hooks on inputs need each layer in a separate scope.
+    """Return True if a single product computes the layers of all copies."""
+    # Quantisation and other hooks on inputs need a separate layer for each copy.
     if len(scopes) == 1 or layer_hooks.need_inputs():
         return False
     return isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
 
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
-    """Return True if one batched product is possible, and a GPU makes it worthwhile."""
+    """Return True if a batched product is possible, and there is a GPU."""
     is_one_width = len({tensor.shape[-1] for tensor in inputs}) == 1
     return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 
@@ -89,9 +89,9 @@ def for_each(
     """Call a function in each of N scopes.
 
     Args:
-      build: turns a tensor [B, D] into an output.
+      build: the function, which maps a tensor [B, D] to an output.
       inputs: [B, D] for all scopes, or N of [B, D].
-      scopes: N variable scopes, relative to the open one.
+      scopes: N variable scopes, relative to the current scope.
 
     Returns:
       N outputs.

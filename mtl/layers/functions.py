@@ -1,4 +1,4 @@
-"""Layers as small functions on `get_variable`: scopes name their variables.
+"""Layers as functions that create variables by `get_variable`, in scopes with the layers' names.
 
 hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]
 hidden = layers.batch_norm(hidden, "hidden_0_norm", training)
@@ -18,7 +18,7 @@ from mtl.variables import freezing, pruned, sharding
 
 
 def _show_outputs(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an activation that also shows its outputs to the hooks of layers."""
+    """Return an activation function that also passes its outputs to the hooks of layers."""
 
     def activate(sums: tf.Tensor) -> tf.Tensor:
         outputs = activation(sums)
@@ -31,7 +31,7 @@ def _show_outputs(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.
 def _activate_sums(
     activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tensor
 ) -> tf.Tensor:
-    """Apply the activation of a layer, and show the outputs of a user's function to hooks, too."""
+    """Apply the activation of a layer, and pass the outputs to the hooks of layers."""
     if activation in (None, ACTIVATIONS["linear"]):
         return tf.identity(sums)
     outputs = activation(sums)
@@ -61,13 +61,14 @@ def dense(
 ) -> tf.Tensor:
     """Apply a dense layer: `activation(inputs @ kernel + bias)`, variables in the scope `name`.
 
-    The kernel starts Glorot-uniform.
+    The initial kernel is Glorot-uniform.
 
     Args:
       inputs: [B, D] of a known D.
       units: the number of outputs for each row.
       name: the scope of the variables.
-      activation: a function of the sums, such as a value of `ACTIVATIONS`; None for none.
+      activation: the activation function, such as a value of `ACTIVATIONS`; None for a linear
+        layer.
       use_bias: False leaves out the bias.
       bias_initializer: the initializer of the bias; None for zeros.
 
@@ -76,7 +77,7 @@ def dense(
     """
     with tf1.variable_scope(name):
         inputs = layer_hooks.take_inputs(inputs)
-        # With 16-bit inputs, the variable stays float32 and is cast; see `precision`.
+        # With 16-bit inputs, the variable is still float32, and cast to 16 bits; see `precision`.
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
         if use_bias:
@@ -98,17 +99,17 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
 ) -> tf.Tensor:
     """Apply a convolution of square kernels, with variables in the scope `name`.
 
-    The kernel starts He-normal.
+    The initial kernel is He-normal.
 
     Args:
       inputs: images [B, H, W, D] of a known D.
       filters: the number of output channels.
       name: the scope of the variables.
       size: height and width of the kernel, in pixels.
-      stride: the pixels from one place of the kernel to the next.
-      activation: a function of the sums; None for none.
+      stride: the stride of the kernel, in pixels.
+      activation: the activation function; None for a linear layer.
       use_bias: False leaves out the bias.
-      padding: "same" adds zeros around the image; "valid" takes size - 1 from H and W first.
+      padding: "same" adds zeros around the image; "valid" reduces H and W by size - 1.
       bias_initializer: the initializer of the bias; None for zeros.
 
     Returns:
@@ -128,17 +129,17 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Apply a Conv2D op again with another kernel; its padding must be "SAME" or "VALID"."""
+    """Copy a Conv2D op with another kernel. The op must have padding "SAME" or "VALID"."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Take the maximum of each square.
+    """Apply max-pooling to squares of pixels.
 
     Args:
       images: [B, H, W, C].
-      size: the side of a square, in pixels; squares at the lower and right edge may be cut off.
+      size: the side of a square, in pixels. Squares at the lower and right edge may be smaller.
 
     Returns:
       [B, H / size, W / size, C], rounded up.
@@ -158,9 +159,10 @@ def _register_gradient() -> None:
 
 
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of `max_pool`; in another graph, such as a branch, pool once more.
+    """Compute the gradient of `max_pool` by oneDNN's kernel, which is 15 times as fast.
 
-    oneDNN's gradient kernel is 15 times as fast, but needs the pooling in the same graph.
+    This kernel needs the pooling in the same graph. If the gradient is in another graph, such as a
+    branch of a conditional, pool a second time.
     """
     (images,) = op.inputs
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
@@ -171,13 +173,12 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 
 
 def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
-    """Repeat each pixel in a square; `max_pool` undoes it.
+    """Enlarge images by repeating each pixel in a square, the inverse of `max_pool`.
 
     Args:
       images: [B, h, w, C].
       factor: the side of a square, in pixels.
-      height: the height of the result, at most h * factor. Surplus pixels are cut off, because
-        `max_pool` rounds up.
+      height: the height of the result, at most h * factor; surplus pixels are cut off.
       width: the width of the result, at most w * factor.
 
     Returns:
@@ -194,28 +195,28 @@ def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tenso
 def batch_norm(
     inputs: tf.Tensor, name: str, training: bool, momentum: float = 0.99, epsilon: float = 1e-3
 ) -> tf.Tensor:
-    """Normalise by the batch, over all axes except the last (Ioffe, Szegedy, arXiv:1502.03167).
+    """Apply batch norm over all axes except the last (Ioffe, Szegedy, arXiv:1502.03167).
 
-    Training uses the mean and the variance of the batch, and adds UPDATE_OPS, which run before the
-    update and change their moving averages. Evaluation uses the averages, and so does training if
-    they are frozen (see `mtl.variables.freezing`). Synchronous replicas use the moments of all
-    their rows, unless `mtl.step.replicas.separate_replicas` separates them. The averages follow
-    `average += (1 - momentum) * (batch - average)`, with the biased variance; moments that are not
-    finite do not change them.
+    Training uses the mean and the variance of the batch, and adds UPDATE_OPS for their moving
+    averages, which run before the update of weights. Evaluation uses the moving averages, and so
+    does training with frozen averages (see `mtl.variables.freezing`). Synchronous replicas use the
+    moments over the rows of all replicas, unless `mtl.step.replicas.separate_replicas` separates
+    them. The averages follow `average += (1 - momentum) * (batch - average)`, with the biased
+    variance; NaN and infinity do not change an average.
 
     Args:
       inputs: [B, ..., C].
       name: the scope of gamma, beta and the averages.
-      training: True normalises by the batch.
-      momentum: the share of the averages that a step keeps, in [0, 1].
+      training: True uses the moments of the batch.
+      momentum: the decay rate of the moving averages, in [0, 1].
       epsilon: added to the variance.
 
     Returns:
-      The same shape and type as the inputs; it is computed in 32 bits.
+      Normalised inputs, in the same shape and type. Computations use float32.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
-        # Scales, offsets and averages always have 32 bits; outputs are cast at the end.
+        # Scales, offsets and averages are always float32; outputs are cast at the end.
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         averages = [
@@ -223,7 +224,7 @@ def batch_norm(
             create_average("moving_variance", shape, tf1.ones_initializer()),
         ]
         moving = freezing.averages_move(averages[0]) if training else False
-        # The fused op takes only images, and computes moments of a single replica.
+        # The fused op supports only images, and uses the moments of a single replica.
         if moving is True and inputs.shape.rank == 4 and replicas.are_separate():
             outputs, moments = _normalise_fused(inputs, gamma, beta, epsilon)
         else:
@@ -242,7 +243,7 @@ def batch_norm(
 
 
 def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor:
-    """Normalise each example over its last axis.
+    """Apply layer norm over the last axis.
 
     `gamma * (x - mean) / sqrt(variance + epsilon) + beta` with the biased variance (J. L. Ba, J. R.
     Kiros, G. E. Hinton, "Layer Normalization", 2016, arXiv:1607.06450), in 32 bits.
@@ -260,24 +261,24 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         values = tf.cast(inputs, tf.float32)
-        # In 32 bits: with 16, the squares of large values overflow.
+        # Use 32 bits, as squares of large values overflow in 16 bits.
         mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
         scale = gamma * tf.math.rsqrt(variance + epsilon)
         return tf.cast((values - mean) * scale + beta, inputs.dtype)
 
 
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
-    """Multiply values by a scale of their last axis.
+    """Multiply values by a scale along the last axis.
 
-    If the values come from a convolution and its kernel is smaller, scale the kernel instead.
+    If the values are the output of a convolution with a smaller kernel, scale the kernel instead.
     """
-    if tf.executing_eagerly():  # Eager tensors do not know their ops.
+    if tf.executing_eagerly():  # Eager tensors have no ops.
         return values * scale
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
     count = values.shape.num_elements()
-    # A scale from the batch's moments depends on the outputs of the convolution.
+    # A scale from batch moments depends on the convolution, so it cannot scale the kernel.
     if is_constant and op.type == "Conv2D" and count is not None:
         kernel = op.inputs[1]
         if count > kernel.shape.num_elements():
@@ -288,25 +289,24 @@ def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> t
 def _normalise_fused(
     images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-    """Return normalised images and the moments of their batch, by one op.
+    """Normalise images by a fused op, and return outputs and batch moments.
 
     The fused op takes a third of the time of separate ops.
     """
-    # Averages follow the biased variance, as in the other branch, so that one checkpoint serves
-    # both.
+    # Return the biased variance, as the branch without a fused op does.
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
-    # TensorFlow returns the unbiased variance.
+    # The fused op returns the unbiased variance.
     return outputs, (mean, variance * (count - 1) / count)
 
 
 def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
-    """Create a moving average, a variable of 32 bits that is not trainable.
+    """Create a variable for a moving average: float32, and not trainable.
 
     Args:
-      name: the name in the open scope.
-      shape: its shape.
-      initializer: creates its initial values.
+      name: the name in the current scope.
+      shape: the shape of the variable.
+      initializer: the initializer of the variable.
     """
     return tf1.get_variable(
         name,
@@ -314,8 +314,7 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
         tf.float32,
         initializer,
         trainable=False,
-        # Each replica updates its copy of the average, and a checkpoint holds the mean of the
-        # copies.
+        # Each replica updates a local copy, and a checkpoint stores the mean of all copies.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
@@ -328,16 +327,16 @@ def update_averages(
 
     Args:
       averages: variables of `create_average`.
-      moments: a tensor of the same shape for each average.
-      momentum: the share of an average that a step keeps, in [0, 1].
+      moments: a tensor for each average, in the same shape.
+      momentum: the decay rate of the moving averages, in [0, 1].
     """
-    # Layers that share averages update these averages one after the other.
+    # If several layers share averages, updates must run in sequence.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
     with tf.control_dependencies(before):
         values = [average.read_value() for average in averages]
     for average, value, moment in zip(averages, values, moments, strict=True):
-        # While averages are frozen, the moment is the average itself, and the change is 0.
+        # For frozen averages, the moment equals the average, and the change is 0.
         change = (1 - momentum) * (value - moment)
         change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
         update = average.assign_sub(change)
@@ -349,22 +348,22 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     if replicas.are_separate():
         return mean, variance
     common_mean = replicas.average_over_replicas(mean)
-    # Each replica has the variance around its mean: add the square of the distance of the means.
+    # The local variance is relative to the local mean: add the squared distance of the means.
     variance += (mean - common_mean) ** 2
     return common_mean, replicas.average_over_replicas(variance)
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
-    """Zero a share of the values in training, and multiply the rest by 1 / (1 - rate).
+    """Apply dropout in training: zero a share of the values, and scale the rest by 1 / (1 - rate).
 
-    The draw depends only on the run's seed, the layer's scope, the global step and the slice of the
-    batch, so a restored run repeats the draws of an uninterrupted run. The graph must hold a global
-    step.
+    Random numbers depend only on the run's seed, the layer's scope, the global step and the slice
+    of the batch, so a restored run draws the same numbers as an uninterrupted run. The graph must
+    hold a global step.
 
     Args:
       inputs: any shape.
       rate: the share of zeros, in [0, 1).
-      name: the name of the draw, unique in the open scope.
+      name: the name of the draw, unique in the current scope.
       training: False returns the inputs.
 
     Returns:
@@ -380,19 +379,20 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
 def gumbel_softmax(
     logits: tf.Tensor, temperature: tf.Tensor | float, name: str, training: bool, hard: bool = True
 ) -> tf.Tensor:
-    """Draw one class of each distribution.
+    """Draw a class from each distribution by Gumbel-softmax.
 
-    The output is `softmax((logits + g) / temperature)`, g standard Gumbel. With `hard` it is the
-    one-hot vector of the largest value, with the gradient of the softmax (E. Jang, S. Gu, B. Poole,
-    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). A row gets the
-    same draws if the batch is cut into slices. The graph must hold a global step.
+    The output is `softmax((logits + g) / temperature)` with standard Gumbel numbers g. With `hard`,
+    the output is the one-hot vector of the largest value, with the gradient of the softmax (E.
+    Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017,
+    arXiv:1611.01144). The draws of a row do not depend on how a batch is split into slices. The
+    graph must hold a global step.
 
     Args:
       logits: [B, ..., C]; all sizes except B are known.
-      temperature: above 0; a lower temperature brings the softmax closer to one-hot.
-      name: the name of the draw, unique in the open scope.
-      training: False leaves g out.
-      hard: False returns the softmax itself.
+      temperature: above 0; with a lower temperature, the softmax is closer to one-hot.
+      name: the name of the draw, unique in the current scope.
+      training: False omits g.
+      hard: False returns the softmax instead of a one-hot vector.
 
     Returns:
       [B, ..., C]; each vector sums to 1.
@@ -401,7 +401,7 @@ def gumbel_softmax(
     if training:
         count = math.prod(logits.shape[1:])
         uniform = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
-        # Draws in [0, 1) are multiples of 2^-23. Half a step more makes the logarithms finite.
+        # Draws in [0, 1) are multiples of 2^-23. Add half a step, as log(0) is infinite.
         gumbel = -tf.math.log(-tf.math.log(uniform + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))
     soft = tf.nn.softmax(scores / temperature)
@@ -419,9 +419,9 @@ def embedding(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Look up ids in a table, a variable of the open scope.
+    """Look up ids in an embedding table, a variable in the current scope.
 
-    The gradient of the table is IndexedSlices.
+    The gradient of the table is a `tf.IndexedSlices`.
 
     Args:
       ids: int64 of any shape [...], in [0, vocabulary_size).
@@ -430,7 +430,8 @@ def embedding(
       name: the name of the table.
       stddev: the standard deviation of initial values, from a normal distribution that is cut off
         at two standard deviations; None for `dimension ** -0.5`.
-      initializer: creates the initial values instead; `stddev` then has no effect.
+      initializer: the initializer of the table, which replaces `stddev`; None for a normal
+        distribution.
 
     Returns:
       [..., dimension].

@@ -1,11 +1,11 @@
-"""Tables stored in 16 bits, looked up and trained in float32, and written with random rounding.
+"""Embedding tables of 16 bits, with look-ups in float32 and stochastic rounding of updates.
 
 features.Hashed.storage = "bfloat16"
 
-A gradient reaches the optimizer in float32, because sums over a batch need this precision. A
-written row is rounded up or down at random, with probabilities that keep its mean. Rounding to the
-nearest would lose small steps: bfloat16 has 8 bits of precision, and each write would drop a step
-of less than half of the last bit.
+Gradients are float32, because sums over a batch need this precision. An updated row is rounded up
+or down at random, so that the expected value is the exact value. Rounding to the nearest value
+would lose small updates: bfloat16 has 8 bits of precision, and a change of less than half of the
+last bit would have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
     Args:
       table: a table [R, D] of float32 or bfloat16, whole or in shards.
-      ids: the numbers of rows, int64 [...].
+      ids: the indices of rows, int64 [...].
 
     Returns:
       float32 [..., D]; the gradient of the table is float32, too.
@@ -49,13 +49,13 @@ def _register_gradients() -> None:
 
 
 def _cast_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Pass a gradient on in float32."""
+    """Return the upstream gradient in float32, without a cast."""
     del op
     return upstream
 
 
 def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
-    """Return the gradient of the table, float32, and None for the ids."""
+    """Return a float32 gradient for the table, and None for the ids."""
     table, ids = op.inputs
     shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
     values = tf.reshape(upstream, [-1, op.outputs[0].shape[-1]])
@@ -63,19 +63,19 @@ def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSl
 
 
 def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
-    """Subtract a change from rows of a table, with random rounding if it has 16 bits.
+    """Subtract a change from rows of a table, with stochastic rounding for 16 bits.
 
     Args:
       variable: a table [R, D] of float32 or bfloat16.
       change: float32 [N, D].
-      indices: the numbers of N different rows.
+      indices: the indices of N different rows.
 
     Returns:
       The op that changes the rows.
     """
     if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
-    # Sort the rows, so that a row gets the same draws if the batch is cut into slices.
+    # Sort the rows, so that draws do not depend on how the batch is split into slices.
     order = tf.argsort(indices)
     indices, change = tf.gather(indices, order), tf.gather(change, order)
     rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
@@ -84,9 +84,9 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
 
 
 def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Round numbers to one of the two nearest bfloat16 values; the mean is the number itself.
+    """Round numbers at random to one of the two nearest bfloat16 values, without bias.
 
-    Without draws, changes below half of the distance between two values would all be lost.
+    Rounding to the nearest value would lose changes below half of the distance of two values.
 
     Args:
       values: float32 of any shape.
@@ -95,8 +95,8 @@ def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     Returns:
       bfloat16 of the same shape.
     """
-    # A bfloat16 is the first half of a float32. Let h be the second half, 0 <= h < 2^16. Adding a
-    # random number below 2^16 carries into the first half with the probability h / 2^16.
+    # A bfloat16 is the upper half of a float32. Let h be the lower half, 0 <= h < 2^16. The sum of
+    # h and a random number below 2^16 carries into the upper half with a probability of h / 2^16.
     random_bits = tf.random.stateless_uniform(
         tf.shape(values), seed, minval=0, maxval=_LAST_16_BITS + 1, dtype=tf.int32
     )
@@ -105,7 +105,7 @@ def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _make_seed(variable: tf.Variable) -> tf.Tensor:
-    """Make a seed, int32 [2], from the run, the table and the step, equal on all replicas."""
+    """Compute a seed, int32 [2], from the run's seed, the table's name and the step."""
     run_seed = tf1.get_default_graph().seed or 0
     name = patterns.shard_name(variable)
     table_seed = (run_seed ^ zlib.crc32(f"storage/{name}".encode())) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""Batch normalisation by groups of rows, such as domains.
+"""Batch normalisation within groups of rows, such as domains.
 
 hidden = partitioned_norm.normalise(hidden, domains, "norm", training)    # [B, D], [B, N]
 """
@@ -10,8 +10,8 @@ from mtl.layers import functions
 from mtl.step import replicas
 from mtl.variables import freezing
 
-# A group with fewer rows in a batch takes a part of its moments from all rows: the moments of a few
-# rows are noise, and one row has no variance.
+# The moments of a few rows are noisy, and the variance of a single row is undefined. So a group
+# with fewer rows in a batch also uses moments of all rows.
 _ENOUGH_ROWS = 16
 
 
@@ -23,31 +23,33 @@ def normalise(
     momentum: float = 0.99,
     epsilon: float = 1e-3,
 ) -> tf.Tensor:
-    """Normalise each row by the moments of its group: [B, D] and one-hot [B, N] -> [B, D].
+    """Normalise each row by the moments of the row's group.
 
     `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
     al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the moments of the group's rows in
     the batch, over all synchronous replicas, with the unbiased variance. A group of r < 16 rows
-    uses `w m_group + (1 - w) m_all` with `w = (r - 1) / 15`: a mixture with the moments of all rows
-    of the batch. For a single row, whose variance is undefined, w is 0.
+    uses a mixture of the group's moments and the moments of all rows of the batch:
+    `w m_group + (1 - w) m_all` with `w = (r - 1) / 15`. For a single row, whose variance is
+    undefined, w is 0.
 
-    Evaluation, and training with frozen averages, use moving averages [N, D] of the moments that
-    normalised the group in training. The first batch with a row of the group sets the averages,
-    then UPDATE_OPS change them as in `layers.batch_norm`. Batches without a row of the group do not
-    change them. All other batches count equally: few rows are safe, because their moments come
-    mostly from all rows of the batch. If batches counted by rows, the averages of a rare group
-    would lag behind for thousands of steps while the columns learn.
+    Evaluation, and training with frozen averages, use moving averages [N, D] of each group's
+    moments in training. The first batch with a row of a group sets the group's averages; later,
+    UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
+    not change the group's averages. All batches with a row of the group have the same weight.
+    Batches with few rows of a group are safe, because their moments come mostly from all rows of
+    the batch. If batches were weighted by rows, the averages of a rare group would lag behind for
+    thousands of steps.
 
     Args:
       inputs: [B, D].
       groups: the group of each row, one-hot [B, N].
       name: the scope of the variables.
-      training: True normalises by the batch.
-      momentum: the share of the averages that a step keeps, in [0, 1].
+      training: True uses the moments of the batch.
+      momentum: the decay rate of the moving averages, in [0, 1].
       epsilon: added to the variance.
 
     Returns:
-      [B, D], in the type of the inputs; it is computed in 32 bits.
+      Normalised inputs, [B, D], in the type of the inputs. Computations use float32.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]
@@ -69,8 +71,7 @@ def normalise(
         scale = (gamma * tf.linalg.matmul(members, gammas)) * tf.math.rsqrt(variance + epsilon)
         outputs = (values - mean) * scale + beta + tf.linalg.matmul(members, betas)
         if moving is not False:
-            # The first batch sets the averages: otherwise a rare group would stay near 0 and 1 for
-            # long.
+            # The first batch sets the averages: a rare group would otherwise keep initial values.
             group_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
             functions.update_averages(averages, moments, group_momentum)
         return tf.cast(outputs, inputs.dtype)
@@ -79,14 +80,14 @@ def normalise(
 def _find_moments(
     values: tf.Tensor, members: tf.Tensor, averages: list[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return mean and variance of each group, [N, D]; its averages if the group has no rows."""
+    """Return mean and variance of each group, [N, D]; moving averages for groups without rows."""
     counts = _sum_over_rows(members, tf.ones_like(values[:, :1]))  # [N, 1]
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
     deviations = values - tf.linalg.matmul(members, means)
     squares = _sum_over_rows(members, deviations**2)
-    # A group of a single row has no variance; `group_share` is 0 for it.
+    # The variance of a single row is undefined, but its `group_share` is 0.
     variances = squares / tf.maximum(counts - 1, 1)
-    # Moments of all rows: the variance is within the groups plus between their means.
+    # The variance of all rows is the variance within groups plus the variance of group means.
     size = tf.reduce_sum(counts)
     mean = tf.reduce_sum(counts * means, axis=0) / size
     between_groups = tf.reduce_sum(counts * (means - mean) ** 2, axis=0)
@@ -100,13 +101,13 @@ def _find_moments(
 
 
 def _are_unmoved(mean: tf.Variable, variance: tf.Variable) -> tf.Tensor:
-    """Return True for groups without a row so far, [N, 1]: their averages are 0 and 1."""
+    """Return True for groups with initial averages 0 and 1, which have had no row, [N, 1]."""
     is_first = tf.equal(mean, 0) & tf.equal(variance, 1)
     return tf.reduce_all(is_first, axis=1, keepdims=True)
 
 
 def _sum_over_rows(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Sum over the rows of each group, [B, N] and [B, D] -> [N, D]."""
+    """Sum values over the rows of each group, [B, N] and [B, D] -> [N, D]."""
     sums = tf.linalg.matmul(members, values, transpose_a=True)
     if replicas.are_separate():
         return sums

@@ -27,31 +27,34 @@ StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 @checks.dataclass
 class Precision:
-    """Mixed precision and compilation of the network, forward and backward, in training.
+    """Mixed precision and XLA compilation of the network's forward and backward pass in training.
 
-    P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740. Activations, and the
-    weights that multiply them, have 16 bits. Variables, gradients, optimizer state, checkpoints,
+    P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740. Activations and
+    weights have 16 bits in matrix products. Variables, gradients, optimizer state, checkpoints,
     columns, normalisations, heads, losses, balancing and the update have 32 bits. Evaluation,
-    prediction and exports compute in float32, so metrics hold for the served model on any device.
+    prediction and exports compute in float32, so the served model has the same metrics on any
+    device.
 
-    In float16 small gradients would vanish. The paper multiplies the loss; here a gradient is
-    multiplied by the loss scale when it enters the network, and divided by the scale when it leaves
-    the network, at every variable and input. So all code outside the network sees true gradients.
+    In float16, small gradients would vanish. The paper multiplies the loss by a scale. Here a
+    gradient is multiplied by the loss scale when it enters the network, and divided by the scale
+    when it leaves the network, at every variable and input. So code outside of the network gets
+    unscaled gradients.
 
-    If the losses of a step are finite but its gradients are not, the step changes no variable and
-    halves the scale. After `growth_steps` finite steps in a row, the scale doubles. A scale of 1
-    cannot cause overflows: then, or if losses are not finite, `Update.if_not_finite` decides. The
+    If the losses of a step are finite, but a gradient is NaN or infinite, the step changes no
+    variable and halves the scale. After `growth_steps` finite steps in a row, the scale doubles.
+    With a scale of 1, or if losses are not finite, `Update.if_not_finite` applies instead. The
     scale is saved with the model.
 
-    XLA compiles as much of the network as it can. Columns, with their strings and looked-up tables,
-    and ops that TensorFlow cannot compile run without XLA.
+    XLA compiles as many ops of the network as possible. Columns, with strings and embedding tables,
+    and ops that XLA does not support run without XLA.
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
-      xla: True compiles the network; for GPUs, because few steps become faster on a CPU.
+      xla: True compiles the network. Compilation is useful on GPUs; few models become faster on a
+        CPU.
       initial_scale: the initial scale of float16, at least 1; a power of 2, so scaling is exact.
-      growth_steps: the finite steps, at least 1, after which the scale of float16 doubles; 2,000 as
-        in `tf.keras.mixed_precision.LossScaleOptimizer`.
+      growth_steps: the number of finite steps, at least 1, after which the scale of float16
+        doubles; the default is the default of `tf.keras.mixed_precision.LossScaleOptimizer`.
     """
 
     dtype: Annotated[str, checks.OneOf(DTYPES)] = _FLOAT32
@@ -83,12 +86,12 @@ class Precision:
 def run_network(
     network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
 ) -> types.Towers:
-    """Run a network in the precision of the step, with float32 in and out.
+    """Run a network in the precision of the step, with float32 inputs and outputs.
 
     Args:
-      network: {column: tensor} -> {task: tower}.
+      network: a function from {column: tensor} to {task: tower}.
       inputs: {column: float32}.
-      training: False computes with 32 bits, as in evaluation.
+      training: False computes in float32, as in evaluation.
 
     Returns:
       {task: float32}, with the shared outputs of the network.
@@ -108,7 +111,7 @@ def run_network(
 
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a tensor for the rest of the network, and its float32 copy for `Towers.shared`."""
+    """Return a tensor for the rest of the network, and a float32 copy for `Towers.shared`."""
     step = _STEP.get()
     if step is None:
         hidden = tf.cast(hidden, tf.float32)
@@ -119,7 +122,7 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def current_dtype() -> tf.DType:
-    """Return the type in which the network computes."""
+    """Return the floating-point type of the network's computations."""
     return _current_step().dtype
 
 
@@ -130,7 +133,7 @@ def current_loss_scale() -> LossScale | None:
 
 
 class LossScale:
-    """The factor of gradients within the network, which changes from step to step.
+    """The dynamic loss scale of float16, the factor of gradients within the network.
 
     Attributes:
       value: the factor of this step, a float32 scalar.
@@ -144,7 +147,7 @@ class LossScale:
         self.value = self._variable.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Return True if the scale is too high, a bool scalar; UPDATE_OPS set the next scale."""
+        """Return True if the scale is too large, a bool scalar; UPDATE_OPS set the next scale."""
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         finite_steps = self._finite_steps.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = finite_steps >= self._growth_steps
@@ -158,7 +161,7 @@ class LossScale:
 
 
 class _Step:
-    """The step that is being built."""
+    """The precision settings and the loss scale of the step that is being built."""
 
     def __init__(self, settings: Precision):
         self._xla = settings.xla
@@ -176,16 +179,16 @@ class _Step:
             yield
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
-        """Cast a value that enters the network, and divide its gradient by the scale."""
+        """Cast a value that enters the network, and divide the value's gradient by the scale."""
         return self._cast_value(value, self.dtype, lambda gradient, scale: gradient / scale)
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
-        """Cast a value that leaves the network, and multiply its gradient by the scale."""
+        """Cast a value that leaves the network, and multiply the value's gradient by the scale."""
         return self._cast_value(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
-        """Cast float32 variables within the context, if a layer asks for the network's dtype."""
+        """Cast variables within the context if a layer requests the network's dtype."""
         if self.dtype == tf.float32:
             yield
             return
@@ -196,11 +199,11 @@ class _Step:
         self, getter: Callable[..., Any], name: str, dtype: Any = None, **settings: Any
     ) -> Any:
         value_dtype = tf.as_dtype(dtype or tf.float32)
-        # Store it in 32 bits: 16 bits would round small updates away.
+        # Store variables in 32 bits, as small updates would be lost to rounding in 16 bits.
         variable = getter(
             name, dtype=tf.float32 if value_dtype == self.dtype else value_dtype, **settings
         )
-        # A variable that is assigned, such as an average, must stay a variable: a cast is a tensor.
+        # A cast returns a tensor, but code assigns to averages, which must be variables.
         if settings.get("trainable") is False or not value_dtype.is_floating:
             return variable
         value = tf.convert_to_tensor(variable)
@@ -219,7 +222,7 @@ class _Step:
         @tf.custom_gradient
         def cast(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                # Divide in float32: in float16, small gradients would vanish again.
+                # Rescale in float32, as small gradients would vanish in float16.
                 upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
                 return tf.cast(rescale(upstream, scale.value), value.dtype)
 
@@ -229,17 +232,17 @@ class _Step:
 
 
 def _current_step() -> _Step:
-    """Return the step that is being built; a float32 step outside of training."""
+    """Return the settings of the step that is being built; float32 outside of training."""
     return _STEP.get() or _Step(PLAIN)
 
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Create a variable and draw its initial values without XLA, which would draw other values."""
+    """Create a variable, with random initial values that do not depend on XLA."""
     with draws.draw_without_xla():
         return next_creator(**settings)
 
 
 PLAIN = Precision()
-"""Numbers of 32 bits, without XLA."""
+"""The default precision: float32, without XLA."""
 
 _STEP: ambient.Ambient[_Step | None] = ambient.Ambient("precision", default=None)

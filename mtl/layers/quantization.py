@@ -1,4 +1,4 @@
-"""Quantisation-aware training of any network; patterns choose the weights and activations.
+"""Quantisation-aware training of any network; patterns select weights and activations.
 
 model.MultiTaskModel.quantization = @quantization.Quantization()
 quantization.Quantization.weights = {"^network/trunk/.*/kernel$": @quantization.Uniform()}
@@ -6,9 +6,9 @@ quantization.Quantization.activations = {"^network/trunk/hidden_": @quantization
 quantization.Uniform.bits = 4
 
 The network's code does not change: `get_variable` returns quantised weights, and `layers.dense` and
-`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with these
-few values, in float arithmetic. Training changes the float weights before the rounding, which are
-also saved, averaged and warm-started.
+`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with
+quantised values, in float arithmetic. Training updates the float weights before rounding;
+checkpoints, averages and warm starts also use these float weights.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ _MOMENTUM = 0.99
 
 
 class Quantizer(Protocol):
-    """Maps float values to few levels, with a straight-through gradient."""
+    """Rounds values to a few levels, with a straight-through gradient."""
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape by their largest magnitude, `bound`, which broadcasts."""
+        """Quantise values of any shape; `bound` is their largest magnitude and broadcasts."""
 
 
 @checks.dataclass
 class Uniform:
-    """`bound / n * round(n * clip(x / bound, -1, 1))`, `n = 2^(bits - 1) - 1`.
+    """Rounds values to evenly spaced levels between -bound and bound.
 
-    B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-
-    Only Inference", 2018, arXiv:1712.05877, in its symmetric form, with a bound for each output
-    unit of the weights.
+    The result is `bound / n * round(n * clip(x / bound, -1, 1))`, `n = 2^(bits - 1) - 1`. B. Jacob
+    et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+    Inference", 2018, arXiv:1712.05877, in the symmetric form, with a bound for each output unit of
+    weights.
 
     Attributes:
-      bits: 2 to 16; 2 bits give three values.
+      bits: the number of bits, from 2 to 16; 2 bits mean three levels.
     """
 
     bits: Annotated[
@@ -60,14 +61,15 @@ class Uniform:
 
 @checks.dataclass
 class Binary:
-    """`a sign(x)`; the gradient is a if |x| is at most 1, else 0.
+    """Quantises values to two levels, `a sign(x)`.
 
-    M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. With `scaled`, a is
-    the mean of |x| over all axes except the last, as for the weights of M. Rastegari et al.,
-    "XNOR-Net", 2016, arXiv:1603.05279. The gradient treats a as a constant.
+    The gradient of x is a if |x| is at most 1, else 0. M. Courbariaux et al., "Binarized Neural
+    Networks", 2016, arXiv:1602.02830. With `scaled`, the scale a is the mean of |x| over all axes
+    except the last, as for the weights of M. Rastegari et al., "XNOR-Net", 2016, arXiv:1603.05279.
+    The scale a gets no gradient.
 
     Attributes:
-      scaled: True for weights; False sets a = 1, for activations.
+      scaled: True for weights; False sets the scale a to 1, for activations.
     """
 
     scaled: bool = True
@@ -84,11 +86,12 @@ class Binary:
 
 @checks.dataclass
 class Ternary:
-    """`a t(x)`, t in -1, 0, 1, and 0 if `|x| <= threshold mean|x|`; a is the mean of other |x|.
+    """Quantises values to three levels, `a t(x)` with t(x) in {-1, 0, 1}.
 
-    F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Both means are over all axes
-    except the last; in the paper, over the whole kernel. The gradient of t is 1, and a is a
-    constant.
+    t(x) is 0 if `|x| <= threshold mean|x|`, else the sign of x; the scale a is the mean of |x| over
+    all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Means
+    are over all axes except the last; in the paper, over the whole kernel. The gradient of t(x) is
+    1, and a gets no gradient.
 
     Attributes:
       threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.
@@ -109,17 +112,17 @@ class Ternary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """Chooses quantised weights and activations by pattern; the first matching pattern counts.
+    """Selects quantised weights and activations by patterns; the first matching pattern is used.
 
-    In training, the bound of activations is their largest magnitude in the batch, and
-    `<layer>/input_bound` keeps its moving average. In evaluation and prediction the bound is this
-    average, so a prediction does not depend on the other rows of its batch.
+    In training, the bound of activations is the largest magnitude in the batch, and
+    `<layer>/input_bound` stores the moving average of bounds. In evaluation and prediction, the
+    bound is this average, so a prediction does not depend on other rows of the batch.
 
     Attributes:
-      weights: {pattern of variables: a quantizer}. A quantised embedding table gets a dense
-        gradient, so each step processes the whole table.
-      activations: {pattern of scopes of `layers.dense` and `layers.conv`: a quantizer}, which
-        quantises the inputs of these layers.
+      weights: {pattern of variables: quantizer}. A quantised embedding table gets a dense gradient,
+        so each step processes the whole table.
+      activations: {pattern of scopes of `layers.dense` and `layers.conv`: quantizer} for the inputs
+        of these layers.
     """
 
     weights: Mapping[str, Quantizer] = dataclasses.field(default_factory=dict)
@@ -137,7 +140,7 @@ class Quantization:
 
     @property
     def is_entrywise(self) -> bool:
-        """True with the default settings."""
+        """True for the default settings, without any quantizer."""
         return self == Quantization()
 
     @contextlib.contextmanager
@@ -158,7 +161,7 @@ class Quantization:
 
 
 class _Scope(layer_hooks.LayerHook):
-    """The network that is being built; `names` holds the names of its weights and layers."""
+    """Quantises a network while it is built; `names` collects its weights and layers."""
 
     takes_inputs = True
 
@@ -168,23 +171,23 @@ class _Scope(layer_hooks.LayerHook):
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """Return the variable of `getter`, quantised if a pattern of weights matches its name."""
-        # Averages and bounds are state, not weights.
+        # Moving averages and bounds are not weights.
         if settings.get("trainable") is False:
             return getter(name, **settings)
         quantizer = self._find_quantizer("weights", name)
         if quantizer is None:
             return getter(name, **settings)
-        # Every step reads the whole variable, so shards would not help.
+        # Quantisation reads the whole variable, so shards would not help.
         weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
         fits = getattr(quantizer, "has_zero", True) or not pruned.is_cut(name)
-        rule = f"have the value 0 for {name!r}, which is pruned"
+        rule = f"include the value 0 for {name!r}, which is pruned"
         checks.require(
-            fits, "Quantization.weights", rule, quantizer, "Use Ternary(), which has it."
+            fits, "Quantization.weights", rule, quantizer, "Use Ternary(), which includes 0."
         )
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 
     def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the inputs of a layer, quantised if a pattern matches its scope."""
+        """Quantise the inputs of a layer if a pattern matches the scope of the layer."""
         quantizer = self._find_quantizer("activations", tf1.get_variable_scope().name)
         if quantizer is None:
             return inputs
@@ -193,7 +196,7 @@ class _Scope(layer_hooks.LayerHook):
         return tf.cast(quantizer(floats, tf.stop_gradient(bound)), inputs.dtype)
 
     def require_used(self) -> None:
-        """Fail if a pattern matches nothing."""
+        """Fail if a pattern matches no weight or layer."""
         for setting, names in self.names.items():
             for pattern in getattr(self._quantization, setting):
                 patterns.select_variables(f"Quantization.{setting}", pattern, names)
@@ -205,7 +208,7 @@ class _Scope(layer_hooks.LayerHook):
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return the largest magnitude of the batch in training, else its moving average; a scalar."""
+    """Return the largest magnitude in a training batch, or the moving average; a scalar."""
     average = tf1.get_variable(
         "input_bound",
         [],
@@ -221,7 +224,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
     bound = tf.reduce_max(tf.abs(values))
     if moves is not True:
         bound = tf.where(moves, bound, average)
-    # The first batch sets the average of the bounds.
+    # The first batch sets the initial moving average.
     share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
     change = tf.cast(share, values.dtype) * (bound - average)
     update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))
@@ -230,6 +233,6 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduce all axes except the last, which holds the units; reduce a vector to [1]."""
+    """Reduce all axes except the last, the axis of units; a vector is reduced to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""Gradients of expected costs over random draws that do not pass gradients.
+"""Gradients of expected costs over discrete random draws (REINFORCE, DiCE).
 
 probabilities = tf.nn.softmax(logits)                            # [B, C]
 action = tf.random.stateless_categorical(logits, 1, seed)[:, 0]
@@ -19,28 +19,30 @@ def reinforce(
 ) -> tf.Tensor:
     """Return the costs, with an unbiased gradient of the expected cost.
 
-    The gradient is `(cost - baseline) d log p + d cost`, with a constant first factor. R. J.
-    Williams, "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second
-    derivatives do not match the expectation: see `magic_box`.
+    The gradient is `(cost - baseline) d log p + d cost`, in which `cost - baseline` is a constant.
+    R. J. Williams, "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second
+    derivatives are biased, unlike second derivatives of `magic_box`.
 
     Args:
-      log_probabilities: the log probabilities of the draws, [...]; their sum for a row with several
+      log_probabilities: the log probabilities of the draws, [...]; for a row with several draws,
+        the sum of log probabilities.
+      costs: the costs of the draws, [...]; costs may depend on variables.
+      baseline: a baseline that is subtracted from the costs, [...] or a number. A baseline reduces
+        the variance of the gradient, which stays unbiased if the baseline does not depend on the
         draws.
-      costs: the costs of the draws, [...]; they may depend on variables.
-      baseline: subtracted from the costs, [...] or a number. A baseline reduces the noise of the
-        gradient. The mean of the gradient does not change if the baseline does not depend on the
-        draw.
+
+    Returns:
+      The costs, [...].
     """
     gain = tf.stop_gradient(costs - baseline)
     return costs + gain * (log_probabilities - tf.stop_gradient(log_probabilities))
 
 
 def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
-    """Return 1, with the derivatives of any order that the score function needs.
+    """Return 1, with the derivatives of all orders for unbiased estimates.
 
-    The value is `exp(x - stop(x))`. Multiply a cost by the box of all draws on which it depends. To
-    use a baseline b of a draw, add `(1 - box) b`, which is 0.
-    J. Foerster et al., "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018,
-    arXiv:1802.05098.
+    The value is `exp(x - stop(x))`. Multiply a cost by the magic box of all draws on which the cost
+    depends. To use a baseline b of a draw, add `(1 - box) b`, whose value is 0. J. Foerster et al.,
+    "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018, arXiv:1802.05098.
     """
     return tf.exp(log_probabilities - tf.stop_gradient(log_probabilities))

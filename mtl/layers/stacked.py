@@ -1,4 +1,4 @@
-"""Layers of many equal tasks, with stacked variables (see `mtl.variables.stacks`).
+"""Layers for many equal tasks, with stacked variables (see `mtl.variables.stacks`).
 
 hidden = stacked.dense(inputs, 32, "hidden_0", scopes, seeds)        # [B, D] for all -> [B, T, 32]
 logits = stacked.dense(hidden, 1, "logits", scopes, seeds)           # [B, T, 32] -> [B, T, 1]
@@ -20,19 +20,22 @@ def dense(
     seeds: Sequence[stacks.Seed],
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
-    """Apply a dense layer of each scope: [B, D] for all or [B, T, D] -> [B, T, units].
+    """Apply T dense layers, one for each scope.
 
     Args:
-      inputs: float32, the same for all scopes or with an axis of scopes.
+      inputs: float32, [B, D] for all scopes, or [B, T, D].
       units: the units of each layer.
-      name: the name of the layer in its scope.
+      name: the name of the layer in each scope.
       scopes: T scopes, within the current variable scope.
-      seeds: T seeds, for the initial values of the kernels.
+      seeds: T seeds for the initial values of kernels.
       bias_initializer: the initializer of all biases; zeros by default.
+
+    Returns:
+      [B, T, units].
     """
     count, size = len(scopes), inputs.shape[-1]
     is_shared = inputs.shape.rank == 2
-    # Shared inputs take one product with all kernels side by side; other inputs a batched product.
+    # Use a single product with all kernels for shared inputs, and a batched product otherwise.
     axis, shape = (1, [size, count, units]) if is_shared else (0, [count, size, units])
     start = stacks.start_uniform(seeds, axis)
     kernel = stacks.create(scopes, f"{name}/kernel", shape, axis, start)
@@ -48,9 +51,10 @@ def dense(
 
 
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack T parts, T of [B, ...] -> [B, T, ...]; return the source if they were unstacked.
+    """Stack T tensors [B, ...] to [B, T, ...], or return the tensor from which they were unstacked.
 
-    Returning the source saves T inputs in the graph, which an export walks once for each signature.
+    Returning the original tensor saves an op with T inputs, which an export would process for each
+    signature.
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

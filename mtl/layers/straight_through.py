@@ -1,12 +1,13 @@
-"""Straight-through and partial gradients: the values of one function with the gradient of another.
+"""Straight-through gradients: the values of a function with the gradient of another function.
 
-levels = straight_through.round_to_integers(7 * x)                       # forward round, gradient 1
+levels = straight_through.round_to_integers(7 * x)                       # rounds, gradient 1
 y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)
 w = straight_through.let_through(w, mask)                          # gradient only if the mask is 1
 
 Y. Bengio, N. Leonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons
-for Conditional Computation", 2013, arXiv:1308.3432. The usual form is `g(x) + stop(f(x) - g(x))`,
-f(x) up to rounding. Here it is `stop(f(x)) + (g(x) - stop(g(x)))`, which is exactly f(x).
+for Conditional Computation", 2013, arXiv:1308.3432. The usual form, `g(x) + stop(f(x) - g(x))`,
+equals f(x) except for rounding errors. The form here, `stop(f(x)) + (g(x) - stop(g(x)))`, equals
+f(x) exactly.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ Function = Callable[["tf.Tensor"], "tf.Tensor"]
 
 
 def replace_gradient(forward: Function, backward: Function) -> Function:
-    """Return a function with the values of one function and the gradient of another one.
+    """Combine the values of a function with the gradient of another function.
 
     Args:
-      forward: gives the values.
-      backward: gives the gradient; it must return the same shape.
+      forward: the function with the values.
+      backward: the function with the gradient; both functions must return the same shape.
+
+    Returns:
+      A function of a tensor, with the value of `forward` and the gradient of `backward`.
     """
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -38,23 +42,23 @@ def _clip_to_one(x: tf.Tensor) -> tf.Tensor:
 
 
 def round_to_integers(x: tf.Tensor) -> tf.Tensor:
-    """Return the nearest integers, halves to even; the gradient is 1."""
+    """Round to the nearest integers, halves to even, with a gradient of 1."""
     return replace_gradient(tf.round, tf.identity)(x)
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """Return 1 if x >= 0, else -1; the gradient is 1 if |x| is at most 1, else 0."""
+    """Return 1 if x >= 0, else -1, with a gradient of 1 if |x| <= 1, else 0."""
     return replace_gradient(
         lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clip_to_one
     )(x)
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
-    """Return the sign of numbers, but 0 near 0; the gradient is 1.
+    """Return the sign of numbers, or 0 for small numbers, with a gradient of 1.
 
     Args:
       x: any shape.
-      threshold: |x| up to which the result is 0; a shape that broadcasts to x.
+      threshold: the largest |x| with the result 0; a shape that broadcasts to x.
 
     Returns:
       -1, 0 or 1, in the shape of x.
@@ -65,14 +69,14 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 
 
 def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
-    """Round numbers to the nearest of `2^bits - 1` evenly spaced values, 0 among them.
+    """Round numbers to the nearest of `2^bits - 1` evenly spaced values, including 0.
 
-    The gradient is 1 if |x| is at most the bound, else 0. The bound is a constant to gradients.
+    The gradient of x is 1 if |x| is at most the bound, else 0. The bound gets no gradient.
 
     Args:
       x: any shape.
       bits: at least 2.
-      bound: the largest value; the least is -bound.
+      bound: the largest value; the smallest value is -bound.
 
     Returns:
       The same shape.
@@ -84,10 +88,10 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
 
 
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return x, with a gradient only for the entries that a mask chooses.
+    """Return x, with a gradient only for the entries of a mask.
 
-    An optimizer with state, or with weight decay, may still change the other entries. To train only
-    some entries of a variable, use `freezing.Freezing.entries`.
+    An optimizer with state, or with weight decay, may still change entries without a gradient. To
+    train only some entries of a variable, use `freezing.Freezing.entries`.
 
     Args:
       x: any shape.

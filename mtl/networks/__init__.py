@@ -1,4 +1,4 @@
-"""Networks turn the encoded columns into one tower for each task.
+"""Networks, which compute a tower for each task from the encoded columns.
 
 networks.SharedBottom.trunk = @networks.MLP()
 networks.MLP.layers = [128, 64]

@@ -20,22 +20,23 @@ _SHARED = "shared"
 
 @checks.dataclass
 class AdaTT(types.Network):
-    """h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e].
+    """Adaptive task-to-task fusion: each task has experts, and weighs all tasks' experts.
 
-    D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
-    Recommendations", KDD 2023, arXiv:2304.04959. At each level every task has native experts. The
-    gate g of a task weighs the experts of all tasks. A linear combination of the native experts is
-    added. The weights v of this combination start equal, with the sum 1; the authors' code starts
-    them at random. Shared experts form another group, which fuses like a task at all levels except
-    the last (the general form of the paper).
+    `h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e]`. D. Li
+    et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in Recommendations",
+    KDD 2023, arXiv:2304.04959. At each level, every task has native experts f. The gate g of a task
+    weighs the experts of all tasks. A linear combination of the native experts is added, whose
+    initial weights v are equal and sum to 1; they are random in the authors' code. Shared experts
+    form another group, which is treated like a task at all levels except the last (the general form
+    of the paper).
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
         `level_<l>/shared/expert_<i>`.
-      num_native: the experts of a task at each level, at least 1.
-      num_shared: the shared experts at each level, 0 for none.
-      tower: a trunk, built for each task on its last fusion; variables in `tower_<task>`. None
-        passes the fusion to the head.
+      num_native: the number of experts of a task at each level, at least 1.
+      num_shared: the number of shared experts at each level; 0 for none.
+      tower: the trunk on each task's h of the last level; variables in `tower_<task>`. With None,
+        the head reads h.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
@@ -54,7 +55,7 @@ class AdaTT(types.Network):
         counts |= {_SHARED: self.num_shared} if self.num_shared else {}
         inputs_of_groups = dict.fromkeys(counts, trunk.join_columns("AdaTT", inputs))
         for level, expert in enumerate(self.experts):
-            # Experts of the first level read the columns themselves, such as images.
+            # Experts of the first level read columns, which may be images.
             columns = inputs if level == 0 else None
             is_last = level == len(self.experts) - 1
             with tf1.variable_scope(f"level_{level}"):
@@ -69,7 +70,7 @@ class AdaTT(types.Network):
                 inputs_of_groups = {
                     group: self._fuse_experts(group, inputs_of_groups, experts, training)
                     for group in counts
-                    # No tower would read the last fusion of the shared group.
+                    # At the last level, no tower reads the output of the shared group.
                     if group != _SHARED or not is_last
                 }
         mixtures = [inputs_of_groups[f"task_{task}"] for task in tasks]
@@ -80,14 +81,14 @@ class AdaTT(types.Network):
     def _fuse_experts(
         self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
-        """Weigh the experts of all groups, and add the experts of this group once more: [B, H]."""
-        of_all = expert_groups.mix_experts(
+        """Add the mixture of all groups' experts and the mixture of native experts: [B, H]."""
+        mixture = expert_groups.mix_experts(
             self.gate, group, inputs, experts, list(experts), training
         )
         native = experts[group]
         count = native.shape[1]
-        if count == 1:  # A single weight would only scale the expert.
-            return of_all + native[:, 0]
+        if count == 1:  # The weight of a single expert would only scale the output.
+            return mixture + native[:, 0]
         start = tf1.constant_initializer(1 / count)
         weights = tf1.get_variable(f"{group}/native", [count], native.dtype, start)
-        return of_all + tf.linalg.matvec(native, weights, transpose_a=True)
+        return mixture + tf.linalg.matvec(native, weights, transpose_a=True)

@@ -1,8 +1,8 @@
-"""Networks that learn new tasks and keep the predictions of old tasks bit for bit.
+"""Networks that learn new tasks without any change in the predictions of old tasks.
 
 networks.Piggyback.network = @networks.SharedBottom()           # or networks.PackNet
 networks.Piggyback.added = ["loops"]
-experiment.Experiment.warm_start = @transfer.WarmStart()        # the run of the other tasks
+experiment.Experiment.warm_start = @transfer.WarmStart()        # from a run of the old tasks
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ _log = logging.getLogger(__name__)
 _KERNELS = ("^network/(?!(.*/)?tower_).*kernel$",)
 
 View = Callable[[Any, str, Callable[..., Any], dict[str, Any]], Any]
-"""(kernel, its name, a getter, its settings) -> the kernel that one task reads."""
+"""A function (kernel, name, getter, settings) that returns the kernel for one task."""
 
 
 @checks.dataclass
 class Piggyback(types.Network):
-    """h[t] = network with kernels W for old tasks, with W (r[t] > threshold) for added tasks.
+    """Adds tasks to a trained network; a new task learns which weights to mask.
 
-    A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to Mask
-    Weights", ECCV 2018, arXiv:1801.06519. Training changes only the scores r[t], and the towers and
-    heads of added tasks. The gradient of a mask passes to its scores unchanged. So the predictions
-    of old tasks stay equal bit for bit, and an added task costs one bit for each weight that it
-    masks. A run starts from a run of the old tasks, by a warm start.
+    Old tasks use kernels W, and an added task t uses `W (r[t] > threshold)` with learned scores
+    r[t]. A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to
+    Mask Weights", ECCV 2018, arXiv:1801.06519. Training changes only the scores, and the towers and
+    heads of added tasks, so the predictions of old tasks stay bit-identical. The scores get the
+    gradient of the mask unchanged (straight-through). A mask takes one bit for each weight. A run
+    needs a warm start from a run of the old tasks.
 
     Attributes:
-      network: it runs once for all old tasks, and once for each added task.
-      added: the tasks that mask weights; at least one other task must remain.
-      kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default they match
+      network: the network, which is built for all old tasks, and again for each added task.
+      added: the added tasks, which mask weights; at least one task must be an old task.
+      kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default, these are
         all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.
       start: the initial value of all scores, above `threshold`.
-      threshold: an added task keeps the weights whose score is above it.
+      threshold: an added task uses the weights with scores above this number.
     """
 
     network: types.Network
@@ -65,7 +66,7 @@ class Piggyback(types.Network):
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return settings that also freeze the columns and the heads of old tasks."""
+        """Extend the `Freezing` of a run by the columns, and by the heads of old tasks."""
         return _freeze_others(freezing, self.added)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
@@ -79,14 +80,14 @@ class Piggyback(types.Network):
         for task in self.added:
             checks.one_of("Piggyback.added", task, tasks)
         old_tasks = [task for task in tasks if task not in self.added]
-        rule = "leave out a task, which uses the weights without a mask"
+        rule = "leave out at least one task, an old task without masks"
         checks.require(len(old_tasks) > 0, "Piggyback.added", rule, list(self.added))
         with freezing_lib.hold_part(trainable=False):
             towers = dict(self.network(inputs, old_tasks, training))
 
         def mask(task: str) -> View:
             def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> tf.Tensor:
-                # The initializer and the penalty of the kernel suit weights, not scores.
+                # Replace the kernel's initializer and penalty, which do not suit scores.
                 start = tf1.constant_initializer(self.start)
                 mask_settings = {
                     **settings,
@@ -108,24 +109,26 @@ class Piggyback(types.Network):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackNet(types.Network):
-    """h[t] = network with kernels of the weights of t and earlier tasks; other weights are 0.
+    """Adds tasks one by one; each task trains the weights that earlier tasks left free.
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
-    the free weights, and `Pruning` frees a part of them again, for later tasks. The weights that a
-    task keeps never change again, so the predictions of old tasks stay equal bit for bit. From the
-    second task on, a run starts from the previous run, by a warm start. The run also freezes all
-    other variables that old tasks use, such as biases and norms.
+    the free weights, and `Pruning` frees some of these weights again, for later tasks. The
+    remaining weights belong to the task, and never change again, so the predictions of old tasks
+    stay bit-identical. A task uses only its weights and the weights of earlier tasks; all others
+    are 0. From the second task on, a run needs a warm start from the previous run, and also freezes
+    all other variables that old tasks use, such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
-    value in each run. A task owns the weights whose entry in `<kernel>_of_<task>` is above 0. A run
-    fails if the previous run left no weight free.
+    value in each run. Entries above 0 in the mask `<kernel>_of_<task>` mark the weights of a task.
+    A run fails if the previous run left no weight free.
 
     Attributes:
-      network: it runs once for each task.
-      order: all tasks, in the order in which they were added; the run trains the last one.
-      kernels: patterns of the kernels that tasks divide (see `mtl.variables.patterns`). By default
-        they match all kernels of the network except in towers.
+      network: the network, which is built once for each task.
+      order: all tasks, in the order of their runs; the run trains the last task.
+      kernels: patterns of the kernels whose weights are divided among tasks (see
+        `mtl.variables.patterns`). By default, these are all kernels of the network except in
+        towers.
     """
 
     network: types.Network
@@ -141,7 +144,7 @@ class PackNet(types.Network):
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return settings that freeze all variables that old tasks use."""
+        """Extend the `Freezing` of a run by all variables that old tasks use."""
         if not self.starts_from_run:
             return freezing
         frozen = _freeze_others(freezing, self.order[-1:])
@@ -150,23 +153,23 @@ class PackNet(types.Network):
         return dataclasses.replace(frozen, entries=entries)
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail unless the previous run left weights free for the added task.
+        """Fail if the previous run left no free weights for the added task.
 
         Args:
           names: the names of all variables of the run.
-          read: name -> the saved value that a variable starts from, or None.
+          read: maps the name of a variable to its saved initial value, or to None.
         """
         *old_tasks, new_task = self.order
         suffix = pruned.owner_name("", new_task)
         free: dict[str, np.ndarray] = {}
         for kernel in [name.removesuffix(suffix) for name in names if name.endswith(suffix)]:
             masks = [read(pruned.owner_name(kernel, task)) for task in old_tasks]
-            # Without a saved mask, all weights belong to the old tasks.
+            # If the mask of a task was not saved, all weights belong to this task.
             is_free = [np.zeros(1) if mask is None else mask == 0 for mask in masks]
             free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
         count, total = (int(sum(f(mask) for mask in free.values())) for f in (np.sum, np.size))
         rule = f"leave weights free for {new_task!r}, which PackNet adds"
-        fix = f"Prune that run: all weights of {len(free)} kernels belong to {old_tasks}."
+        fix = f"Prune the earlier run: all weights of {len(free)} kernels belong to {old_tasks}."
         checks.require(count > 0, "WarmStart.source", rule, count, fix)
         _log.info("%d of %d weights are free for %r", count, total, new_task)
 
@@ -185,13 +188,13 @@ class PackNet(types.Network):
             is_last = number == len(self.order)
             view = self._find_view(self.order[:number], is_last, training)
             with freezing_lib.hold_part(trainable=is_last):
-                # Mask before quantisation, so that its scale comes from the weights of the task.
+                # Mask before quantisation, so that the scale depends only on weights of the task.
                 stage = views.Stage.SHARED_OUT
                 towers |= _run_for(task, self, inputs, training, view, stage)
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
-        """Return a function that computes the kernel that the last of `tasks` reads."""
+        """Return a function that computes the kernel for the last of `tasks`."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
             mask_settings = {
@@ -209,9 +212,9 @@ class PackNet(types.Network):
                 weights = tf.convert_to_tensor(kernel)
                 return tf.stop_gradient(weights) * tf.cast(_join_masks(masks), weights.dtype)
             if training:
-                # Pruning sets some weights to 0; the task owns the other free weights.
+                # Pruning sets some weights to 0; the other free weights belong to the task.
                 new_mask = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
-                # Weights of earlier tasks differ from 0, too, but the last task does not own them.
+                # Exclude the weights of earlier tasks, which also differ from 0.
                 new_mask *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
                 assignment = masks[-1].assign(new_mask, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
@@ -222,7 +225,7 @@ class PackNet(types.Network):
 
 @dataclasses.dataclass(frozen=True)
 class _Free:
-    """Returns a mask of the weights that no old task owns, and that may change."""
+    """Computes a mask of the free weights, which belong to no old task."""
 
     tasks: Sequence[str]
 
@@ -252,7 +255,7 @@ def _check_settings(part: Any, setting: str, tasks: Sequence[str]) -> None:
 def _freeze_others(
     freezing: freezing_lib.Freezing, moving: Collection[str]
 ) -> freezing_lib.Freezing:
-    """Freeze all variables outside the network, except the heads of `moving` tasks."""
+    """Freeze all variables outside of the network, except the heads of `moving` tasks."""
     pattern = f"^(?!network/|head/({'|'.join(map(re.escape, moving))})/)"
     frozen = [*freezing.frozen, pattern]
     return dataclasses.replace(freezing, frozen=frozen, batch_norm="inference")
@@ -277,20 +280,20 @@ def _run_for(
 
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         shape = tf.TensorShape(settings.get("shape"))
-        rule = "have the same shapes for one task and for several, as SharedBottom and MMoE have"
+        rule = "have the same shapes for one task and for several tasks, as in SharedBottom"
         is_same = shape.is_compatible_with(shapes.get(name))
         difference = f"{name}, {shape} and {shapes.get(name)}"
         checks.require(is_same, f"{type(part).__name__}.network", rule, difference)
         if not any(patterns.matches(pattern, name) for pattern in part.kernels):
             return getter(name, **settings)
-        with freezing_lib.release_part():  # `Freezing.entries` chooses the weights that move.
+        with freezing_lib.release_part():  # `Freezing.entries` selects trainable weights.
             kernel = getter(name, **settings)
             if kernel.shape.rank < 2:
                 return kernel
             kernels.append(name)
             return view(kernel, name, getter, settings)
 
-    # Towers, and all variables of a first run, are new; other variables exist already.
+    # Towers, and all variables of a first task, are new; all other variables exist.
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
     with (
         tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),
@@ -303,7 +306,7 @@ def _run_for(
 
 
 def _binarise_scores(scores: tf.Tensor, threshold: float) -> tf.Tensor:
-    """Return 1 for scores above a threshold, else 0; scores get the gradient unchanged."""
+    """Return 1 for scores above a threshold, else 0, with a straight-through gradient."""
 
     @tf.custom_gradient
     def binarise(scores: tf.Tensor):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Self-attention between columns.
+"""AutoInt: self-attention between columns, as a trunk.
 
 networks.SharedBottom.trunk = @networks.AutoInt()
 networks.AutoInt.num_layers = 2
@@ -16,20 +16,21 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class AutoInt:
-    """e[l] = relu(attention(e[l-1]) + W[l] e[l-1]) over the columns as fields, joined at the end.
+    """Self-attention between columns, whose outputs are concatenated at the end.
 
-    W. Song et al., "AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural
-    Networks", CIKM 2019, arXiv:1810.11921. As in the paper, each attention head weighs the fields
-    by a softmax of `<query, key>`, without a scale.
+    `e[l] = relu(attention(e[l-1]) + W[l] e[l-1])` for the columns e[0] of equal width. W. Song et
+    al., "AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks", CIKM
+    2019, arXiv:1810.11921. As in the paper, each attention head weighs the fields by a softmax of
+    `<query, key>`, without a scale.
 
     Attributes:
       num_layers: the number of attention layers, at least 1; variables in `layer_<l>`.
-      num_heads: the attention heads of each layer, at least 1.
+      num_heads: the number of attention heads in each layer, at least 1.
       units: the width of each head.
-      dimension: the width of a field before the first layer; other columns are projected to it (see
-        `fields.stack_fields`). None requires columns of equal width.
+      dimension: the width of a column before the first layer. Columns of other widths are projected
+        (`fields.stack_fields`). None requires columns of equal width.
       dropout: the share of attention weights that are zeroed in training, in [0, 1).
-      residual: True adds W[l] e[l-1].
+      residual: True adds the residual term W[l] e[l-1].
       trainable: False freezes all variables of the trunk.
     """
 
@@ -51,9 +52,9 @@ class AutoInt:
         return tf.reshape(hidden, [-1, hidden.shape[1] * hidden.shape[2]])
 
     def _build_layer(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
-        """Let fields attend to each other, [B, F, D] -> [B, F, heads * units]."""
+        """Apply self-attention between fields, [B, F, D] -> [B, F, heads * units]."""
         count, width = hidden.shape[1], self.num_heads * self.units
-        # [B F, D]: one product for the fields of all rows.
+        # Flatten to [B F, D], for a single matrix product.
         rows = tf.reshape(hidden, [-1, hidden.shape[2]])
         names = ["query", "key", "value"] + ["residual"] * self.residual
         projections = [layers.dense(rows, width, name, use_bias=False) for name in names]
@@ -63,7 +64,7 @@ class AutoInt:
             )
             for projection in projections[:3]
         )
-        # A softmax needs 32 bits: with 16, its exponentials overflow or round.
+        # Use 32 bits: in a softmax of 16 bits, exponentials overflow or lose precision.
         products = tf.cast(tf.linalg.matmul(query, key, transpose_b=True), tf.float32)
         weights = tf.cast(tf.nn.softmax(products), value.dtype)
         weights = layers.dropout(weights, self.dropout, "attention_dropout", training)

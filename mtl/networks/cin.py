@@ -1,4 +1,4 @@
-"""The CIN of xDeepFM: elementwise products of features; each layer adds a factor.
+"""The CIN of xDeepFM: elementwise products of columns, with one more factor in each layer.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.CIN(), @deep/networks.MLP()]       # xDeepFM
@@ -17,17 +17,17 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class CIN:
-    """x[l][h] = activation(sum_(i, j) W[l][h, i, j] x[l-1][i] * x[0][j]), summed over the width.
+    """The compressed interaction network of xDeepFM: products of up to l + 1 columns.
 
-    J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
-    Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] holds the columns
-    as fields of the same width. The products of each layer have one factor more than the products
-    of the previous layer.
+    `x[l][h] = activation(sum_(i, j) W[l][h, i, j] x[l-1][i] * x[0][j])`, summed over the width of
+    vectors. J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for
+    Recommender Systems", KDD 2018, arXiv:1803.05170. x[0] holds the columns as vectors of equal
+    width. The products of each layer have one factor more than the products of the previous layer.
 
     Attributes:
       layers: the number of feature maps in each layer, at least one; variables in `hidden_<l>`.
-      dimension: the width of a field; columns of other widths are projected to it (see
-        `fields.stack_fields`). None requires columns of equal width.
+      dimension: the width of x[0]; columns of other widths are projected (`fields.stack_fields`).
+        None requires columns of equal width.
       activation: a name in `mtl.layers.ACTIVATIONS`; the paper found "linear" to be best.
       split_half: True sends half of a layer's maps to the next layer and half to the output, as in
         the authors' code. The last layer always outputs all of its maps.
@@ -45,7 +45,7 @@ class CIN:
         checks.require(
             are_even,
             "CIN.layers",
-            "be even before the last one if CIN.split_half is True",
+            "be even, except for the last, if CIN.split_half is True",
             self.layers,
         )
 
@@ -53,11 +53,11 @@ class CIN:
         """Run the trunk, {column: [B, D]} -> [B, maps of all layers]."""
         with freezing.hold_part(self.trainable):
             first = fields.stack_fields("CIN", inputs, self.dimension, training)
-            # The width goes before the fields, so a layer is one matrix product for all rows.
+            # Put the width before the fields, so a layer is a single matrix product for all rows.
             first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
             hidden, outputs = first, []
             for index, size in enumerate(self.layers):
-                # [B, width, H, F]: every map times every field, at each element of the width.
+                # [B, width, H, F]: the products of each feature map with each field.
                 products = hidden[..., :, tf.newaxis] * first[..., tf.newaxis, :]
                 count = hidden.shape[-1] * first.shape[-1]
                 with tf1.variable_scope(f"hidden_{index}"):

@@ -1,4 +1,4 @@
-"""Discrete representations: the nearest of learned codes, or random classes.
+"""Discrete representations: learned codes as in VQ-VAE, or categorical variables.
 
 networks.SharedBottom.trunk = @networks.Codes()
 networks.Codes.trunk = @networks.MLP()
@@ -28,24 +28,27 @@ _CODEBOOK, _COMMITMENT = "codebook", "commitment"
 
 @checks.dataclass
 class Codes:
-    """q = e[k], k = argmin_k |z - e[k]|, z = trunk(x), with the gradient of q passed on to z.
+    """Vector quantisation as in VQ-VAE: replaces a trunk's output by the nearest code.
 
-    A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE),
-    2017, arXiv:1711.00937. The trunk emits two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`,
-    trains only the codes, and "commitment", `|z - stop(e[k])|^2`, only the trunk. Both losses are
-    sums over the values of a vector. Balancing treats them like tasks. As in the paper, gradients
-    train the codes; moving averages would differ between slices and replicas.
+    The output is the code `q = e[k]`, `k = argmin_k |z - e[k]|`, for `z = trunk(x)`. The gradient
+    of q passes to z unchanged. A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete
+    Representation Learning" (VQ-VAE), 2017, arXiv:1711.00937. There are two auxiliary losses:
+    "codebook", `|stop(z) - e[k]|^2`, trains only the codes, and "commitment", `|z - stop(e[k])|^2`,
+    trains only the trunk. These auxiliary losses are sums over the values of a vector. Balancing
+    treats auxiliary losses like the losses of tasks. As in the paper, gradients train the codes;
+    moving averages would differ between slices and replicas.
 
-    The vector z is cut into groups of equal size. Each group has separate codes, so z can take
-    `num_codes ^ num_groups` values. A code that is never the nearest gets no gradient and stays
-    unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses, and
-    `codes/<scope>/perplexity` the exponential of their entropy, as means over the groups.
+    The vector z is split into groups of equal size, and each group has separate codes, so q has
+    `num_codes ^ num_groups` possible values. A code that is never the nearest code gets no gradient
+    and remains unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses,
+    and `codes/<scope>/perplexity` the exponential of the entropy of codes, as means over the
+    groups.
 
     Attributes:
       trunk: computes z; variables in `coded`.
-      num_codes: the codes of each group, at least 2; variable `codes` [num_groups num_codes,
-        H / num_groups].
-      num_groups: the number of groups; it divides the width of the trunk.
+      num_codes: the number of codes of each group, at least 2. Variable `codes` [num_groups
+        num_codes, H / num_groups].
+      num_groups: the number of groups, which must divide the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
       shows_codes: True adds the indices of the codes to the predictions, as `<scope>/code_id` [B,
         num_groups].
@@ -59,14 +62,14 @@ class Codes:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The losses that train the codes and keep the trunk near them, {name: weight}."""
+        """The auxiliary losses that train codes and trunk, {name: weight}."""
         return {_CODEBOOK: 1.0, _COMMITMENT: self.commitment}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk and round it to codes, {column: [B, ...]} -> [B, H]."""
+        """Run the trunk, and replace its output by codes: {column: [B, ...]} -> [B, H]."""
         with tf1.variable_scope("coded"):
             groups = self._cut(self.trunk(inputs, training))  # [B, G, D]
-        # The network goes on with `network_groups`; losses use `loss_groups`, in 32 bits.
+        # The output depends on `network_groups`; losses use `loss_groups`, with 32 bits.
         network_groups, loss_groups = precision.share_output(groups)
         bound = 1 / self.num_codes
         shape = [self.num_groups * self.num_codes, groups.shape[2]]
@@ -78,20 +81,20 @@ class Codes:
         else:
             with outlets.show_predictions(self.shows_codes):
                 outlets.add_prediction("code_id", ids)
-        # One table holds the codes of all groups; group g begins at row g num_codes.
+        # One table holds the codes of all groups; the codes of group g begin at row g num_codes.
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
         nearest_codes = tf.gather(codes, ids + first)
         _add_distance(
             _CODEBOOK, tf.stop_gradient(loss_groups), precision.share_output(nearest_codes)[1]
         )
         _add_distance(_COMMITMENT, loss_groups, tf.stop_gradient(nearest_codes))
-        # Return exactly the value of the code, with the gradient of the trunk's output.
+        # Return exactly the code, with the gradient of the trunk's output (straight-through).
         value = tf.stop_gradient(tf.cast(nearest_codes, network_groups.dtype))
         outputs = value + (network_groups - tf.stop_gradient(network_groups))
         return tf.reshape(outputs, [-1, math.prod(groups.shape[1:])])
 
     def _cut(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Cut vectors into groups, [B, H] -> [B, G, H / G]."""
+        """Split vectors into groups, [B, H] -> [B, G, H / G]."""
         size, rest = divmod(vectors.shape[1], self.num_groups)
         rule = f"divide the {vectors.shape[1]} values of the trunk"
         checks.require(rest == 0, "Codes.num_groups", rule, self.num_groups)
@@ -101,18 +104,20 @@ class Codes:
 
 @checks.dataclass
 class Categories:
-    """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
+    """Categorical latent variables on a trunk, drawn by Gumbel-softmax in training.
 
-    Training draws each c by `layers.gumbel_softmax`, with straight-through gradients. Evaluation
-    and prediction use the most likely class. E. Jang, S. Gu, B. Poole, "Categorical
-    Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144.
+    The output is the concatenation of one-hot vectors c,
+    `c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i]))`. Training draws each c by
+    `layers.gumbel_softmax`, with straight-through gradients. Evaluation and prediction use the most
+    likely class. E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax",
+    2017, arXiv:1611.01144.
 
     Attributes:
-      trunk: computes the inputs of W; variables in `categorised`. W and b lie in `logits`.
+      trunk: computes the inputs of W; variables in `categorised`. W and b are in `logits`.
       num_variables: the number of variables c, at least 1.
-      num_classes: the classes of each variable, at least 2.
+      num_classes: the number of classes of each variable, at least 2.
       temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
-        near 0 the softmax is close to the draw, but its gradients are large.
+        near 0, the softmax is close to one-hot, but gradients are large.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
@@ -123,7 +128,7 @@ class Categories:
     ] = 1.0
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk and draw, {column: [B, ...]} -> [B, num_variables num_classes]."""
+        """Draw categorical variables, {column: [B, ...]} -> [B, num_variables num_classes]."""
         with tf1.variable_scope("categorised"):
             hidden = self.trunk(inputs, training)
         logits = layers.dense(hidden, self.num_variables * self.num_classes, "logits")
@@ -148,7 +153,7 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
 
     Args:
       vectors: [B, G, D].
-      codes: K codes for each of G groups, [G K, D], the codes of the first group first.
+      codes: K codes for each of G groups, [G K, D], in the order of the groups.
       num_groups: G.
 
     Returns:
@@ -158,7 +163,7 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
     codes_by_group = tf.reshape(
         tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]]
     )  # [G, K, D]
-    # Leave out the squares of the vectors: they are equal for all codes.
+    # Omit the squares of the vectors, which are equal for all codes.
     products = tf.linalg.matmul(groups, codes_by_group, transpose_b=True)
     distances = tf.reduce_sum(tf.square(codes_by_group), 2)[:, tf.newaxis] - 2 * products
     return tf.transpose(tf.argmin(distances, 2))
@@ -169,14 +174,14 @@ def _add_distance(name: str, first: tf.Tensor, second: tf.Tensor) -> None:
 
 
 def _monitor_codes(ids: tf.Tensor, num_codes: int) -> None:
-    """Show how many of the codes a batch uses."""
+    """Add monitors of the codes that a batch uses."""
     prefix = tf1.get_variable_scope().name.partition("/")[2]
     names = [f"codes/{prefix}/used", f"codes/{prefix}/perplexity"]
     outlets.add_scalars_where_due(names, functools.partial(_describe, ids, num_codes))
 
 
 def _describe(ids: tf.Tensor, num_codes: int) -> tf.Tensor:
-    """Return the share of codes used and their perplexity, means over groups: [B, G] -> [2]."""
+    """Compute share and perplexity of used codes, means over groups: [B, G] -> [2]."""
     shares = tf.reduce_mean(tf.one_hot(ids, num_codes), 0)  # [G, K]
     share_used = tf.reduce_mean(tf.cast(shares > 0, tf.float32))
     entropy = -tf.reduce_sum(tf.math.xlogy(shares, shares), 1)

@@ -1,4 +1,4 @@
-"""Trunks that combine trunks: side by side, or one after the other.
+"""Trunks that combine other trunks, in parallel or in sequence.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]    # DeepFM
@@ -18,35 +18,43 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class Parallel:
-    """h = [trunk[0](x), trunk[1](x), ...], joined.
+    """Runs several trunks on the same columns, and concatenates their outputs.
 
     Attributes:
-      trunks: trunks that all read the same inputs; variables in `parallel_<i>`.
+      trunks: the trunks; variables in `parallel_<i>`.
     """
 
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C]."""
+        """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C].
+
+        Raises:
+          UserError: some trunks return vectors and others maps, or the sizes of maps differ.
+        """
         outputs = []
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"parallel_{index}"):
                 outputs.append(part(inputs, training))
+        shapes = [tuple(output.shape[1:]) for output in outputs]
+        is_same = len({shape[:-1] for shape in shapes}) == 1
+        rule = "return only vectors, or only maps of the same height and width"
+        checks.require(is_same, "Parallel.trunks", rule, shapes)
         return tf.concat(outputs, axis=-1)
 
 
 @checks.dataclass
 class Stacked:
-    """h[i] = trunk[i](h[i-1]); the first trunk reads the columns.
+    """Runs several trunks in sequence; only the first trunk reads the columns.
 
     Attributes:
-      trunks: the trunks in order; only the first reads the columns. Variables in `stacked_<i>`.
+      trunks: the trunks in order; variables in `stacked_<i>`.
     """
 
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, H of the last]."""
+        """Build the trunks, {column: [B, ...]} -> [B, H of the last trunk]."""
         hidden = inputs
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"stacked_{index}"):

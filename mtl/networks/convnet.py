@@ -1,4 +1,4 @@
-"""Convolutions for images, as a trunk.
+"""A convolutional network for images, as a trunk.
 
 networks.SharedBottom.trunk = @networks.Convnet()
 networks.Convnet.filters = [32, 64]
@@ -17,21 +17,23 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class Convnet:
-    """Blocks of convolution, norm, activation and max-pooling, then fully connected layers.
+    """A convolutional network: blocks of convolutions, then fully connected layers.
 
-    Images of equal height and width are stacked along their channels. Other inputs join the
-    flattened blocks, as inputs of the fully connected layers.
+    A block is a convolution, a norm, an activation and max-pooling. All images must have the same
+    height and width, and are stacked along their channels. Other columns are concatenated with the
+    flattened output of the blocks, as inputs of the fully connected layers.
 
     Attributes:
-      filters: the number of filters of each block, at least one block.
+      filters: the number of filters of each block; at least one block.
       size: height and width of the kernels, in pixels.
-      padding: "same" keeps height and width; "valid" makes both smaller by `size - 1`, because the
-        kernel then stays inside the image.
-      pool: each block's max-pooling divides height and width by this, rounding up; 1 for none.
-      layers: the units of the fully connected layers; [] for none.
+      padding: "same" keeps height and width; "valid" reduces both by `size - 1`, because the kernel
+        stays inside the image.
+      pool: the factor by which each block's max-pooling divides height and width, rounding up. With
+        1, there is no pooling.
+      layers: the number of units of each fully connected layer; [] for none.
       activation: a name in `mtl.layers.ACTIVATIONS`.
-      dropout: the share of units of the fully connected layers zeroed in training, in [0, 1).
-      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      dropout: the share of units of dense layers that are zeroed in training, in [0, 1).
+      batch_norm: True applies batch norm before each activation, in place of the bias.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 

@@ -1,4 +1,4 @@
-"""Cross layers: products of the inputs and linear maps, one degree more in each layer.
+"""Cross layers of DCN: each layer multiplies a linear map of the features by the inputs.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.Cross(), @deep/networks.MLP()]     # DCN-v2
@@ -18,23 +18,24 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class Cross:
-    """x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l], by element, on the columns joined.
+    """The cross network of DCN-v2 on all columns, with explicit feature interactions.
 
-    R. Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
-    Learning to Rank Systems", WWW 2021, arXiv:2008.13535. If `rank` is set, W = U V. With several
-    experts, `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`; act
-    is tanh, and g a softmax of a linear map.
+    `x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l]`, with an elementwise product. R. Wang et al., "DCN
+    V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems",
+    WWW 2021, arXiv:2008.13535. If `rank` is set, W = U V. With several experts,
+    `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`; act is tanh,
+    and g a softmax of a linear map.
 
-    `gated` multiplies the term that is added to x[l] by `sigmoid(G[l] x[l])`: the gated cross of F.
-    Wang et al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM
-    2023, arXiv:2311.04635.
+    `gated` multiplies the product with x[0] by `sigmoid(G[l] x[l])`: the gated cross of F. Wang et
+    al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM 2023,
+    arXiv:2311.04635.
 
     Attributes:
       num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
       rank: the rank of W, at least 1; None for a full matrix.
-      num_experts: the number of experts that a gate mixes; above 1, `rank` must be set. With 1
-        expert there is only W, without act and C.
-      gated: True lets a gate weigh each new product; only with one expert.
+      num_experts: the number of experts that a gate mixes; for more than 1, set `rank`. A single
+        expert is a plain W, without act and C.
+      gated: True adds the gate G, which needs `num_experts = 1`.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -53,7 +54,7 @@ class Cross:
         )
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk, {column: [B, ...]} -> [B, the sum of their D]."""
+        """Run the trunk, {column: [B, ...]} -> [B, sum of all D]."""
         first = trunk.join_columns("Cross", inputs)
         hidden = first
         with freezing.hold_part(self.trainable):
@@ -65,14 +66,14 @@ class Cross:
     def _build_layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         if self.num_experts > 1:
             return first * self._mix_experts(hidden) + hidden
-        # A product with x[0] in each layer: layer l holds products of up to l + 1 inputs.
+        # Each layer multiplies by x[0] once: layer l has products of up to l + 1 inputs.
         product = first * self._map_hidden(hidden, "cross", use_bias=True)
         if self.gated:
             product *= tf.sigmoid(self._map_hidden(hidden, "gate", use_bias=False))
         return product + hidden
 
     def _map_hidden(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
-        """Apply a map of full or of low rank, [B, D] -> [B, D]."""
+        """Apply a linear map of full or of low rank, [B, D] -> [B, D]."""
         width = hidden.shape[-1]
         if self.rank is None:
             return layers.dense(hidden, width, name, use_bias=use_bias)
@@ -85,8 +86,7 @@ class Cross:
         count, rank, width = self.num_experts, cast(int, self.rank), hidden.shape[-1]
         logits = layers.dense(hidden, count, "gate", use_bias=False)
         weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), hidden.dtype)
-        # A matrix holds the V of all experts, and a second matrix the U, so two products are
-        # enough.
+        # One matrix holds V of all experts, and another holds U, so two products are enough.
         low = tf.tanh(layers.dense(hidden, count * rank, "down", use_bias=False))
         low = tf.reshape(low, [-1, count, rank])
         initializer = tf1.glorot_uniform_initializer()

@@ -1,9 +1,9 @@
-"""Cross-stitch networks: each task has a network, and learned weights mix their stages.
+"""Cross-stitch and sluice networks: learned weights mix the layers of all tasks' networks.
 
 networks.CrossStitch.stages = [@stage_0/networks.MLP(), @stage_1/networks.MLP()]
 networks.CrossStitch.own = 0.9
 
-update.Update.rates = {"/stitch_": 10.0}         # as in the paper: faster than other weights
+update.Update.rates = {"/stitch_": 10.0}         # a higher learning rate, as in the paper
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from mtl.step import penalties
 
 @checks.dataclass
 class CrossStitch(types.Network):
-    """h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s]).
+    """A network for each task, with learned mixtures of the tasks' outputs after each stage.
 
-    I. Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
-    CVPR 2016, arXiv:1604.03539. As in the paper, the stage of the task itself starts with the
-    largest weight, `own`; the stages of the other tasks share 1 - `own` equally.
+    `h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s])` for the stages l and the tasks t and s. I.
+    Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
+    CVPR 2016, arXiv:1604.03539. As in the paper, the initial weight of the task's own stage is the
+    largest, `own`; the stages of all other tasks have equal initial weights with the sum `1 - own`.
 
     Attributes:
-      stages: a trunk for each stage, in order, built once for each task; variables in
-        `stage_<l>/task_<task>`. The weights a of a stage lie in `stitch_<l>`.
-      own: the initial weight of the stage of the task itself, in (0, 1].
-      per_unit: True learns a weight for each unit, as in the paper; False learns a weight for all
-        units of a pair of tasks.
+      stages: a trunk for each stage, in order. Each stage is built once for each task; variables in
+        `stage_<l>/task_<task>`. The weights a of a stage are in `stitch_<l>`.
+      own: the initial weight of a task's own stage, in (0, 1].
+      per_unit: True learns a weight for each unit, as in the paper. False learns a single weight
+        for each pair of tasks.
     """
 
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -59,7 +60,7 @@ class CrossStitch(types.Network):
         if not self.per_unit:
             weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
             return tf.linalg.matmul(weights, hidden)
-        # All units of a pair of tasks start with the same weight.
+        # Initial weights are equal for all units of a pair of tasks.
         start = np.tile(start[..., np.newaxis], [1, 1, units])
         weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
         return tf.einsum("tsh,bsh->bth", weights, hidden)
@@ -67,20 +68,20 @@ class CrossStitch(types.Network):
 
 @checks.dataclass
 class Sluice(types.Network):
-    """Cross-stitches between parts of the units, and a mixture of all stages at the end.
+    """A network for each task, with learned mixtures of subspaces and of stages.
 
     S. Ruder, J. Bingel, I. Augenstein, A. Søgaard, "Latent Multi-task Architecture Learning", AAAI
-    2019, arXiv:1705.08142. The units of each stage are cut into g subspaces for each of T tasks,
-    and a [T g, T g] matrix mixes the subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; b starts
-    at 1 for the last stage, and at 0 for other stages. A penalty in REGULARIZATION_LOSSES keeps the
-    subspaces of a task apart: `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are
-    weights. Here a stage may be any trunk, so G are the outputs of the subspaces in the batch,
-    centred and divided by the square root of the batch size.
+    2019, arXiv:1705.08142. The units of each stage are split into g subspaces for each of T tasks,
+    and a [T g, T g] matrix mixes all subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; the
+    initial b is 1 for the last stage, and 0 for other stages. A penalty in REGULARIZATION_LOSSES
+    makes the subspaces of a task orthogonal: `orthogonality * sum |G_i' G_j|^2` over pairs. In the
+    paper, the matrices G are weights. Here a stage may be any trunk, so the matrices G are the
+    outputs of the subspaces in the batch, centred and divided by the square root of the batch size.
 
     Attributes:
-      stages: a trunk for each stage, in order, with equally many units, built once for each task.
-        Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
-      num_subspaces: g, at least 1; it divides the units.
+      stages: a trunk for each stage, in order, with equal numbers of units. Each stage is built
+        once for each task. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
+      num_subspaces: g, at least 1, which must divide the number of units.
       own: the initial weight of a subspace in its mixture, in (0, 1].
       orthogonality: the factor of the penalty, at least 0.
     """
@@ -96,7 +97,8 @@ class Sluice(types.Network):
         `Towers.shared` holds the inputs of the last stitch.
 
         Raises:
-          UserError: the stages differ in units, or `num_subspaces` does not divide them.
+          UserError: the stages have different numbers of units, or `num_subspaces` does not divide
+            the number of units.
         """
         stage_inputs: types.Tensors | list[tf.Tensor] = inputs
         outputs: list[tf.Tensor] = []
@@ -104,7 +106,7 @@ class Sluice(types.Network):
             hidden = _build_stage(stage, stage_inputs, level, tasks, training)
             self._check_units(hidden.shape[2], outputs)
             hidden, shared = precision.share_output(hidden)
-            # Collect all stages, because each tower is a mixture of them.
+            # Collect the outputs of all stages, as each tower is a mixture of all stages.
             outputs.append(self._stitch_level(hidden, level, training))
             stage_inputs = tf.unstack(outputs[-1], len(tasks), axis=1)
         mixtures = self._mix_stages(outputs)
@@ -136,9 +138,9 @@ class Sluice(types.Network):
         return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
 
     def _mix_stages(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
+        """Mix the L stages of each task, with learned weights: L of [B, T, H] -> [B, T, H]."""
         count, last = outputs[-1].shape[1], len(outputs) - 1
-        # [T, L]: 1 for the last stage, 0 for all other stages.
+        # Initial weights, [T, L]: 1 for the last stage, 0 for all other stages.
         start = np.eye(len(outputs))[[last] * count]
         weights = _get_weights("mixture", start, outputs[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(outputs))
@@ -151,7 +153,7 @@ def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tenso
     deviations = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])
     size = tf.cast(tf.shape(values)[0], tf.float32)
     products = tf.einsum("btik,btjl->tijkl", deviations, deviations) / size
-    # In float32, a covariance that is small beside the means would be lost to rounding.
+    # In float32, rounding would lose covariances that are small relative to the means.
     means = tf.cast(means, tf.float64)
     products = tf.cast(products, tf.float64) * _choose_pairs(num_subspaces)
     return {"values": means, "products": products + _multiply_pairs(means, num_subspaces)}
@@ -164,7 +166,7 @@ def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
 
 
 def _choose_pairs(num_subspaces: int) -> np.ndarray:
-    """Return ones below the diagonal, so that each pair of subspaces counts once: [g, g, 1, 1]."""
+    """Return a mask below the diagonal, which has each pair of subspaces once: [g, g, 1, 1]."""
     return np.tril(np.ones([num_subspaces, num_subspaces]), -1)[:, :, np.newaxis, np.newaxis]
 
 
@@ -190,7 +192,7 @@ def _build_stage(
 def _initial_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
     """Return the initial weights of all parts of T = `count` tasks, [T g, T g]; rows sum to 1."""
     size = count * parts
-    # A single task with a single part has no other part to give the remaining weight.
+    # A single part gets all the weight, as there is no other part.
     if size == 1:
         return np.ones([1, 1])
     other_weight = (1 - own_weight) / (size - 1)

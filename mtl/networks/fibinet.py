@@ -1,4 +1,4 @@
-"""Weights for columns, and bilinear products of all pairs of them.
+"""FiBiNET: weights for columns, and bilinear products of all pairs of columns.
 
 networks.SharedBottom.trunk = @networks.Stacked()
 networks.Stacked.trunks = [@networks.FiBiNET(), @networks.MLP()]
@@ -18,19 +18,21 @@ _BILINEAR = ("all", "each", "interaction")
 
 @checks.dataclass
 class FiBiNET:
-    """h = [(v[i] W) * v[j], (u[i] W) * u[j] for all pairs i < j], joined, with u[i] = w[i] v[i].
+    """Bilinear products of all pairs of columns, and of all pairs of weighted columns.
 
-    T. Huang, Z. Zhang, J. Zhang, "FiBiNET: Combining Feature Importance and Bilinear feature
-    Interaction for Click-Through Rate Prediction", RecSys 2019, arXiv:1905.09433. v are the columns
-    as fields of the same width. A squeeze-and-excitation network computes their weights w from the
-    mean of each field: `relu(B relu(A mean(v)))`.
+    `h = [(v[i] W) * v[j], (u[i] W) * u[j] for all pairs i < j]` with `u[i] = w[i] v[i]`. T. Huang,
+    Z. Zhang, J. Zhang, "FiBiNET: Combining Feature Importance and Bilinear feature Interaction for
+    Click-Through Rate Prediction", RecSys 2019, arXiv:1905.09433. v are the columns as vectors of
+    equal width. A squeeze-and-excitation network computes the weights w of columns from the mean of
+    each vector: `relu(B relu(A mean(v)))`.
 
     Attributes:
-      dimension: the width of a field; columns of other widths are projected to it (see
-        `fields.stack_fields`). None requires columns of equal width.
-      reduction: A has `fields // reduction` units, at least one.
-      bilinear: "all" has a single W, "each" has a W for each field i, "interaction" a W for each
-        pair.
+      dimension: the width of v; columns of other widths are projected (`fields.stack_fields`). None
+        requires columns of equal width.
+      reduction: the number of columns divided by the hidden units of the squeeze-and-excitation
+        network.
+      bilinear: the number of matrices W. "all" has a single W, "each" has a W for each i, and
+        "interaction" has a W for each pair.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -77,6 +79,6 @@ class FiBiNET:
         if self.bilinear == "interaction":
             return tf.einsum("bpd,pde->bpe", left, kernel) * right
         equation = "bfd,de->bfe" if self.bilinear == "all" else "bfd,fde->bfe"
-        # Map each field once, and not once for each of its pairs.
+        # Multiply each field by W once, not once for each pair with this field.
         maps = tf.einsum(equation, field_vectors, kernel)
         return tf.gather(maps, [i for i, _ in pairs], axis=1) * right

@@ -1,4 +1,4 @@
-"""Chooses columns by name, and stacks them as fields: vectors of equal width for interactions.
+"""Select columns by name, and stack columns as vectors of equal width for interactions.
 
 stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B, F, 8]
 columns = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)      # {column: [B, D]}
@@ -32,19 +32,22 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
 
 
 def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
-    """Return the columns that match a pattern, in the order of the inputs.
+    """Select the columns that match any of the patterns.
 
     Args:
       where: the name of the setting, for errors.
       patterns: names of columns, in which `*` matches any text.
       inputs: {column: a value of any kind}.
 
+    Returns:
+      {column: value}, in the order of the inputs.
+
     Raises:
       UserError: a pattern matches none of the columns.
     """
     for pattern in patterns:
         has_match = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
-        fix = checks.nearest(pattern, inputs) or f"There are {', '.join(inputs)}."
+        fix = checks.nearest(pattern, inputs) or f"The columns are {', '.join(inputs)}."
         checks.require(has_match, where, "name columns", pattern, fix)
     return {
         column: value
@@ -56,24 +59,26 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
 def stack_fields(
     kind: str, inputs: types.Tensors, dimension: int | None, training: bool
 ) -> tf.Tensor:
-    """Stack the columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
+    """Stack F columns as vectors of equal width, in the order of the inputs.
 
-    A matrix without a bias, `field_<column>/projection/kernel`, projects each column whose width
-    differs from `dimension`. So a column of single numbers scales a vector, as in factorisation
-    machines.
+    If the width of a column differs from `dimension`, a matrix `field_<column>/projection/kernel`
+    projects the column. So a column of width 1 scales a vector, as in factorisation machines.
 
     Args:
       kind: the trunk that reads the fields, for errors.
-      inputs: columns that are vectors.
+      inputs: columns that are vectors, {column: [B, D]}.
       dimension: the width of a field; None requires columns of equal width.
-      training: as for the trunk.
+      training: True in a training step.
+
+    Returns:
+      [B, F, dimension].
 
     Raises:
       UserError: there are fewer than two columns, a column is not a vector, or widths differ and
         `dimension` is None.
     """
     columns = list(inputs)
-    fix = "It compares columns with each other."
+    fix = f"{kind} compares columns with each other."
     checks.require(len(columns) > 1, f"{kind} inputs", "hold at least two columns", columns, fix)
     for column, value in inputs.items():
         require_vectors(kind, column, value)
@@ -84,7 +89,7 @@ def stack_fields(
         checks.require(is_equal, f"{kind} inputs", "have equal widths", widths, fix)
         return tf.stack(list(inputs.values()), axis=1)
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
-    # Columns of equal width share a product. Sort the widths, because a set has no order.
+    # Project columns of equal width together. Sort the widths, because a set has no order.
     for width in sorted(set(widths.values()) - {dimension}):
         names = [column for column in columns if widths[column] == width]
         fields |= zip(names, _project_columns(inputs, names, dimension, training), strict=True)

@@ -1,4 +1,4 @@
-"""Two MLPs on differently gated inputs, and the products of their outputs.
+"""FinalMLP: two MLPs on differently gated inputs, and a bilinear product of both outputs.
 
 networks.SharedBottom.trunk = @networks.FinalMLP()
 networks.FinalMLP.streams = [@first/networks.MLP(), @second/networks.MLP()]
@@ -18,20 +18,21 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class FinalMLP:
-    """h = [o1, o2, o1[k]' W[k] o2[k] for each head k], o = stream(2 sigmoid(gate(context)) * x).
+    """Two trunks on differently gated inputs, and a bilinear product of both outputs.
 
+    `h = [o1, o2, o1[k]' W[k] o2[k] for each head k]`, `o = stream(2 sigmoid(gate(context)) * x)`.
     K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
-    arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds linear terms and
-    products to a logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head adds
-    these terms, and also learns a weight for each product.
+    arXiv:2304.00902. o[k] is the k-th part of a stream's output. In the paper, the logit is
+    `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head sums these terms, and also
+    learns a weight for each product.
 
     Attributes:
-      streams: two trunks on the gated, joined columns; variables in `stream_<i>`.
-      contexts: names of the columns that each gate reads, in which `*` matches any text. With an
-        empty list the gate reads a learned vector, the same for all rows, as in the paper.
-        Variables in `gate_<i>`.
-      gate_units: the hidden units of a gate, at least 1.
-      num_heads: the number of parts of each stream's output, at least 1; it divides their units.
+      streams: two trunks on the gated columns; variables in `stream_<i>`.
+      contexts: names of the columns that each gate reads, in which `*` matches any text. If a list
+        is empty, the gate reads a learned vector, the same for all rows, as in the paper. Variables
+        in `gate_<i>`.
+      gate_units: the number of hidden units of a gate, at least 1.
+      num_heads: the number of parts of each stream's output; must divide the units of both streams.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -63,8 +64,8 @@ class FinalMLP:
             ):
                 context = fields.choose_columns("FinalMLP.contexts", patterns, inputs)
                 with tf1.variable_scope(f"gate_{index}"):
-                    # A gate with logits of 0 is 1/2, so twice a new gate leaves the inputs about as
-                    # they are.
+                    # A new gate is about sigmoid(0) = 1/2, so a factor of 2 hardly changes the
+                    # inputs.
                     gated_inputs = vectors * 2 * self._gate_inputs(vectors, context)
                 with tf1.variable_scope(f"stream_{index}"):
                     outputs.append(stream({"gated": gated_inputs}, training))
@@ -89,5 +90,5 @@ class FinalMLP:
             parts.append(tf.reshape(output, [-1, count, units // count]))
         widths = [part.shape[-1] for part in parts]
         kernel = tf1.get_variable("products/kernel", [count, *widths], first.dtype)
-        # W[k], [H1 / K, H2 / K], multiplies part k of the two streams.
+        # W[k], [H1 / K, H2 / K], is the bilinear form of part k of both streams.
         return tf.einsum("bkd,kde,bke->bk", parts[0], kernel, parts[1])

@@ -16,15 +16,16 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class FM:
-    """h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]: columns, and the sum of v[i] * v[j] over pairs.
+    """A factorisation machine: the columns, and the sum of products of all pairs of columns.
 
-    S. Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. With a
+    `h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]` for the columns x, and v of equal width. S.
+    Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. With a
     linear head, the trunk is a factorisation machine: the head's weights on x are the linear terms.
-    Rendle adds the elements of v[i] * v[j] with weight 1; here the head learns their weights.
+    In the paper, each element of v[i] * v[j] has weight 1; here the head learns the weights.
 
     Attributes:
-      dimension: the width of v; columns of other widths are projected to it (see
-        `fields.stack_fields`). None requires columns of equal width.
+      dimension: the width of v; columns of other widths are projected (`fields.stack_fields`). None
+        requires columns of equal width.
       linear: True adds x to the output.
       trainable: False freezes all variables of the trunk.
     """
@@ -37,7 +38,7 @@ class FM:
         """Run the trunk, {column: [B, D]} -> [B, sum of all D + dimension], or [B, dimension]."""
         with freezing.hold_part(self.trainable):
             field_vectors = fields.stack_fields("FM", inputs, self.dimension, training)
-        # Rendle, lemma 3.1: linear in the number of fields, though it sums over all pairs.
+        # Rendle, lemma 3.1: this sum over all pairs takes linear time in the number of fields.
         pairs = (
             tf.reduce_sum(field_vectors, axis=1) ** 2 - tf.reduce_sum(field_vectors**2, axis=1)
         ) / 2

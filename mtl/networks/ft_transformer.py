@@ -1,4 +1,4 @@
-"""A transformer over columns, as a trunk.
+"""FT-Transformer: a transformer whose tokens are columns, as a trunk.
 
 networks.SharedBottom.trunk = @networks.FTTransformer()
 networks.FTTransformer.dimension = 64
@@ -20,31 +20,34 @@ _GATES = {"reglu": "relu", "swiglu": "swish"}
 
 @checks.dataclass
 class FTTransformer:
-    """h = relu(norm(z[cls])), z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...
+    """A transformer whose tokens are the columns of a row, with a learned `cls` token.
 
-    Y. Gorishniy, I. Rubachev, V. Khrulkov, A. Babenko, "Revisiting Deep Learning Models for Tabular
-    Data", NeurIPS 2021, arXiv:2106.11959. Each column becomes a token, plus a bias for this column;
-    columns of other widths are projected to `dimension`. A learned token, `cls`, joins them, and
-    its last state is the output. As in the paper, the first block does not normalise the inputs of
-    its attention. The feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
+    `z = z + attention(norm(z))`, `z = z + feed_forward(norm(z))`, ..., `h = relu(norm(z[cls]))`. Y.
+    Gorishniy, I. Rubachev, V. Khrulkov, A. Babenko, "Revisiting Deep Learning Models for Tabular
+    Data", NeurIPS 2021, arXiv:2106.11959. The token of a column is its value, projected to
+    `dimension`, plus a bias for this column. A learned token, `cls`, is added, and its last state
+    is the output. As in the paper, the first block does not normalise the inputs of its attention.
+    The feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
 
-    The order of the columns does not matter. The work grows with the square of their number.
+    The order of the columns does not matter. Attention takes quadratic time in the number of
+    columns.
 
-    Unlike in the paper, kernels start Glorot-uniform. The last block computes only the learned
-    token, because the output does not depend on other tokens.
+    Unlike in the paper, initial kernels are Glorot-uniform. The last block computes only the
+    learned token, because the output does not depend on other tokens.
 
     Attributes:
       dimension: the width of a token, a multiple of `num_heads`. The paper uses 192.
       num_blocks: the number of blocks, at least 1; variables in `block_<i>`.
-      num_heads: the heads of each attention, at least 1.
-      feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
+      num_heads: the number of attention heads in each block, at least 1.
+      feed_forward_factor: the number of hidden units of the feed-forward layer, divided by
+        `dimension`.
       activation: the gate of the feed-forward layer, "reglu" as in the paper, or "swiglu".
       attention_dropout: the share of attention weights that are zeroed in training, in [0, 1).
       feed_forward_dropout: the share of hidden units that are zeroed in training, in [0, 1).
-      residual_dropout: the share of zeroed values in the outputs that a block adds, in [0, 1).
+      residual_dropout: the share of zeroed outputs of attention and feed-forward layers, in [0, 1).
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
 
-    Biases of columns lie in `field_<column>/bias`, and the learned token lies in `cls`.
+    Biases of columns are in `field_<column>/bias`, and the learned token is in `cls`.
     """
 
     dimension: checks.Count = 64
@@ -58,7 +61,7 @@ class FTTransformer:
     trainable: bool = True
 
     def __post_init__(self):
-        rule = f"be a multiple of {self.num_heads}, its heads"
+        rule = f"be a multiple of num_heads, {self.num_heads}"
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
         where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor
@@ -73,8 +76,8 @@ class FTTransformer:
         with freezing.hold_part(self.trainable):
             tokens = self._build_tokens(inputs, training)
             count = tokens.shape[1]
-            # Use rows [B T, D]: products with [B, T, D] would keep a kernel gradient of each
-            # example.
+            # Flatten to [B T, D], as products of [B, T, D] take memory for a kernel gradient of
+            # each example.
             rows = tf.reshape(tokens, [-1, self.dimension])
             for index in range(self.num_blocks):
                 with tf1.variable_scope(f"block_{index}"):
@@ -86,7 +89,7 @@ class FTTransformer:
     def _build_tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned token first."""
         tokens = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
-        # Random biases, as in the authors' code, make tokens differ from the start.
+        # Initial biases are random, as in the authors' code, so that tokens differ.
         bound = self.dimension**-0.5
         uniform = tf1.random_uniform_initializer(-bound, bound)
         biases = []
@@ -101,14 +104,17 @@ class FTTransformer:
     def _add_attention(
         self, rows: tf.Tensor, count: int, has_norm: bool, is_last: bool, training: bool
     ) -> tf.Tensor:
-        """Add the attention of tokens to each other, -> [B T, dimension] or [B, dimension].
+        """Apply an attention layer with a residual connection to T tokens of each example.
 
         Args:
-          rows: [B T, dimension], T tokens of each example.
+          rows: [B T, dimension].
           count: T.
-          has_norm: True normalises the tokens first.
-          is_last: True if only the first token attends: the result is [B, dimension].
-          training: as for the trunk.
+          has_norm: True applies layer norm to the tokens first.
+          is_last: True if only the first token attends.
+          training: True in a training step.
+
+        Returns:
+          [B T, dimension], or [B, dimension] if `is_last`.
         """
         normal_rows = layers.layer_norm(rows, "attention_norm") if has_norm else rows
         projections = layers.dense(normal_rows, 3 * self.dimension, "attention/query_key_value")
@@ -118,7 +124,7 @@ class FTTransformer:
             tf.transpose(projections, [2, 0, 3, 1, 4])
         )  # [B, heads, T, w]
         if is_last:
-            # Only the first token leaves the last block, so no other token needs to attend.
+            # The output uses only the first token, so no other token needs to attend.
             queries = queries[:, :, :1]
             rows = tf.reshape(rows, [-1, count, self.dimension])[:, 0]
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
@@ -130,9 +136,9 @@ class FTTransformer:
         return rows + layers.dropout(outputs, self.residual_dropout, "attention_residual", training)
 
     def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
-        """Add the feed-forward layer of each token, [N, dimension] -> [N, dimension]."""
+        """Apply a feed-forward layer with a residual connection to N tokens, [N, dimension]."""
         normal_rows = layers.layer_norm(rows, "feed_forward_norm")
-        # One product computes values and gates.
+        # A single matrix product computes values and gates.
         hidden = layers.dense(normal_rows, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)
         hidden = values * getattr(tf.nn, _GATES[self.activation])(gates)

@@ -1,4 +1,4 @@
-"""Gates weigh experts for each task, and monitors show their weights.
+"""Gates, which weigh experts for each task, and monitors of the weights for TensorBoard.
 
 scopes, names = ["gate_income", "gate_age"], ["expert_0", "expert_1", "expert_2"]
 mixed = gates.build_mixtures(gates.Softmax(), inputs, experts, scopes, names, training)
@@ -21,7 +21,7 @@ from mtl.step import draws, outlets
 
 
 class Gate(Protocol):
-    """Weighs experts, separately for each example."""
+    """Computes weights of experts for each example."""
 
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
@@ -31,15 +31,16 @@ class Gate(Protocol):
 
 @checks.dataclass
 class Softmax:
-    """`softmax(W x / temperature)`, W [D, E] without a bias, as in the papers of MMoE and PLE.
+    """A softmax gate as in the papers of MMoE and PLE, `softmax(W x / temperature)`.
 
     Attributes:
-      layers: units of hidden layers before W, with ReLU; none by default.
-      temperature: a number above 0; values below 1 sharpen the weights.
+      layers: units of hidden layers before W, with ReLU; by default, there are no hidden layers.
+      temperature: a number above 0; a value below 1 makes the largest weight larger.
       dropout: the share of experts that a training step drops for each example, in [0, 1). The
-        other weights are divided by their sum; if all experts are dropped, all stay. Dropout keeps
-        a gate from relying on one expert (Z. Zhao et al., "Recommending What Video to Watch Next",
-        RecSys 2019, https://doi.org/10.1145/3298689.3346997, section 4.2.1, with 0.1).
+        remaining weights are divided by their sum. If all experts would be dropped, no expert is
+        dropped. Dropout keeps a gate from relying on a single expert (Z. Zhao et al., "Recommending
+        What Video to Watch Next", RecSys 2019, https://doi.org/10.1145/3298689.3346997, section
+        4.2.1, which uses 0.1).
     """
 
     layers: Annotated[Sequence[int], trunk.check_sizes] = ()
@@ -53,9 +54,9 @@ class Softmax:
 
         Args:
           inputs: [B, D].
-          scopes: N variable scopes, relative to the open one.
+          scopes: N variable scopes, relative to the current scope.
           num_experts: E.
-          training: True lets dropout drop experts.
+          training: True turns dropout on.
 
         Returns:
           Weights [B, N, E]; the weights of each gate sum to 1.
@@ -72,11 +73,11 @@ class Softmax:
         return tf.cast(weights, inputs.dtype)
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
-        # All gates that are built together share one draw, which has the name of the first scope.
+        # All gates of this call use the same random draw, which is named after the first scope.
         uniform = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         remaining = tf.where(uniform >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
-        # A division by 0 would give NaN gradients even in the branch that `where` does not take.
+        # A division by 0 would give NaN gradients, even in the branch that `where` ignores.
         is_empty = tf.equal(total, 0)
         divisor = tf.where(is_empty, tf.ones_like(total), total)
         return tf.where(is_empty, weights, remaining / divisor)
@@ -84,16 +85,17 @@ class Softmax:
 
 @checks.dataclass
 class DSelectK:
-    """Chooses k of E experts by differentiable binary codes: `sum_i p_i r(s(z_i))`.
+    """A gate that chooses k of E experts by differentiable binary codes.
 
     H. Hazimeh et al., "DSelect-k: Differentiable Selection in the Mixture of Experts with
-    Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. The index of an expert has
-    log2(E) bits, rounded up, and each of k selectors has a number z for each bit. The smooth step s
-    turns z into the probability that the bit is 1: 0 below -gamma/2, 1 above gamma/2, and a cubic
-    between. r(e) is the product over the bits, and p the softmax of k numbers. A linear map of the
-    inputs gives z and these numbers; with `static` they are variables.
+    Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. The weights of the experts
+    are `sum_i p_i r(s(z_i))` over k selectors i. The index of an expert has log2(E) bits, rounded
+    up, and a selector has a number z for each bit. The smooth step s maps z to the probability that
+    the bit is 1: 0 below -gamma/2, 1 above gamma/2, and a cubic polynomial between. r(e) is the
+    product of probabilities over the bits of expert e, and p the softmax of k numbers. A linear map
+    of the inputs computes z and these k numbers; with `static`, they are variables.
 
-    An entropy penalty in REGULARIZATION_LOSSES makes each selector settle on one expert:
+    An entropy penalty in REGULARIZATION_LOSSES makes each selector choose a single expert:
     `entropy * sum_i H(r_i)`, a mean over the batch. If E is not a power of 2, some codes do not
     stand for an expert. `1 / sum_e r(e)` with the same factor penalises them (appendix of the
     paper). Unlike in the paper, the weights of the experts are divided by their sum.
@@ -119,7 +121,8 @@ class DSelectK:
           UserError: k is above the number of experts.
         """
         fits = self.k <= num_experts
-        checks.require(fits, "DSelectK.k", f"be at most {num_experts}, the experts", self.k)
+        rule = f"be at most {num_experts}, the number of experts"
+        checks.require(fits, "DSelectK.k", rule, self.k)
         gates = []
         for scope in scopes:
             with tf1.variable_scope(scope):
@@ -127,8 +130,8 @@ class DSelectK:
         return tf.cast(tf.stack(gates, axis=1), inputs.dtype)
 
     def _build_gate(self, inputs: tf.Tensor, num_experts: int, training: bool) -> tf.Tensor:
-        """Build one gate, [B, D] -> [B, E]."""
-        # At least one bit, so that a single expert has a code, too.
+        """Build a single gate, [B, D] -> [B, E]."""
+        # Use at least one bit, so that even a single expert has a code.
         num_bits = max(1, math.ceil(math.log2(num_experts)))
         codes = tf.reshape(
             self._build_numbers(inputs, self.k * num_bits, "codes"), [-1, self.k, num_bits]
@@ -143,17 +146,17 @@ class DSelectK:
                 tf1.GraphKeys.REGULARIZATION_LOSSES,
                 self.entropy * self._penalise_selectors(selections),
             )
-        # Unused codes may hold some of the probability, so divide the rest by its sum.
+        # Codes without an expert may have some of the probability, so divide weights by their sum.
         weights = tf.reduce_sum(shares[:, :, tf.newaxis] * selections, axis=1)
         total = tf.reduce_sum(weights, axis=-1, keepdims=True)
         spread = tf.fill(tf.shape(weights), 1 / num_experts)
-        # As in `Softmax._drop_weights`: the unused branch must not divide by 0.
+        # A division by 0 would give NaN gradients, even in the branch that `where` ignores.
         divisor = tf.where(total > _LEAST, total, tf.ones_like(total))
         return tf.where(total > _LEAST, weights / divisor, spread)
 
     def _build_numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
         """Return `count` numbers for each example, [B, count]."""
-        # Small, different numbers: selectors that start equal would stay equal.
+        # Use small random numbers, as selectors with equal initial numbers would stay equal.
         uniform = tf1.random_uniform_initializer(-self.gamma / 100, self.gamma / 100)
         if self.static:
             numbers = tf1.get_variable(name, [count], tf.float32, uniform)
@@ -164,7 +167,7 @@ class DSelectK:
             return tf.linalg.matmul(inputs, kernel) + bias
 
     def _penalise_selectors(self, selections: tf.Tensor) -> tf.Tensor:
-        """Compute the selectors' entropy and the penalty of unused codes, [B, k, E] -> scalar."""
+        """Penalise the entropy of selectors, and codes without an expert: [B, k, E] -> scalar."""
         total = tf.maximum(tf.reduce_sum(selections, axis=-1), _LEAST)
         shares = selections / total[..., tf.newaxis]
         logarithms = tf.math.log(tf.maximum(shares, _LEAST))
@@ -176,7 +179,7 @@ class DSelectK:
 
 # Keeps logarithms and quotients of weights finite.
 _LEAST = 1e-6
-# The monitors look at only the first examples of a batch.
+# Some monitors use only the first examples of a batch.
 _SHOWN_ROWS = 128
 
 
@@ -184,7 +187,8 @@ def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
     The result is 0 for t below -gamma/2, 1 above gamma/2, and
-    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. Outside of this range the derivative is 0.
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. The derivative is 0 below -gamma/2 and above
+    gamma/2.
 
     Args:
       numbers: t, of any shape.
@@ -205,7 +209,7 @@ def build_mixtures(
     names: Sequence[str],
     training: bool,
 ) -> list[tf.Tensor]:
-    """Build a gate in each scope, and weigh the experts by it: [B, D] -> N of [B, H].
+    """Build a gate in each scope, and mix the experts by the weights of each gate.
 
     Args:
       gate: weighs the experts.
@@ -213,7 +217,10 @@ def build_mixtures(
       experts: the outputs of the experts, [B, E, H].
       scopes: N scopes, one for each gate.
       names: E names of the experts, for monitors.
-      training: as for the gate.
+      training: True in a training step.
+
+    Returns:
+      N mixtures, [B, H] each.
 
     Raises:
       UserError: the weights of the gate are not [B, N, E].
@@ -224,7 +231,7 @@ def build_mixtures(
     fits = weights.shape[1:].as_list() == shape
     checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
     _monitor_gates(scopes, names, weights, experts, training)
-    # This takes one small product for each example; a sum over experts would copy them N times.
+    # A matrix product avoids N copies of the experts, which a weighted sum would take.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
 
 
@@ -235,7 +242,7 @@ def _monitor_gates(
     experts: tf.Tensor,
     training: bool,
 ) -> None:
-    """Show the behaviour of gates in a training step, for TensorBoard.
+    """Add monitors of gates to a training step, for TensorBoard.
 
     `gate/<scope>/<expert>` is the mean weight of an expert. `gate/<scope>/entropy` is the mean
     entropy of the weights, divided by its greatest possible value. `gate/<scope>/dead_units` is the
@@ -278,9 +285,9 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     flat = tf.reshape(tf.transpose(sample, [1, 0, 2]), [num_experts, -1])
     flat = tf.math.l2_normalize(flat, axis=1)
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
-    # Divide by at least 1: a single expert has no pairs, and gets a similarity of 0.
+    # A single expert has no pairs: divide by 1, which gives a similarity of 0.
     pairs = max(num_experts * (num_experts - 1), 1)
-    # Leave out the diagonal, which compares each expert with itself.
+    # Omit the diagonal, which compares each expert with itself.
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
-    of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
-    return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])
+    expert_monitors = tf.tile([[dead, similarity]], [num_gates, 1])
+    return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], expert_monitors], axis=1), [-1])

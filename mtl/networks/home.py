@@ -1,4 +1,4 @@
-"""HoME: experts for all tasks, for groups of tasks and for single tasks, without dead units.
+"""HoME: experts for all tasks, for groups of tasks and for single tasks.
 
 networks.HoME.groups = {"watch": ["view", "finish"], "interact": ["like", "comment"]}
 networks.HoME.experts = [@meta/networks.MLP(), @task/networks.MLP()]
@@ -25,31 +25,32 @@ class HoME(types.Network):
     """Two levels of experts: for groups of tasks, then for groups and for single tasks.
 
     X. Wang et al., "HoME: Hierarchy of Multi-Gate Experts for Multi-Task Learning at Kuaishou",
-    2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all tasks share
-    more experts. The gate of a group weighs the experts of the group and the shared experts; the
-    shared gate weighs all experts. At the second level single tasks have experts as well, whose
-    input is the mixture of their group. The gate of a task weighs the experts of the task, of its
-    group, and the shared experts.
+    2024, arXiv:2408.05430. At the first level, every group of tasks has experts, and all tasks
+    share additional experts. The gate of a group weighs the experts of the group and the shared
+    experts; the shared gate weighs all experts. At the second level, every task has experts as
+    well, whose input is the mixture of the task's group. The gate of a task weighs the experts of
+    the task, of its group, and the shared experts.
 
-    Three settings keep experts alive; each can be turned off:
+    Three features keep experts in use, and each of them can be turned off:
 
-    - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm it is `relu(f(x))`, and
-      units of it can become 0 for all rows.
-    - Feature gates. Expert e gets `x * 2 sigmoid(x A[e] B[e])`, where A[e] B[e] has a low rank.
-      Without the gates it gets x.
-    - Self gates. The experts of the owner are added to its mixture once more, weighed by another
-      softmax (by a sigmoid if there is one expert).
+    - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm, an expert is
+      `relu(f(x))`, whose units can become 0 for all rows (dead units).
+    - Feature gates. The input of expert e is `x * 2 sigmoid(x A[e] B[e])` with low-rank A[e] B[e].
+      Without feature gates, the input is x.
+    - Self gates. A second mixture, of the experts of the same task or group alone, is added to each
+      mixture, with weights from another softmax (or a sigmoid for a single expert).
 
     Attributes:
-      experts: f of the first and of the second level, without a last activation. An owner is
-        `shared`, `group_<group>` or `task_<task>`; variables in `level_<l>/<owner>/expert_<i>`.
+      experts: the trunks f of the first and of the second level, without a last activation.
+        Variables in `level_<l>/<owner>/expert_<i>`; an owner is `shared`, `group_<group>` or
+        `task_<task>`.
       groups: {group: its tasks}; every task is in exactly one group.
-      num_experts: the experts of each owner at each level, at least 1.
-      expert_norm: True normalises the outputs of experts; variables in `<expert>/norm`.
+      num_experts: the number of experts at each level for each task, each group and all tasks.
+      expert_norm: True applies batch norm to the outputs of experts; variables in `<expert>/norm`.
       feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
       self_gates: True adds self gates; variables in `level_<l>/<owner>/self_gate`.
-      tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
-        to the head.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs experts; variables in `level_<l>/<owner>/gate`.
     """
 
@@ -110,7 +111,7 @@ class HoME(types.Network):
         )
 
     def _find_groups(self, tasks: Sequence[str]) -> dict[str, str]:
-        """Return {task: the owner of its group's experts}."""
+        """Return the group of each task, {task: `group_<group>`}."""
         for group, members in self.groups.items():
             for task in members:
                 checks.one_of(f"HoME.groups[{group!r}]", task, tasks)
@@ -143,7 +144,7 @@ class HoME(types.Network):
         if not self.self_gates:
             return mixture
         experts = experts_by_owner[owner]
-        # A softmax over a single expert would always be 1, so one expert gets a sigmoid.
+        # A softmax over a single expert would always be 1, so use a sigmoid in this case.
         activation = tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
         with tf1.variable_scope(owner):
             inputs = inputs_of_owners[owner]
@@ -154,7 +155,7 @@ class HoME(types.Network):
 
 @dataclasses.dataclass(frozen=True)
 class _GatedExpert:
-    """An expert with a feature gate before it and a norm after it, [B, D] -> [B, H]."""
+    """An expert between a feature gate and a batch norm, [B, D] -> [B, H]."""
 
     expert: trunk.Trunk
     norm: bool
@@ -181,7 +182,7 @@ class _GatedExpert:
         with tf1.variable_scope("feature_gate"):
             hidden = layers.dense(inputs, self.rank, "down", use_bias=False)
             scale = layers.dense(hidden, inputs.shape[-1], "up", tf.sigmoid, use_bias=False)
-        # A gate with logits of 0 is 1/2, so twice a new gate leaves the inputs about as they are.
+        # A new gate is about sigmoid(0) = 1/2, so a factor of 2 hardly changes the inputs.
         return inputs * 2 * scale
 
     def _activate(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:

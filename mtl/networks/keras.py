@@ -1,4 +1,4 @@
-"""Any Keras 2 model as a trunk.
+"""A trunk that wraps any Keras 2 model.
 
 networks.SharedBottom.trunk = @networks.KerasModel()
 networks.KerasModel.build = @my_models.mobile_net        # a function that makes the model
@@ -23,21 +23,22 @@ with deferred.imports():
 
 @checks.dataclass
 class KerasModel:
-    """h = model(x), the model of `tf.keras` (Keras 2: tf-keras from TensorFlow 2.16 on).
+    """A model of `tf.keras` as a trunk (Keras 2: tf-keras from TensorFlow 2.16 on).
 
-    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. The losses of
-    the model, of weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (In a graph of
-    TensorFlow 1, Keras adds neither updates nor losses.) Its variables are named
-    `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported like all others.
-    Weights that `build` loads are lost: write them to a checkpoint (`transfer.write_checkpoint`)
-    and start from it. Layers with `trainable = False` stay frozen. Keras draws initial weights and
-    dropout without `Run.seed`: give the layers seeds. Quantisation and 16-bit numbers
-    (`Run.precision`) apply to weights that are attributes of layers.
+    Updates of the model, such as the moving averages of batch norm, are added to UPDATE_OPS. The
+    losses of the model, of weights, activities and `add_loss`, are added to REGULARIZATION_LOSSES.
+    (In a graph of TensorFlow 1, Keras adds neither updates nor losses.) Variables are named
+    `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported like all other
+    variables. A run ignores weights that `build` loads: write these weights to a checkpoint
+    (`transfer.write_checkpoint`), and start from the checkpoint. Layers with `trainable = False`
+    remain frozen. Keras draws initial weights and dropout without `Run.seed`, so give seeds to the
+    layers. Quantisation and 16-bit numbers (`Run.precision`) apply to weights that are attributes
+    of layers.
 
     Attributes:
-      build: a function that makes the model; in gin `@name` without parentheses. This function runs
-        in each graph, once for each scope. The model takes one input, or {column: input} if there
-        are several, and returns [B, H].
+      build: a function that creates the model; in gin `@name` without parentheses. A run calls
+        `build` once in each graph and scope. The model takes a single input, or {column: input} for
+        several columns, and returns [B, H].
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 
@@ -56,24 +57,25 @@ class KerasModel:
         model = self._get_model(inputs)
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
-        # Keras reads attributes of layers, not `get_variable`, so masks and averages are put there.
+        # Keras reads weights from attributes, not by `get_variable`, so set masked weights there.
         with _replace_weights(model):
             outputs = model(new_inputs, training=training)
         if training:
             keras_layers.collect_updates(model, new_inputs)
         is_flat = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
-        fix = "End it with Flatten or GlobalAveragePooling2D."
-        checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)
+        fix = "End the model with Flatten or GlobalAveragePooling2D."
+        rule = "make a model with the output [B, H]"
+        checks.require(is_flat, "KerasModel.build", rule, outputs, fix)
         return outputs
 
     def _get_model(self, inputs: types.Tensors) -> Any:
-        """Return a new Keras model, or the model of the scope if the scope reuses variables."""
+        """Return a new Keras model, or the existing model of a scope that reuses variables."""
         scope = tf1.get_variable_scope()
-        # Saved graphs leave out collections whose key is not a string.
+        # A key that is not a string keeps the collection out of saved graphs.
         models = graphs.outermost_graph().get_collection_ref(
             (self, scope.name, precision.current_dtype())
         )
-        # A further pass in the same graph, such as over a slice, reuses the weights of the first.
+        # A second pass in the same graph, such as over another slice, reuses the weights.
         if not models or not scope.reuse:
             models[:] = [self._make_model(inputs)]
         return models[0]
@@ -85,7 +87,7 @@ class KerasModel:
         has_version_2 = version.startswith("2.")
         is_model = has_version_2 and isinstance(model, tf.keras.Model)
         rule = f"make a model of Keras 2 (tf.keras is {version})"
-        fix = "Take its layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
+        fix = "Take all layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
         checks.require(is_model, "KerasModel.build", rule, model, fix)
         # A Sequential model creates its weights at its first call.
         if not model.built:
@@ -94,19 +96,19 @@ class KerasModel:
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:
-    """Return new tensors for each call: Keras tells the updates of calls apart by their inputs."""
+    """Copy the inputs, as Keras needs new tensors to separate the updates of two calls."""
     new_inputs = {column: tf.identity(value) for column, value in inputs.items()}
     return new_inputs if len(new_inputs) > 1 else next(iter(new_inputs.values()))
 
 
 def _hold_layers(model: Any) -> None:
-    """Freeze layers in Keras and in TensorFlow if either side freezes them."""
+    """Freeze a layer in both Keras and TensorFlow if one of them freezes the layer."""
     for layer in model.submodules:
         if hasattr(layer, "moving_mean"):
             moves = freezing.averages_move(layer.moving_mean)
             rule, fix = (
                 "leave out the normalisations of a Keras model",
-                "Freeze them for the whole run.",
+                "Freeze these layers for the whole run.",
             )
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves
@@ -147,7 +149,7 @@ def _replace_weights(model: Any) -> Iterator[None]:
 
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of a weight: (weight, its value from the custom getter)} for all that differ."""
+    """Return {id of weight: (weight, value of the custom getter)} if both differ."""
     replacements = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype
@@ -159,13 +161,13 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
 
 
 def _list_trainable(model: Any) -> list[Any]:
-    """Return the weights that would train without any freezing; moving averages are left out."""
+    """List all weights that training could change if no layer were frozen."""
     layers = [layer for layer in [model, *model.submodules] if hasattr(layer, "trainable_weights")]
     states = [layer.trainable for layer in layers]
-    # Keras leaves out the weights of frozen layers, so unfreeze all layers for the list.
+    # Keras omits the weights of frozen layers, so unfreeze all layers for the list.
     model.trainable = True
     weights = model.trainable_weights
-    # `model.trainable = True` has changed all layers.
+    # Restore the setting of each layer, which `model.trainable = True` has changed.
     for layer, is_trainable in zip(layers, states, strict=True):
         layer.trainable = is_trainable
     return weights

@@ -1,8 +1,8 @@
-"""A learned tree: every node, and every task, chooses the node from which it reads.
+"""Learning to branch: a tree of layers, in which each node learns its parent.
 
 networks.LTB.levels = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.LTB.num_nodes = [2, 3]
-networks.LTB.temperature = @schedules.Polynomial()           # falls over the run
+networks.LTB.temperature = @schedules.Polynomial()           # decreases during the run
 schedules.Polynomial.value = 5.0
 schedules.Polynomial.end_value = 0.5
 """
@@ -23,25 +23,26 @@ from mtl.step import draws, outlets
 
 @checks.dataclass
 class LTB(types.Network):
-    """x[c] = sum_p d[c, p] h[p], d[c] = softmax((log q[c] + gumbel) / temperature), p the parents.
+    """A learned tree: every node and every task learns from which node it reads.
 
-    P. Guo, C.-Y. Lee, D. Ulbricht, "Learning to Branch for Multi-Task Learning", ICML 2020,
-    arXiv:2006.01895. The nodes of the first level read the columns, other nodes read from the level
-    above, and tasks read from the last level. A child c learns the probabilities q of its parents.
-    Every training step draws a new choice, the same for all examples of the batch, in all slices
-    and on all replicas. A lower temperature brings a choice nearer to a single parent. In
-    evaluation and exports a child reads only its most likely parent, but all nodes are computed.
+    `x[c] = sum_p d[c, p] h[p]` with `d[c] = softmax((log q[c] + gumbel) / temperature)` is the
+    input of a child c from its possible parents p. P. Guo, C.-Y. Lee, D. Ulbricht, "Learning to
+    Branch for Multi-Task Learning", ICML 2020, arXiv:2006.01895. The nodes of the first level read
+    the columns, other nodes read from the previous level, and tasks read from the last level. A
+    child learns the probabilities q of its parents. Every training step draws new weights d, the
+    same for all examples of the batch, in all slices and on all replicas. With a lower temperature,
+    d is closer to a choice of a single parent. In evaluation and exports, a child reads only its
+    most likely parent, but all nodes are computed.
 
     Attributes:
       levels: a trunk for each level, in order; variables in `level_<l>/node_<i>`.
-      num_nodes: the nodes of each level, at least 1; with 1 its children have no choice. Log
-        probabilities (up to a constant) lie in `level_<l>/choice_<i>` and `choice_<task>`; they
-        start equal.
-      tower: built for each task on its mixture x; variables in `tower_<task>`. None hands x to the
-        head.
+      num_nodes: the number of nodes of each level, at least 1. Log probabilities (up to a constant)
+        are in `level_<l>/choice_<i>` and `choice_<task>`, with equal initial values.
+      tower: the trunk on each task's input x; variables in `tower_<task>`. With None, the head
+        reads x.
       temperature: a number above 0, or a schedule, clipped to at least 0.01.
-      warm_steps: the number of first steps, at least 0, which do not change the probabilities, so
-        that all nodes learn.
+      warm_steps: the number of initial steps, at least 0, that do not change the probabilities. In
+        these steps, all nodes learn.
     """
 
     levels: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -58,9 +59,9 @@ class LTB(types.Network):
         checks.require(is_each, "LTB.num_nodes", rule, self.num_nodes)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the last level is shared."""
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` is the last level."""
         node_inputs: types.Tensors | list[tf.Tensor] = inputs
-        # Nodes of the first level read the inputs; they choose no parents.
+        # Nodes of the first level read the inputs, so they have no parents.
         parents = tf.zeros([])
         for level, (part, count) in enumerate(zip(self.levels, self.num_nodes, strict=True)):
             with tf1.variable_scope(f"level_{level}"):
@@ -86,13 +87,13 @@ class LTB(types.Network):
     def _choose(
         self, parents: tf.Tensor, scopes: Sequence[str], names: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Let children choose among P parents, [B, P, H] -> C of [B, H].
+        """Compute the inputs of C children from P parents: [B, P, H] -> C of [B, H].
 
         Args:
-          parents: the outputs of the level above.
+          parents: the outputs of the previous level.
           scopes: C scopes of the log probabilities.
           names: C names of the children, for monitors.
-          training: True draws choices.
+          training: True draws random weights; False uses the most likely parent.
         """
         count = parents.shape[1]
         if count == 1:
@@ -100,7 +101,7 @@ class LTB(types.Network):
         logarithms = tf.stack(
             [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
         )
-        if not training:  # Gather, because other parents, in a product, could add NaN.
+        if not training:  # A product with zeros could add NaN.
             choices = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
             _monitor_parents(names, logarithms)
@@ -113,11 +114,11 @@ class LTB(types.Network):
         step = tf1.train.get_global_step().read_value()
         if self.warm_steps:
             is_warm = step < self.warm_steps
-            # Nodes train first; the choices among them wait for `warm_steps`.
+            # In the first `warm_steps` steps, the probabilities get no gradients.
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
-        smallest = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
-        # All slices and replicas draw the numbers of slice 0, to make the same choice.
+        smallest = np.finfo(np.float32).tiny  # log(0) is infinite.
+        # All slices and replicas use the random numbers of slice 0, so their weights are equal.
         with draws.draw_for_slice(0):
             uniform = tf.stack(
                 [
@@ -131,12 +132,12 @@ class LTB(types.Network):
         return tf.nn.softmax((logarithms + gumbel) / tf.maximum(temperature, _LEAST))
 
 
-# A schedule of the temperature may fall to 0, which would be a division by 0.
+# A schedule may reach a temperature of 0, by which the code must not divide.
 _LEAST = 0.01
 
 
 def _monitor_parents(children: Sequence[str], logarithms: tf.Tensor) -> None:
-    """Show the probability of each parent in a training step, `branch/<child>/node_<parent>`."""
+    """Add monitors of each parent's probability, `branch/<child>/node_<parent>`."""
     names = [
         f"branch/{child}/node_{parent}"
         for child in children

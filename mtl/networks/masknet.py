@@ -1,4 +1,4 @@
-"""Multiplies the features of each example by masks that are computed from the example.
+"""MaskNet: multiplies features by masks that are computed from the same example.
 
 networks.SharedBottom.trunk = @networks.MaskNet()
 networks.MaskNet.blocks = [64, 64]
@@ -17,18 +17,19 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class MaskNet:
-    """block(x, h) = relu(layer_norm(W (mask(x) * h))), mask(x) = W2 relu(W1 x + b1) + b2.
+    """Blocks that multiply features by masks, which are computed from the same example.
 
-    Z. Wang, Q. She, J. Zhang, "MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking
-    Models by Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are the joined columns. The
-    first block reads the columns, each of which gets a separate layer norm.
+    `block(x, h) = relu(layer_norm(W (mask(x) * h)))`, `mask(x) = W2 relu(W1 x + b1) + b2`. Z. Wang,
+    Q. She, J. Zhang, "MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by
+    Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are all columns, concatenated. The
+    first block reads the columns after a separate layer norm for each column.
 
     Attributes:
-      blocks: the number of units of each block, at least one; variables in `block_<i>`, and in
-        `norm_<column>`.
-      reduction: the hidden units of a mask, divided by its inputs; above 0.
-      parallel: True joins the outputs of blocks that all read the normalised columns. False stacks
-        them: each block reads the previous block.
+      blocks: the number of units of each block; at least one block. Variables in `block_<i>`, and
+        in `norm_<column>`.
+      reduction: the hidden units of a mask divided by the number of inputs, above 0.
+      parallel: True concatenates the outputs of blocks that all read the normalised columns. False
+        stacks blocks: each block reads the output of the previous block.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -51,8 +52,8 @@ class MaskNet:
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
                     output = self._build_block(vectors, hidden, size)
-                # Parallel blocks all read the normalised columns; stacked blocks read the previous
-                # block.
+                # Parallel blocks read the normalised columns; stacked blocks read the previous
+                # output.
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden

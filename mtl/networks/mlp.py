@@ -21,22 +21,24 @@ _SWIGLU = "swiglu"
 
 @checks.dataclass
 class MLP:
-    """h[i] = dropout(activation(norm(W[i] h[i-1] + b[i]))), on all inputs flattened and joined.
+    """Fully connected layers on all columns, flattened and concatenated.
+
+    `h[i] = dropout(activation(norm(W[i] h[i-1] + b[i])))`.
 
     The activation "swiglu" multiplies by a gate that also reads the input of the layer,
     `norm(W h + b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020,
-    arXiv:2002.05202, which swaps the names W and V). V and c lie in `hidden_<i>/gate`, so such a
-    layer has twice the parameters.
+    arXiv:2002.05202, which swaps the names W and V). The variables V and c are in
+    `hidden_<i>/gate`, so a gated layer has twice as many parameters.
 
     Attributes:
-      layers: the number of units of each layer; [] passes the joined inputs on.
+      layers: the number of units of each layer; [] returns the concatenated columns.
       activation: a name in `mtl.layers.ACTIVATIONS`, or "swiglu", after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
-      batch_norm: True normalises over the batch before each activation, in place of the bias.
-      layer_norm: True normalises each example over its units before each activation; not together
-        with `batch_norm`.
-      residual: True adds h[i-1] to h[i] in each layer that has as many units as inputs. Other
-        layers, often the first, have no such sum, because inputs are not projected.
+      batch_norm: True applies batch norm before each activation, in place of the bias.
+      layer_norm: True applies layer norm before each activation, in place of the bias. Layer norm
+        excludes `batch_norm`.
+      residual: True adds h[i-1] to h[i] in each layer with as many units as inputs. Other layers,
+        often the first, have no residual connection, as inputs are not projected.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
@@ -68,12 +70,15 @@ class MLP:
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
+        """Build a copy of the trunk in each of N scopes.
 
         Args:
-          inputs: columns that all copies share, or an input for each copy.
-          scopes: N variable scopes, relative to the open one.
-          training: as for the trunk.
+          inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
+          scopes: N variable scopes, relative to the current scope.
+          training: True in a training step.
+
+        Returns:
+          N outputs, [B, H] each.
         """
         count = len(scopes)
         hidden: copies.Inputs
@@ -94,22 +99,22 @@ class MLP:
                         hidden.append(
                             self._finish_layer(copy_inputs, products, gate, name, training)
                         )
-        # If `layers` is empty, every copy passes the inputs on.
+        # If `layers` is empty, every copy returns the inputs.
         return [hidden] * count if isinstance(hidden, tf.Tensor) else list(hidden)
 
     @property
     def can_stack(self) -> bool:
         """True if `build_stack` supports these settings."""
-        if type(self) is not MLP:  # `build_stack` does not know the layers of a subclass.
+        if type(self) is not MLP:  # A subclass may have other layers.
             return False
         is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias
-        # `build_stack` has no code for the other settings.
+        # `build_stack` does not support the other settings.
         return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes, as stacked variables: {column: [B, D]} -> T [B, H]."""
+        """Build a copy in each of T scopes with stacked variables: {column: [B, D]} -> T [B, H]."""
         hidden = trunk.join_columns("MLP", inputs)
-        # Draw seeds in the same order as MLPs that are built one by one.
+        # Draw seeds in the order of separate MLPs, for equal initial values.
         seeds = [stacks.draw_seeds(len(self.layers)) for _ in scopes]
         for index, size in enumerate(self.layers):
             layer_seeds = [of_scope[index] for of_scope in seeds]
@@ -129,7 +134,7 @@ class MLP:
         name: str,
         training: bool,
     ) -> tf.Tensor:
-        """Compute a layer's output [B, H] from its inputs [B, D], its sums and its gate [B, H]."""
+        """Apply norm, activation, gate, dropout and residual connection: [B, H] -> [B, H]."""
         if self.batch_norm:
             sums = layers.batch_norm(sums, f"{name}_norm", training)
         elif self.layer_norm:

@@ -1,4 +1,4 @@
-"""MMoE: all tasks share experts, and each task weighs them by its gate.
+"""MMoE: all tasks share experts, and each task has a gate that weighs the experts.
 
 networks.MMoE.expert = @expert/networks.MLP()
 networks.MMoE.num_experts = 8
@@ -19,19 +19,20 @@ from mtl.networks import gates, trunk
 
 @checks.dataclass
 class MMoE(types.Network):
-    """h[task] = tower[task](sum_e g[task, e](x) f[e](x)).
+    """Multi-gate mixture of experts: shared experts, with a gate and a tower for each task.
 
-    J. Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
-    Mixture-of-Experts", KDD 2018, https://doi.org/10.1145/3219819.3220007. Experts start from
-    different draws, because equal experts would get equal gradients and stay equal. Gates read the
-    columns, flattened and joined.
+    `h[task] = tower[task](sum_e g[task, e](x) f[e](x))` for experts f and gates g. J. Ma et al.,
+    "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD
+    2018, https://doi.org/10.1145/3219819.3220007. Experts have different random initial values,
+    because equal experts would get equal gradients. Gates read all columns, flattened and
+    concatenated.
 
     Attributes:
-      expert: built `num_experts` times; variables in `expert_<i>`.
-      num_experts: the number of experts, at least 1; with 1 the network is a shared bottom, without
-        gates.
-      tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
-        to the head.
+      expert: the trunk of each expert; variables in `expert_<i>`.
+      num_experts: the number of experts, at least 1. A network with a single expert is a shared
+        bottom, without gates.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs the experts; variables in `gate_<task>`.
     """
 
@@ -41,7 +42,7 @@ class MMoE(types.Network):
     gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the experts are shared."""
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` holds the experts."""
         scopes = [f"expert_{index}" for index in range(self.num_experts)]
         outputs = trunk.build_copies(self.expert, inputs, scopes, training)
         if len(outputs) == 1:  # A gate over one expert is always 1.
@@ -65,7 +66,7 @@ class MMoE(types.Network):
     ) -> list[tf.Tensor]:
         """Weigh the experts [B, E, H] for each task: T of [B, H]."""
         mixtures: list[tf.Tensor] = []
-        # Build all gates at once, or one by one if a surgery needs separate gradients.
+        # Build all gates together, or separately if a surgery needs separate gradients.
         for group in trunk.group_tasks(tasks):
             scopes = [f"gate_{task}" for task in group]
             mixtures += gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)
@@ -74,7 +75,7 @@ class MMoE(types.Network):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OMoE(MMoE):
-    """MMoE with one gate for all tasks; its variables are in `gate`.
+    """MMoE with a single gate for all tasks; variables of the gate are in `gate`.
 
     OMoE is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures
     of Local Experts", Neural Computation 3, 1991, with a tower for each task.

@@ -1,4 +1,4 @@
-"""MTAN: tasks share stages, and the attention masks of each task select from their outputs.
+"""MTAN: shared layers, and attention masks of each task that select features.
 
 networks.MTAN.layers = [64, 32]                      # stages of dense layers, for vectors
 networks.MTAN.filters = [16, 32]                     # or of convolutions, for images
@@ -19,40 +19,44 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class MTAN(types.Network):
-    """h[t, j] = sigmoid(norm(W2 relu(norm(W1 [u[j]; c[t, j]])))) p[j], c[t, j] = f[j](h[t, j-1]).
+    """Multi-task attention network: each task has attention masks on shared layers.
 
-    S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", CVPR 2019,
-    arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. Each task has a
-    mask with weights W1 and W2. The mask sees u and c, the task's output of the previous stage
-    after a layer f. All tasks share f, except for its norm. (In the authors' code tasks share the
-    norm too, so evaluation uses moving averages that mix all tasks.) In the first stage, masks see
-    only u. The last h of a task feeds its tower.
+    `h[t, j] = sigmoid(norm(W2 relu(norm(W1 [u[j]; c[t, j]])))) p[j]`, `c[t, j] = f[j](h[t, j-1])`,
+    for the task t and the stage j. S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning
+    with Attention", CVPR 2019, arXiv:1803.10704. A stage has two shared layers, with the outputs u
+    and p. Each task has a mask with weights W1 and W2. The inputs of the mask are u, and c, the
+    task's output of the previous stage after a layer f. All tasks share f, except for the norm of
+    f. (In the authors' code, tasks also share this norm, so evaluation uses moving averages that
+    mix all tasks.) In the first stage, the input of masks is u alone. The last h of a task is the
+    input of the task's tower.
 
     In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
-    and p and c are pooled between stages. The paper has two to three shared layers in a stage.
-    Global average pooling follows the last stage. Inputs that are not images are joined with the
-    pooled output.
+    and p and c are pooled between stages. In the paper, a stage has two to three shared layers.
+    Global average pooling follows the last stage. Columns that are not images are concatenated with
+    the pooled output.
 
-    With a decoder, stages with the same filters enlarge the output to the size of the image, and
-    each task gets a map. The decoder enlarges p and c between stages. The shared layers of the
-    decoder also read the output of the encoder stage of their size; the paper's network, SegNet,
-    reuses the pooling positions instead. With a decoder, all inputs must be images.
+    With a decoder, further stages with the same filters enlarge the output to the size of the
+    image, and each task gets a map. The decoder enlarges p and c between stages. The shared layers
+    of the decoder also read the output of the encoder stage of equal size; the paper's network,
+    SegNet, uses the pooling positions instead. With a decoder, all inputs must be images.
 
-    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
-    variables of the decoder lie in `decoder_<j>/...`, with the j of the encoder stage of equal
+    Variables are in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
+    variables of the decoder are in `decoder_<j>/...`, with the j of the encoder stage of equal
     size.
 
     Attributes:
-      layers: the units of each stage of dense layers, on all inputs flattened and joined.
-      filters: the filters of each stage of convolutions; set this or `layers`.
-      pool: pooling between stages of convolutions divides height and width by this, rounding up; 1
-        for none.
+      layers: the number of units of each stage of dense layers. Dense layers read all columns,
+        flattened and concatenated.
+      filters: the number of filters of each stage of convolutions. Set either `filters` or
+        `layers`.
+      pool: the factor by which pooling between stages divides height and width, rounding up. With
+        1, there is no pooling.
       decoder: True adds a decoder to stages of convolutions, for heads of maps.
       activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
         of masks.
-      batch_norm: True normalises over the batch before each activation, in place of the bias.
-      tower: built for each task on its last h; variables in `tower_<task>`. None hands h to the
-        head.
+      batch_norm: True applies batch norm before each activation, in place of the bias.
+      tower: the trunk on each task's last h; variables in `tower_<task>`. With None, the head reads
+        h.
     """
 
     layers: trunk.Sizes = ()
@@ -96,8 +100,8 @@ class MTAN(types.Network):
                 )
             outputs.append(hidden)
         for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
-            # The decoder goes back through the stages, and reads the encoder's output of each, as
-            # U-Net does.
+            # The decoder visits the stages in reverse order, and reads the encoder's output of each
+            # stage, as in U-Net.
             enlarge = functools.partial(self._enlarge_map, like=outputs[level])
             with tf1.variable_scope(f"decoder_{level}"):
                 maps = tf.concat([enlarge(hidden), outputs[level]], axis=-1)
@@ -118,18 +122,18 @@ class MTAN(types.Network):
         shared: list[tf.Tensor],
         training: bool,
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Build a stage on the shared input; return its output, and {task: masked output}.
+        """Build a stage: return the shared output, and {task: masked output}.
 
         Args:
           hidden: the input of the shared layers.
           task_outputs: {task: masked output of the previous stage}; None at the first stage.
           units: the units of every layer.
-          resize: brings the outputs of tasks to the size of this stage.
+          resize: resizes the outputs of tasks to the size of this stage.
           shared: a list to which the outputs of the shared layers are appended.
-          training: as for the network.
+          training: True in a training step.
         """
         task_inputs = {
-            # Apply f task by task: with joint batch moments a task would depend on other masks.
+            # Apply f to each task alone, as joint batch moments would depend on other tasks.
             task: self._pass_on(task, task_output, units, resize, index > 0, training)
             for index, (task, task_output) in enumerate(task_outputs.items())
         }
@@ -160,7 +164,7 @@ class MTAN(types.Network):
             sums = self._build_sums(task_output, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
-        # Resize after f, so that its convolution reads the map in the size of the previous stage.
+        # Resize after f, so the convolution reads a map of the size of the previous stage.
         return [resize(hidden)]
 
     def _build_mask(
@@ -175,7 +179,7 @@ class MTAN(types.Network):
     def _build_layer(
         self, inputs: tf.Tensor, units: int, name: str, size: int, activation: str, training: bool
     ) -> tf.Tensor:
-        """Build a dense layer on vectors, or a convolution of this size on images."""
+        """Build a dense layer on vectors, or a convolution with kernels of this size on images."""
         return self._finish(self._build_sums(inputs, units, name, size), name, activation, training)
 
     def _build_sums(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:
@@ -198,5 +202,5 @@ class MTAN(types.Network):
 
 
 def _average_places(hidden: tf.Tensor) -> tf.Tensor:
-    """Average images over height and width, [B, H, W, C] -> [B, C]; vectors stay."""
+    """Average images over height and width, [B, H, W, C] -> [B, C]; return vectors unchanged."""
     return tf.reduce_mean(hidden, axis=[1, 2]) if hidden.shape.rank == 4 else hidden

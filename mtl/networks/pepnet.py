@@ -18,28 +18,29 @@ from mtl.networks import fields, trunk
 
 @checks.dataclass
 class PEPNet(types.Network):
-    """h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l]), h[0] = gate(domain) * x.
+    """Gates scale the embeddings for each domain, and the layers of towers for each person.
 
-    J. Chang et al., "PEPNet: Parameter and Embedding Personalized Network for Infusing with
-    Personalized Prior Information", KDD 2023, arXiv:2302.01115. A gate is
+    `h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l])`, `h[0] = gate(domain) * x`. J. Chang
+    et al., "PEPNet: Parameter and Embedding Personalized Network for Infusing with Personalized
+    Prior Information", KDD 2023, arXiv:2302.01115. A gate is
     `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, without a gradient into its input x. EPNet is
     the gate of the inputs, which all tasks share. PPNet has a gate for each layer of each task's
     tower.
 
-    Columns of a prior enter the network only through gates. To use the field of a prior as an input
-    too, add a second column object of the field, with another prefix.
+    Prior columns, in `domain` and `personal`, are inputs of gates only. To use a field in the
+    towers as well, add a second column object for this field, with another prefix.
 
     Attributes:
-      domain: names of the prior columns of EPNet, in which `*` matches any text; () leaves EPNet
-        out. Variables in `embedding_gate`.
-      personal: names of the prior columns of PPNet; () leaves PPNet out. Variables in
+      domain: names of the prior columns of EPNet, in which `*` matches any text. () omits EPNet.
+        Variables in `embedding_gate`.
+      personal: names of the prior columns of PPNet; () omits PPNet. Variables in
         `tower_<task>/gate_<l>`.
       layers: the number of units of each layer of a tower, at least one layer; variables in
         `tower_<task>/hidden_<l>`.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
-      gate_units: the hidden units of a gate, at least 1.
-      gamma: the upper limit of a gate, above 0. With 2, a gate with logits of 0 is 1.
+      gate_units: the number of hidden units of a gate, at least 1.
+      gamma: the upper limit of a gate, above 0. With 2, a new gate is about 1.
     """
 
     domain: Annotated[Sequence[str], fields.check_patterns] = ()

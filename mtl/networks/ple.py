@@ -1,4 +1,4 @@
-"""PLE: experts of single tasks and shared experts, in one or several levels.
+"""PLE: experts for each task and shared experts, in one or several levels.
 
 networks.PLE.experts = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.PLE.num_specific = 2
@@ -21,24 +21,24 @@ _SHARED = "shared"
 
 @checks.dataclass
 class PLE(types.Network):
-    """Progressive layered extraction; with one level it is CGC, customized gate control.
+    """Progressive layered extraction (PLE), or customized gate control (CGC) with one level.
 
     H. Tang et al., "Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for
     Personalized Recommendations", RecSys 2020, https://doi.org/10.1145/3383313.3412236.
 
-    At each level every task has `num_specific` experts, and all tasks share `num_shared` more. The
-    gate of a task weighs the task's experts and the shared experts. Every level except the last
-    also has a shared gate, which weighs all experts. A group is a task or `shared`. The mixture of
-    a group is the input of its experts and its gate at the next level; the first level reads the
-    columns.
+    At each level, every task has `num_specific` experts, and all tasks share `num_shared` experts.
+    The gate of a task weighs the task's experts and the shared experts. Every level except the last
+    also has a shared gate, which weighs all experts. At the next level, the mixture of a gate is
+    the input of the experts and of the gate of the same task (or of all tasks). The first level
+    reads the columns.
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
         `level_<l>/shared/expert_<i>`.
-      num_specific: the experts of a task at each level, at least 1.
-      num_shared: the shared experts at each level, at least 1.
-      tower: built for each task on the last mixture; variables in `tower_<task>`. None hands the
-        mixture to the head.
+      num_specific: the number of experts of a task at each level, at least 1.
+      num_shared: the number of shared experts at each level, at least 1.
+      tower: the trunk on each task's last mixture; variables in `tower_<task>`. With None, the head
+        reads the mixture.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
@@ -66,7 +66,7 @@ class PLE(types.Network):
                     expert, inputs_of_groups, counts, training, columns
                 )
                 experts[_SHARED], shared = precision.share_output(experts[_SHARED])
-                # The last level has no shared gate, because no tower would read its mixture.
+                # The last level has no shared gate, because no tower would read the shared mixture.
                 is_last = level == len(self.experts) - 1
                 inputs_of_groups = {
                     group: expert_groups.mix_experts(
@@ -86,5 +86,5 @@ class PLE(types.Network):
         )
 
     def _list_sources(self, group: str, groups: Iterable[str]) -> list[str]:
-        """Return the groups whose experts the gate of a group weighs."""
+        """List the groups of experts that the gate of a group weighs."""
         return list(groups) if group == _SHARED else [group, _SHARED]

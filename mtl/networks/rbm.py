@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines: hidden units that explain columns, trained without a label.
+"""Restricted Boltzmann machines (RBM), which learn the density of columns without a label.
 
 networks.SharedBottom.trunk = @networks.RBM()
 networks.RBM.units = 64
@@ -28,7 +28,9 @@ _LAYER = "hidden_0"
 
 @checks.dataclass
 class RBM:
-    """h = sigmoid(W^T v + b), for columns v with the density `p(v) = exp(-F(v)) / Z`.
+    """A restricted Boltzmann machine on the columns, trained by contrastive divergence.
+
+    The output is `h = sigmoid(W^T v + b)` for columns v with the density `p(v) = exp(-F(v)) / Z`.
 
     The free energy F sums over all states of the hidden units:
 
@@ -37,30 +39,32 @@ class RBM:
 
     The auxiliary loss "contrastive_divergence" of a row is `F(v) - F(v')`. Gradients treat the
     samples v' as constants, so the gradient is `<v h>` of the model minus `<v h>` of the data. The
-    value does not measure a likelihood: it may be negative, and stays near 0. The gradient stops at
-    the columns, because a column could otherwise increase its density without limit.
+    value of this loss is not a likelihood: it may be negative, and stays near 0. The gradient stops
+    at the columns, because embeddings could otherwise increase their density without limit.
 
     - `chains = 0`, CD-k: v' is the row after k steps of Gibbs sampling. G. Hinton, "Training
       Products of Experts by Minimizing Contrastive Divergence", Neural Computation 14, 2002.
-    - `chains = N`, persistent: each training step moves N chains by k Gibbs steps, and F(v') is
-      their mean. T. Tieleman, "Training Restricted Boltzmann Machines using Approximations to the
-      Likelihood Gradient", ICML 2008. Chains start at 0, are saved with the model, and do not
-      depend on the rows, so all slices and replicas have the same chains.
+    - `chains = N`, persistent chains: each training step advances N chains by k Gibbs steps, and
+      F(v') is the mean over chains. T. Tieleman, "Training Restricted Boltzmann Machines using
+      Approximations to the Likelihood Gradient", ICML 2008. Initial chains are 0. Chains are saved
+      with the model, and do not depend on the rows, so all slices and replicas have the same
+      chains.
 
-    Draws depend on the seed of the run, the step, and the row's index in the whole batch.
+    Random draws depend on the seed of the run, the step, and the row's index in the whole batch.
 
     Variables are `hidden_0/kernel` [D, units] and `hidden_0/bias`, as in an `MLP` with one layer,
     and `visible/bias` [D].
 
     Attributes:
       units: the number of hidden units, at least 1.
-      visible: "binary" for columns of 0, 1 or probabilities in between; any other value ends the
-        run. "gaussian" for numbers, with a variance of 1 given the hidden units: standardise them.
-      steps: k, the Gibbs steps in a training step, at least 1.
+      visible: "binary" for columns with values in [0, 1]; any other value is an error. "gaussian"
+        for any numbers; standardise these columns, as the model assumes a variance of 1.
+      steps: k, the number of Gibbs steps in a training step, at least 1.
       chains: the number of persistent chains; 0 for CD-k.
-      weight: the weight of the auxiliary loss, at least 0; 0 leaves it out.
-      output: "hidden" gives the probabilities of the hidden units, [B, units]; "free_energy" gives
-        F(v) [B, 1], in nats and up to a constant. A higher F means a more unusual row.
+      weight: the weight of the auxiliary loss, at least 0; 0 omits the loss.
+      output: "hidden" or "free_energy". "hidden" returns the probabilities of the hidden units, [B,
+        units]; "free_energy" returns F(v) [B, 1], in nats and up to a constant. Unusual rows have a
+        higher F.
     """
 
     units: checks.Count = 128
@@ -85,7 +89,7 @@ class RBM:
         columns = trunk.join_columns("RBM", inputs)
         if self.output == _HIDDEN:
             output = layers.dense(columns, self.units, _LAYER, tf.sigmoid)
-        # Create them always: exports and warm starts need the variables of training.
+        # Always create all variables, as exports and warm starts need the variables of training.
         machine, chains = self._create_variables(columns.shape[1])
         if self.output == _FREE_ENERGY:
             energies = machine.compute_free_energies(self._check_columns(columns))
@@ -96,11 +100,11 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
-        """Create the variables of F, always in 32 bits, and the chains or None."""
+        """Create the variables of F in float32, and the variable of persistent chains or None."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
-        # With the output "hidden", the dense layer has already created them.
+        # With the output "hidden", the dense layer has already created these variables.
         with tf1.variable_scope(_LAYER, reuse=tf1.AUTO_REUSE):
             kernel = tf1.get_variable("kernel", [width, self.units], tf.float32)
             hidden = tf1.get_variable("bias", [self.units], tf.float32, zeros)
@@ -108,8 +112,8 @@ class RBM:
         machine = Machine(kernel, hidden, visible, self.visible)
         if not self.chains:
             return machine, None
-        # A slice may read before or after the update of another slice. So a step reads one of two
-        # copies, and all slices write the same chains to the other copy.
+        # A slice may read the chains before or after another slice updates them. So a step reads
+        # one of two copies, and all slices write the same chains to the other copy.
         initial = np.zeros([2, self.chains, width], np.float32)
         return machine, step_state.create_variable("chains", initial)
 
@@ -124,12 +128,12 @@ class RBM:
             samples = self._advance_chains(machine, chains)
         sample_energies = machine.compute_free_energies(tf.stop_gradient(samples))
         if chains is not None:
-            # A chain does not belong to a row: compare all rows with the mean of the chains.
+            # Chains do not belong to rows, so compare each row with the mean over chains.
             sample_energies = tf.reduce_mean(sample_energies)
         return precision.share_output(machine.compute_free_energies(columns) - sample_energies)[1]
 
     def _check_columns(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the columns in 32 bits; when run, fail on values that binary units cannot have."""
+        """Return the columns in float32; when run, fail on values outside of [0, 1] if binary."""
         columns = tf.cast(columns, tf.float32)
         if self.visible != _BINARY:
             return columns
@@ -137,7 +141,7 @@ class RBM:
         bad_values = tf.boolean_mask(columns, ~valid)
         text = (
             "RBM inputs must lie between 0 and 1 for binary visible units. "
-            "Encode them as one-hot, or standardise them for RBM.visible = 'gaussian'."
+            "Encode columns as one-hot, or standardise columns for RBM.visible = 'gaussian'."
         )
         check = tf.raw_ops.Assert(
             condition=tf.reduce_all(valid), data=[text, bad_values], summarize=1
@@ -157,7 +161,7 @@ class RBM:
         is_odd = tf.equal(tf1.train.get_global_step() % 2, 1)
         chain_pairs = state.read_value()
         chains = tf.where(is_odd, chain_pairs[1], chain_pairs[0])
-        # All slices move the same chains, so they must draw the same numbers.
+        # All slices advance the same chains, so their random numbers must be equal.
         with draws.draw_for_slice(0):
             seed = draws.make_step_seed("chains")
         shape = [self.steps, self.chains, machine.count_draws()]
@@ -193,19 +197,18 @@ class Machine(NamedTuple):
         return tf.reduce_sum(tf.square(columns - self.visible_bias), 1) / 2 - hidden
 
     def count_draws(self) -> int:
-        """Return the number of uniform draws of a Gibbs step: one for each unit."""
+        """Return the number of uniform draws of a Gibbs step, which is the number of units."""
         return sum(self.kernel.shape)
 
     def resample(self, columns: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         """Take a Gibbs step, h ~ p(h | v), v ~ p(v | h): [B, D], uniform [B, H + D] -> [B, D]."""
-        # A draw below p is 1 with probability p.
+        # A uniform number is below p with probability p.
         of_hidden, of_visible = tf.split(uniform, self.kernel.shape[::-1], 1)
         hidden = tf.cast(of_hidden < tf.sigmoid(self._sum_up(columns)), tf.float32)
         sums = self.visible_bias + tf.linalg.matmul(hidden, self.kernel, transpose_b=True)
         if self.visible == _BINARY:
             return tf.cast(of_visible < tf.sigmoid(sums), tf.float32)
-        # Draws are multiples of 2^-23 in [0, 1). Shift them by half a step, as `ndtri(0)` is
-        # infinite.
+        # Draws are multiples of 2^-23 in [0, 1). Add half a step, as `ndtri(0)` is infinite.
         return sums + tf.math.ndtri(of_visible + 2.0**-24)
 
     def _sum_up(self, columns: tf.Tensor) -> tf.Tensor:

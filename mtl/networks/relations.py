@@ -1,7 +1,7 @@
-"""Relations between tasks: a tower reads from the towers of the tasks before it.
+"""Relations between tasks: the tower of a task reads the towers of earlier tasks.
 
 networks.DBMTL.network = @networks.SharedBottom()
-networks.DBMTL.after = {"order": ["click"]}              # {task: the tasks before it}
+networks.DBMTL.after = {"order": ["click"]}              # {task: earlier tasks}
 networks.DBMTL.relation = @relation/networks.MLP()
 """
 
@@ -19,18 +19,19 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class DBMTL(types.Network):
-    """h[t] = relation[t]([q[t], h[s] of the tasks s before t]), q the towers of the inner network.
+    """Towers that read the towers of earlier tasks in a graph of tasks.
 
-    Q. Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
-    arXiv:1902.09154. If no task comes before t, its relation reads only q[t].
+    `h[t] = relation[t]([q[t], h[s] of the tasks s before t])` for the towers q of `network`. Q.
+    Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
+    arXiv:1902.09154. The relation of a task without earlier tasks reads only q[t].
 
-    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
-    it; a surgery detects this from the graph.
+    `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
+    a surgery detects this from the graph.
 
     Attributes:
-      network: builds the towers q; its variables keep the names that they have without relations.
-      after: {task: the task before it, or a list of them}, without a cycle.
-      relation: built for each task; variables in `relation_<task>`.
+      network: the network that builds the towers q; the names of its variables do not change.
+      after: {task: an earlier task or a list of earlier tasks}, without a cycle.
+      relation: the trunk of each relation; variables in `relation_<task>`.
     """
 
     network: types.Network
@@ -61,25 +62,26 @@ class DBMTL(types.Network):
 
 @checks.dataclass
 class AITM(types.Network):
-    """z[t] = sum_u w[u] h3(u), w = softmax_u(<h1(u), h2(u)> / sqrt(H)), u in q[t] and g(z[s]).
+    """Towers with attention to the towers of earlier tasks, for sequences of conversions.
 
+    `z[t] = sum_u w[u] h3(u)` with `w = softmax_u(<h1(u), h2(u)> / sqrt(H))`, u in q[t] and g(z[s]).
     D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
     Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
-    towers of the inner network, s the tasks before t, and H the units of q[t]. A task attends to
+    towers of `network`, s the tasks before t, and H the number of units of q[t]. A task attends to
     q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear maps h1,
-    h2 and h3, which apply to every u. If no task comes before t, z[t] = q[t].
+    h2 and h3, which apply to every u. If there is no task before t, z[t] = q[t].
 
-    The paper also penalises a task that is more probable than the task before it. For this, use
-    `auxiliary.Calibrator`.
+    The paper also penalises predictions in which a task is more probable than the task before. For
+    this penalty, use `auxiliary.Calibrator`.
 
-    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
-    it, unless `stop_gradient` is True.
+    `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks,
+    unless `stop_gradient` is True.
 
     Attributes:
-      network: builds the towers q; its variables keep the names that they have without relations.
-      after: {task: the task before it, or a list of them}, without a cycle.
-      stop_gradient: True stops the gradient of a task's loss at the towers before it. In the paper
-        the loss moves them.
+      network: the network that builds the towers q; the names of its variables do not change.
+      after: {task: an earlier task or a list of earlier tasks}, without a cycle.
+      stop_gradient: True stops the gradient of a task's loss at the towers of earlier tasks. In the
+        paper, the loss also trains these towers.
     """
 
     network: types.Network
@@ -92,8 +94,8 @@ class AITM(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The variables of a task lie in `transfer_<task>`: h1, h2 and h3 in `query`, `key` and
-        `value`, and g in `from_<the task before>`.
+        The variables of a task are in `transfer_<task>`: h1, h2 and h3 in `query`, `key` and
+        `value`, and g in `from_<earlier task>`.
 
         Raises:
           UserError: `after` names an unknown task.
@@ -117,13 +119,13 @@ class AITM(types.Network):
         for task_before, tower in earlier_towers.items():
             source = tf.stop_gradient(tower) if self.stop_gradient else tower
             vectors.append(layers.dense(source, units, f"from_{task_before}", tf.nn.relu))
-        # All vectors go through the same maps, so each map takes one product.
+        # Each map applies to all vectors, so a single matrix product is enough.
         flat = tf.reshape(tf.stack(vectors, axis=1), [-1, units])
         query, key, value = (
             tf.reshape(layers.dense(flat, units, name), [-1, len(vectors), units])
             for name in ("query", "key", "value")
         )
-        # A softmax in 16 bits would lose small weights.
+        # Use 32 bits, as a softmax of 16 bits would lose small weights.
         scores = tf.cast(tf.reduce_sum(query * key, axis=-1), tf.float32) / math.sqrt(units)
         weights = tf.cast(tf.nn.softmax(scores), value.dtype)
         return tf.reduce_sum(weights[..., tf.newaxis] * value, axis=1)
@@ -131,25 +133,26 @@ class AITM(types.Network):
 
 @checks.dataclass
 class ResFlow(types.Network):
-    """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t, h[t, 0] their inputs.
+    """Towers of layers with residual connections from the towers of earlier tasks.
 
-    C. Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. The
-    inner network gives each task its input, and ResFlow builds the towers of dense layers f. The
-    output of each f is added to the outputs of this layer in the towers of the tasks before. The
-    paper also adds the logits along the funnel; here the logits of each head are separate.
+    `h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l]` for the tasks s before t, and inputs h[t, 0]. C.
+    Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. `network`
+    computes the input of each task, and ResFlow builds towers of dense layers f on these inputs.
+    The output of a layer is added to the outputs of the same layer in the towers of earlier tasks.
+    The paper also adds the logits of earlier tasks; here the logits of each head are separate.
 
-    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
-    it; a surgery detects this from the graph.
+    `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
+    a surgery detects this from the graph.
 
     Attributes:
-      network: gives the inputs of the towers, preferably without towers itself; its variables keep
-        the names that they have without relations.
-      after: {task: the task before it, or a list of them}, without a cycle.
-      layers: the units of each layer, the same in all towers, at least one layer; variables in
+      network: the network that computes the inputs of the towers, preferably a network without
+        towers. The names of its variables do not change.
+      after: {task: an earlier task or a list of earlier tasks}, without a cycle.
+      layers: the number of units of each layer in all towers; at least one layer. Variables in
         `flow_<task>/hidden_<l>`.
       activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
       dropout: the share of units of each f that are zeroed in training, in [0, 1).
-      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      batch_norm: True applies batch norm before each activation, in place of the bias.
     """
 
     network: types.Network
@@ -170,7 +173,7 @@ class ResFlow(types.Network):
         """
         before = _sort_tasks("ResFlow.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
-        outputs_by_task: dict[str, list[tf.Tensor]] = {}  # The outputs of the layers, by task.
+        outputs_by_task: dict[str, list[tf.Tensor]] = {}  # {task: outputs of all layers}.
         for task, predecessors in before.items():
             hidden, outputs_by_task[task] = inner[task], []
             with tf1.variable_scope(f"flow_{task}"):
@@ -197,7 +200,7 @@ def _check_relations(
     checks.require_part(f"{kind}.network", network, "networks.SharedBottom", arguments=3)
     where, rule = f"{kind}.after", "map tasks to the tasks before them"
     checks.mapping(where, after, rule)
-    checks.require(len(after) > 0, where, rule, after, 'Such as {"order": ["click"]}.')
+    checks.require(len(after) > 0, where, rule, after, 'For example, {"order": ["click"]}.')
     for task, predecessors in after.items():
         setting = f"{where}[{task!r}]"
         if not isinstance(predecessors, str):
@@ -223,13 +226,13 @@ def _list_names(after: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]
 def _sort_tasks(
     where: str, after: Mapping[str, str | Sequence[str]], tasks: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return {task: the tasks before it} for all tasks, in an order that respects `after`."""
+    """Sort tasks topologically, and return {task: earlier tasks} in this order."""
     predecessors_of = _list_names(after)
     for task, names in predecessors_of.items():
         checks.one_of(where, task, tasks)
         for name in names:
             checks.one_of(f"{where}[{task!r}]", name, tasks)
-    # Sort all tasks, because tasks without relations need towers, too.
+    # Include tasks without relations, which also need towers.
     before = {task: predecessors_of.get(task, []) for task in tasks}
     return {task: before[task] for task in graphlib.TopologicalSorter(before).static_order()}
 

@@ -18,21 +18,21 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class ResNet:
-    """h <- relu(shortcut(h) + norm(conv(relu(norm(conv(h)))))), n times at each of three sizes.
+    """A residual network for small images: n blocks at each of three sizes.
 
-    K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015,
-    arXiv:1512.03385, section 4.2: a convolution, 3 n blocks of two 3x3 convolutions, and the mean
-    over all places. The first blocks of the second and the third size have stride 2, so 32x32
-    images are halved to 16x16 and 8x8, and 28x28 images to 14x14 and 7x7. Images of equal height
-    and width are stacked along their channels; other inputs are joined to the result.
+    A block is `h <- relu(shortcut(h) + norm(conv(relu(norm(conv(h))))))`. K. He, X. Zhang, S. Ren,
+    J. Sun, "Deep Residual Learning for Image Recognition", 2015, arXiv:1512.03385, section 4.2: a
+    convolution, 3 n blocks of two 3x3 convolutions, and global average pooling. The first blocks of
+    the second and the third size have stride 2, so 32x32 images are halved to 16x16 and 8x8, and
+    28x28 images to 14x14 and 7x7. All images must have the same height and width, and are stacked
+    along their channels; other columns are concatenated with the result.
 
     Attributes:
       depth: the number of layers with weights, including the head: 6 n + 2. Depth 20 has 0.27
         million weights, 32 has 0.46 million, and 56 has 0.85 million.
-      filters: the number of filters at each of the three sizes, not decreasing.
-      shortcut: "pad" or "projection", the shortcut across a change of size. "pad" takes every
-        second pixel and adds channels of zeros (option A, which the paper's results use).
-        "projection" is a 1x1 convolution (option B).
+      filters: three numbers of filters, one for each size, not decreasing.
+      shortcut: the shortcut between two sizes. "pad" takes every second pixel and adds channels of
+        zeros (option A, as in the paper's results). "projection" is a 1x1 convolution (option B).
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
@@ -60,7 +60,7 @@ class ResNet:
         return trunk.join_columns("ResNet", {"images": hidden, **vectors})
 
     def _apply_blocks(self, images: tf.Tensor, training: bool) -> tf.Tensor:
-        """Apply stem and blocks, and average over all places: [B, H, W, C] -> [B, filters[-1]]."""
+        """Apply all blocks and global average pooling: [B, H, W, C] -> [B, filters[-1]]."""
         hidden = tf.nn.relu(self._convolve_inputs(images, self.filters[0], "stem", 1, training))
         for size, filters in enumerate(self.filters):
             # 6 n + 2 layers: three sizes of n blocks with two convolutions, the stem, and the head.
@@ -91,6 +91,6 @@ class ResNet:
             return inputs
         if self.shortcut == "projection":
             return self._convolve_inputs(inputs, filters, "shortcut", stride, training, size=1)
-        # Half of the channels of zeros come before the other channels, and half after them.
+        # Put half of the channels of zeros before the other channels, and half of them after.
         sides = [[0, 0]] * 3 + [[num_added // 2, num_added - num_added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

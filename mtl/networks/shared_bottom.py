@@ -1,4 +1,4 @@
-"""One trunk that all tasks share.
+"""Hard parameter sharing: a trunk that all tasks share, with a tower for each task.
 
 networks.SharedBottom.trunk = @networks.MLP()
 networks.SharedBottom.tower = @tower/networks.MLP()
@@ -19,14 +19,14 @@ from mtl.variables import stacks
 
 @checks.dataclass
 class SharedBottom:
-    """h[task] = tower[task](trunk(x)).
+    """Hard parameter sharing: a trunk that all tasks share, with a tower for each task.
 
-    Caruana, "Multitask Learning", Machine Learning 28, 1997.
+    `h[task] = tower[task](trunk(x))`. R. Caruana, "Multitask Learning", Machine Learning 28, 1997.
 
     Attributes:
-      trunk: shared by all tasks; variables in `trunk`.
-      tower: built for each task, on the trunk's output; variables in `tower_<task>`. None hands the
-        trunk's output to the heads.
+      trunk: the trunk of all tasks; variables in `trunk`.
+      tower: the trunk of each tower, on the output of `trunk`; variables in `tower_<task>`. With
+        None, the heads read the output of `trunk`.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]

@@ -1,4 +1,4 @@
-"""Separate networks on shared columns: the baseline for every other network.
+"""A separate network for each task: the baseline for all other networks.
 
 networks.SingleTask.trunk = @networks.MLP()
 networks.MLP.layers = [128, 64, 32]
@@ -16,12 +16,13 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class SingleTask(types.Network):
-    """h[task] = trunk[task](x): a separate network for each task, on the same columns.
+    """A separate network for each task, on the same columns.
 
-    Tasks still share embedding tables. To share nothing at all, train a run for each head.
+    `h[task] = trunk[task](x)`. Tasks share only the columns, such as embedding tables. To share no
+    variables at all, train a separate run for each head.
 
     Attributes:
-      trunk: built once for each task; variables in `tower_<task>`.
+      trunk: the trunk of each task; variables in `tower_<task>`.
     """
 
     trunk: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]

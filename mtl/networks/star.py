@@ -19,32 +19,34 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class STAR:
-    """h[l] = activation((W[l] * W[l, d]) h[l-1] + b[l] + b[l, d]) in the domain d of the row.
+    """Layers whose weights are products of shared weights and weights of a row's domain.
 
-    X. Sheng et al., "One Model to Serve All: Star Topology Adaptive Recommender for Multi-Domain
-    Click-Through Rate Prediction", CIKM 2021, arXiv:2101.11427. `*` is by element. W[l, d] starts
-    at 1 and b[l, d] at 0, so all domains start equal. Batches mix domains, while each batch of the
-    paper holds a single domain. So the inputs are normalised by the moments of their domain's rows
-    in the batch; domains with few rows use all rows (see `mtl.layers.partitioned_norm`).
+    `h[l] = activation((W[l] * W[l, d]) h[l-1] + b[l] + b[l, d])` in the domain d. X. Sheng et al.,
+    "One Model to Serve All: Star Topology Adaptive Recommender for Multi-Domain Click-Through Rate
+    Prediction", CIKM 2021, arXiv:2101.11427. `*` is an elementwise product. The initial W[l, d] is
+    1 and the initial b[l, d] is 0, so all domains are equal at first. Batches may mix domains; in
+    the paper, a batch has a single domain. So the inputs of each domain are normalised by the
+    moments of the domain's rows in the batch; domains with few rows use all rows (see
+    `mtl.layers.partitioned_norm`).
 
     STAR is a trunk, and works for several tasks. The paper adds the logits of STAR and of an
-    auxiliary network. Here the outputs of STAR and of the auxiliary network are joined, and the
-    linear layer of each head adds them up.
+    auxiliary network. Here the outputs of STAR and of the auxiliary network are concatenated, and
+    the linear layer of each head sums them.
 
-    A step computes each layer once for each domain in the batch, then picks the result of each
-    row's domain: n domains cost n times the products of an MLP. The gradient of the domains'
+    A step computes each layer once for each domain in the batch, then selects the result of each
+    row's domain: n domains take n times the products of an MLP. The gradient of the domains'
     weights is sparse, so a lazy optimizer does not change the weights of absent domains.
 
     Attributes:
       domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
-        `dimension = None`. The index of its largest value is the domain of a row.
+        `dimension = None`. The index of the largest value is the domain of a row.
       layers: the number of units of each layer, at least one layer; variables in
         `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
       norm: True normalises the inputs by domain; variables in `norm`.
-      auxiliary: a trunk on all columns, including the domain; variables in `auxiliary`. None leaves
-        it out.
+      auxiliary: the auxiliary network, a trunk on all columns, including the domain; variables in
+        `auxiliary`. None omits this network.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -60,13 +62,13 @@ class STAR:
         """Run the trunk, {column: [B, ...]} -> [B, layers[-1]], or [B, layers[-1] + auxiliary H].
 
         Raises:
-          UserError: the column `domain` is missing, or it is the only column.
+          UserError: the column `domain` is missing, or there is no other column.
         """
         checks.one_of("STAR.domain", self.domain, list(inputs))
         one_hot = inputs[self.domain]
         fields.require_vectors("STAR", self.domain, one_hot)
         domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
-        # The domain chooses the weights, so it is not an input of the layers.
+        # The domain selects the weights, so the layers do not read it as an input.
         features = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", features)
@@ -95,14 +97,15 @@ def _apply_layer(
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
-            # Start with ones, so that every domain starts with the shared kernel.
+            # Initial ones make the product equal to the shared kernel in every domain.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
     # `tf.gather` by the domains in the batch makes the gradient sparse.
     present, places = tf.unique(domains)
-    # Multiply all rows by the kernel of each domain in the batch. This takes n products, but does
-    # not copy a kernel for each row.
-    of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
+    # Multiply all rows by the kernel of each of the n domains in the batch. This avoids a copy of
+    # the kernel for each row.
+    kernels = kernel * tf.gather(kernels, present)
+    products = tf.linalg.matmul(inputs[tf.newaxis], kernels)  # [n, B, H]
     # [B, 2]: row i of the product with the kernel of its domain.
-    at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
-    return tf.gather_nd(of_all, at) + bias + tf.gather(biases, domains)
+    indices = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
+    return tf.gather_nd(products, indices) + bias + tf.gather(biases, domains)

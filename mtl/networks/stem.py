@@ -23,27 +23,29 @@ _SHARED = "shared"
 
 @checks.dataclass
 class STEM(types.Network):
-    """h[t] = tower[t](sum_e g[t, e] f[e](x[group of e])), without gradients to other tasks' f.
+    """Separate embeddings and experts for each task, and shared embeddings and experts.
 
-    L. Su et al., "STEM: Unleashing the Power of Embeddings for Multi-task Recommendation", AAAI
-    2024, arXiv:2308.13537. Beside the shared columns, each task has columns with separate tables. A
-    group of experts reads the columns of each task, and one more group reads the shared columns.
-    The gate of a task weighs the experts of all groups. The loss of a task trains its experts, the
-    shared experts, and the columns of both: "all forward, task-specific backward".
+    `h[t] = tower[t](sum_e g[t, e] f[e](x[group of e]))` for the experts f and the gates g. L. Su et
+    al., "STEM: Unleashing the Power of Embeddings for Multi-task Recommendation", AAAI 2024,
+    arXiv:2308.13537. In addition to the shared columns, each task has columns with separate
+    embedding tables. A group of experts reads the columns of each task, and another group reads the
+    shared columns. The gate of a task weighs the experts of all groups. The loss of a task trains
+    only the task's experts and columns, and the shared experts and columns: "all forward,
+    task-specific backward".
 
-    In the paper the gate reads the sum of the task's and the shared embeddings. Here the gate reads
-    both embeddings, joined, because their widths may differ; a linear gate of the sum is a special
-    case.
+    In the paper, the gate reads the sum of the task's and the shared embeddings. Here the gate
+    reads the concatenation, because widths may differ.
 
     Attributes:
-      expert: built in each group; variables in `task_<task>/expert_<i>` and `shared/expert_<i>`.
-      own: {task: names of its columns}, in which `*` matches any text. All other columns are
-        shared. For the columns of a task, add a second column object of the same fields, with
-        another prefix.
-      num_specific: the experts of a task, at least 1.
-      num_shared: the shared experts, at least 1.
-      tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
-        to the head.
+      expert: the trunk of each expert; variables in `task_<task>/expert_<i>` and
+        `shared/expert_<i>`.
+      own: {task: names of columns that only this task trains}, in which `*` matches any text. All
+        other columns are shared. To give a task its own embedding of a field, add a second column
+        object for the field, with another prefix.
+      num_specific: the number of experts of each task, at least 1.
+      num_shared: the number of shared experts, at least 1.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
+        the head reads the mixture.
       gate: weighs the experts; variables in `task_<task>/gate`.
     """
 
@@ -75,7 +77,7 @@ class STEM(types.Network):
         )
         experts_by_group[_SHARED], shared = precision.share_output(experts_by_group[_SHARED])
         mixtures = []
-        # The last group is the shared group, which gets no tower.
+        # Skip the last group, the shared group, which has no tower.
         for group in list(inputs_of_groups)[:-1]:
             sources = {
                 # "All forward, task-specific backward": a task uses all experts, but does not
@@ -98,7 +100,7 @@ class STEM(types.Network):
     def _group_columns(
         self, inputs: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Return {group: its columns}: the groups of all tasks, then the shared group."""
+        """Return {group: {column: value}} of the groups of all tasks, then of the shared group."""
         for task in self.own:
             checks.one_of("STEM.own", task, tasks)
         columns_by_group: dict[str, dict[str, tf.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""The protocol of trunks, and helpers that join inputs and build several copies of a trunk.
+"""The protocol of trunks (network bodies), and helpers for inputs and copies of trunks.
 
 Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H], or a map [B, H, W, C]
 hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
@@ -25,25 +25,25 @@ class Trunk(Protocol):
 
 
 class StackingTrunk(Trunk, Protocol):
-    """A trunk that can build the copies of many tasks as stacked variables."""
+    """A trunk that can store the variables of equal copies together, as stacks."""
 
     @property
     @abc.abstractmethod
     def can_stack(self) -> bool:
-        """True if `build_stack` supports its settings."""
+        """True if `build_stack` supports the settings of the trunk."""
 
     @abc.abstractmethod
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes, with stacked variables: {column: [B, D]} -> T [B, H].
+        """Build a copy in each of T scopes with stacked variables: {column: [B, D]} -> T [B, H].
 
-        The first values are those of copies that are built one by one; see `mtl.variables.stacks`.
+        Stacks get the same initial values as separate variables; see `mtl.variables.stacks`.
         """
 
 
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Return tasks in groups that are built at once: all, or each alone.
+    """Split tasks into groups that are built together: all tasks, or each task alone.
 
-    `stacks.separate_tasks` decides.
+    The context `stacks.separate_tasks` asks for separate tasks.
     """
     return [[task] for task in tasks] if stacks.are_separate() else [list(tasks)]
 
@@ -54,10 +54,10 @@ def build_towers(
     """Build a tower for each task, in the scope `tower_<task>`.
 
     Args:
-      tower: the trunk that each tower builds; None passes the inputs on.
+      tower: the trunk that is built for each task; None returns the inputs.
       inputs: T of [B, D], in the order of the tasks.
       tasks: T names.
-      training: as for the network.
+      training: True in a training step.
 
     Returns:
       {task: [B, H]}.
@@ -79,18 +79,22 @@ def build_copies(
     scopes: Sequence[str],
     training: bool,
 ) -> list[tf.Tensor]:
-    """Build a trunk once in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
+    """Build a copy of a trunk in each of N scopes.
 
-    A trunk may have a method `build_copies(inputs, scopes, training)` that builds all copies.
+    If the trunk has a method `build_copies(inputs, scopes, training)`, this method builds all
+    copies.
 
     Args:
       part: the trunk.
-      inputs: columns that all copies share, or an input for each copy.
+      inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
       scopes: the variable scope of each copy.
-      training: as for the trunk.
+      training: True in a training step.
+
+    Returns:
+      N outputs, [B, H] each.
     """
     at_once = getattr(part, "build_copies", None)
-    # For a single copy, a stacked product has no advantage.
+    # A single copy would not profit from a joint matrix product.
     if at_once is not None and len(scopes) > 1:
         return at_once(inputs, scopes, training)
     outputs = []
@@ -102,7 +106,7 @@ def build_copies(
 
 
 def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack the outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
+    """Stack outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
     for vector in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that return maps."
         where, rule = "an expert or a stage that is mixed with others", "return vectors, [B, H]"
@@ -136,28 +140,28 @@ Sizes = Annotated[Sequence[int], check_sizes]
 """Sizes of layers."""
 
 SomeSizes = Annotated[Sequence[int], check_sizes, checks.Filled("hold a size")]
-"""Sizes of at least one layer."""
+"""Sizes of one or more layers."""
 
 Activation = Annotated[str, checks.OneOf(layers.ACTIVATIONS)]
 """A name in `mtl.layers.ACTIVATIONS`."""
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Stack all images.
+    """Stack all images along their channels, and separate all other columns.
 
     Args:
       kind: the part that reads them, for errors.
       inputs: {column: [B, H, W, C] or other}.
 
     Returns:
-      [B, H, W, sum of C], and the other columns.
+      The images as [B, H, W, sum of C], and all other columns.
 
     Raises:
       UserError: there is no image, or sizes differ or are unknown.
     """
     images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     vectors = {column: value for column, value in inputs.items() if column not in images}
-    fix = "Give it an Image column, or use MLP."
+    fix = "Add an Image column, or use MLP."
     checks.require(bool(images), f"{kind} inputs", "hold an image", list(inputs), fix)
     shapes = {column: tuple(value.shape[1:3]) for column, value in images.items()}
     is_same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
@@ -166,15 +170,15 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 
 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Stack all inputs, which must be images of equal size: {column: [B, H, W, C]} -> a map."""
+    """Stack images of equal size along their channels; fail if another column is no image."""
     images, vectors = join_images(kind, inputs)
-    fix = "A vector has no place in a feature map."
+    fix = "A vector cannot be part of a feature map."
     checks.require(not vectors, f"{kind} inputs", "all be images", list(vectors), fix)
     return images
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Flatten all columns and join them, in the order of the inputs.
+    """Flatten all columns, and concatenate them in the order of the inputs.
 
     Args:
       kind: the part that reads them, for errors.
@@ -184,7 +188,7 @@ def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
       [B, D].
 
     Raises:
-      UserError: there is no column, or its shape is unknown.
+      UserError: there is no column, or the shape of a column is unknown.
     """
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
     vectors = []
@@ -212,15 +216,15 @@ def dense_layers(
       sizes: the units of each layer; empty returns `hidden`.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate after each activation, in [0, 1).
-      batch_norm: True normalises the sums before the activation.
-      training: as for the trunk.
+      batch_norm: True applies batch norm before the activation.
+      training: True in a training step.
 
     Returns:
       [B, sizes[-1]].
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
-        # Batch norm subtracts the mean, and any bias with it; it has an offset instead.
+        # Batch norm subtracts the mean, so a bias would have no effect.
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)
         hidden = finish_layer(hidden, name, activation, dropout, batch_norm, training)
     return hidden
@@ -229,15 +233,15 @@ def dense_layers(
 def finish_layer(
     hidden: tf.Tensor, name: str, activation: str, dropout: float, batch_norm: bool, training: bool
 ) -> tf.Tensor:
-    """Apply batch norm, activation and dropout to the sums of a layer.
+    """Apply batch norm, activation and dropout to the output of a linear layer.
 
     Args:
-      hidden: the sums, [B, ..., H].
+      hidden: the output of the linear layer, [B, ..., H].
       name: the name of the layer, for the scopes of its parts.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate, in [0, 1).
-      batch_norm: True normalises the sums first.
-      training: as for the trunk.
+      batch_norm: True applies batch norm first.
+      training: True in a training step.
 
     Returns:
       The same shape.

@@ -1,4 +1,4 @@
-"""Two trunks on separate columns: one for the query, one for the item.
+"""Two-tower model: separate trunks on the columns of the query and of the item.
 
 networks.SharedBottom.trunk = @networks.TwoTower()
 networks.TwoTower.query = @query/networks.MLP()
@@ -19,12 +19,12 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class TwoTower:
-    """h = [query(columns of the query), item(columns of the item)], for `heads.Retrieval`.
+    """A two-tower model for `heads.Retrieval`: separate vectors of query and item.
 
-    P. Covington, J. Adams and E. Sargin, "Deep Neural Networks for YouTube Recommendations",
-    RecSys 2016; X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-    Recommendations", RecSys 2019. The vector of an item does not depend on the query, so you can
-    build an index of all items.
+    `h = [query(columns of the query), item(columns of the item)]`. P. Covington, J. Adams and E.
+    Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016; X. Yi et al.,
+    "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019.
+    The vector of an item does not depend on the query, so you can build an index of all items.
 
     Attributes:
       query: a trunk on all columns except `item_columns`; variables in `query`.
@@ -45,7 +45,7 @@ class TwoTower:
         """Run the trunk, {column: [B, ...]} -> [B, 2 D].
 
         Raises:
-          UserError: a trunk gets no column, or the widths of their outputs differ.
+          UserError: a trunk has no column, or the outputs of the trunks have different widths.
         """
         of_item = fields.choose_columns("TwoTower.item_columns", self.item_columns, inputs)
         of_query = {name: value for name, value in inputs.items() if name not in of_item}

@@ -1,8 +1,8 @@
-"""An encoder and a decoder with skip connections, as a trunk or as a tower of maps.
+"""U-Net: an encoder and a decoder with skip connections, for tasks whose labels are maps.
 
 networks.SharedBottom.trunk = @networks.UNet()
 networks.SharedBottom.tower = @tower/networks.UNet()
-networks.UNet.filters = [16, 32, 64]             # of each size, from the image's size down
+networks.UNet.filters = [16, 32, 64]             # for 3 sizes; the first is the image's size
 tower/networks.UNet.filters = [16]               # one size: two convolutions without pooling
 """
 
@@ -18,23 +18,24 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class UNet:
-    """d[l] = f(g([enlarge(d[l+1]); e[l]])) with e[l] = f(g(pool(e[l-1]))): the map d[0].
+    """A U-Net: an encoder and a decoder of convolutions, with skip connections.
 
-    O. Ronneberger, P. Fischer, T. Brox, "U-Net: Convolutional Networks for Biomedical Image
-    Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are 3x3 convolutions, each with norm and
-    activation. As in the paper, the channels of the encoder join the enlarged channels of the
-    decoder. Unlike in the paper, padding keeps the size, so the map is as large as the image;
-    enlarging repeats pixels, without a convolution; and there is batch norm.
+    The output is the map d[0] of `d[l] = f(g([enlarge(d[l+1]); e[l]]))` and
+    `e[l] = f(g(pool(e[l-1])))`. O. Ronneberger, P. Fischer, T. Brox, "U-Net: Convolutional Networks
+    for Biomedical Image Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are 3x3 convolutions,
+    each with norm and activation. As in the paper, the channels of the encoder are concatenated
+    with the enlarged channels of the decoder. Unlike in the paper, there is batch norm, padding
+    makes the map as large as the image, and `enlarge` repeats pixels, without a convolution.
 
-    Inputs must be images of equal height and width; they are stacked along their channels.
-    Variables lie in `encoder_<l>` and `decoder_<l>`.
+    All columns must be images of the same height and width, and are stacked along their channels.
+    Variables are in `encoder_<l>` and `decoder_<l>`.
 
     Attributes:
-      filters: the filters at each size, from the image's size to the smallest; the output has
-        `filters[0]` channels.
-      pool: pooling divides height and width by this from one size to the next, rounding up.
+      filters: the number of filters at each size, from the image's size to the smallest size. The
+        output has `filters[0]` channels.
+      pool: the factor by which pooling divides height and width, rounding up.
       activation: a name in `mtl.layers.ACTIVATIONS`.
-      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      batch_norm: True applies batch norm before each activation, in place of the bias.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
@@ -60,8 +61,7 @@ class UNet:
                 skips.append(hidden)
             for level in reversed(range(len(self.filters) - 1)):
                 skip = skips[level]
-                # Enlarge to the size of the skip: pooling rounds up, so the factor alone could give
-                # a pixel too many.
+                # Cut off surplus pixels: pooling rounds up, so the enlarged map may be too large.
                 hidden = layers.enlarge(hidden, self.pool, *skip.shape[1:3])
                 hidden = tf.concat([hidden, skip], -1)
                 hidden = self._convolve_twice(

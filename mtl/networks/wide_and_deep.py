@@ -17,15 +17,16 @@ from mtl.networks import fields, trunk
 
 @checks.dataclass
 class WideAndDeep(types.Network):
-    """h[task] = [network(other columns)[task], wide columns], and the head weighs them.
+    """A network on most columns, and wide columns that go directly to the linear heads.
 
-    H.-T. Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792.
-    A wide column is an embedding with `dimension = 1`: a weight for each id, such as the id of a
-    cross. The head multiplies it by a learned number for each column and task; in the paper this
-    number is 1. Choose the optimizer of the wide part by the scope of its columns.
+    `h[task] = [network(other columns)[task], wide columns]`. H.-T. Cheng et al., "Wide & Deep
+    Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792. A wide column is an embedding
+    with `dimension = 1`: a weight for each id, such as the id of a feature cross. The head
+    multiplies each wide column by a learned number; in the paper, this number is 1. To use a
+    separate optimizer for wide columns, select their scope as above.
 
     Attributes:
-      network: reads the other columns; variables in `network`.
+      network: the network that reads all other columns; variables in `network`.
       wide: names of the columns that go to the heads, in which `*` matches any text.
     """
 

@@ -1,6 +1,6 @@
-"""The parts of a run as types: read them before you write a column, a head or a source.
+"""The protocols of the parts of a run, such as columns, networks, heads and sources.
 
-A part derives from its protocol, or has the same members:
+To write a part, derive a class from its protocol, or define the same members:
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Halves(types.Weighting):
@@ -9,8 +9,9 @@ A part derives from its protocol, or has the same members:
         def __call__(self, losses, step):
             return {task: 0.5 * loss for task, loss in losses.items()}
 
-A member with `abstractmethod` is required. The others have defaults. A part that does not derive
-from its protocol may leave these out: `read_member` then takes the default.
+A member with `abstractmethod` is required. All other members have defaults. A class that does not
+derive from the protocol may omit members with a default, because `read_member` returns the default
+of a missing member.
 """
 
 from mtl.types.auxiliary import Activations, Attack, AuxiliaryLoss

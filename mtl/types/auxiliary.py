@@ -1,4 +1,4 @@
-"""Losses without a head, and the activations that they may read."""
+"""Protocols of auxiliary losses, which have no head, and of the activations they may read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mtl.types import networks, parts, training, values
 
 
 class Activations(Protocol):
-    """Values that the network of a training step computed for its rows; auxiliary losses read them.
+    """The inputs, towers and logits of a training step, which auxiliary losses read.
 
     Attributes:
       features: {field: [B, ...]}.
@@ -21,7 +21,8 @@ class Activations(Protocol):
       towers: {task: [B, H]}, with the outputs that tasks share.
       logits: {task: [B, C]}.
       heads: {task: its head}.
-      draws_by_step: True if the network draws random numbers, such as for dropout; set after `run`.
+      draws_by_step: True if the network drew random numbers, such as for dropout; only valid in a
+        result of `run`.
       emitted: {name: [B]}, the losses that columns and networks emit in the first pass (see
         `emitted_losses`).
     """
@@ -42,24 +43,27 @@ class Activations(Protocol):
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
     ) -> Activations:
-        """Run the network once more, with the same variables: {column: ...} -> its activations.
+        """Run the network once more, with the same variables and other inputs.
 
-        UPDATE_OPS, such as moving averages of normalisations, do not run again.
+        UPDATE_OPS, such as the moving averages of batch norm, do not run again.
 
         Args:
-          inputs: inputs in place of the encoded columns.
+          inputs: the inputs in place of the encoded columns, {column: [B, ...]}.
           draw: 0 repeats the random draws of the first pass, such as dropout; other numbers draw
             anew.
-          replace: trainable variable -> the tensor that the network reads in its place.
+          replace: maps a trainable variable to the tensor that the network reads in its place.
+
+        Returns:
+          The activations of the second run of the network.
         """
 
 
 class Attack(Protocol):
-    """Moves the inputs of an evaluation to increase the losses of the labels."""
+    """An adversarial attack, which changes the inputs of an evaluation to increase the losses."""
 
     @abc.abstractmethod
     def attack(self, activations: Activations) -> Activations:
-        """Return the activations of the network on the moved inputs."""
+        """Return the activations of the network for the changed inputs."""
 
     @abc.abstractmethod
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
@@ -67,9 +71,9 @@ class Attack(Protocol):
 
 
 class AuxiliaryLoss(Protocol):
-    """A named training loss without a head; its variables live in `auxiliary/<name>`.
+    """A named training loss without a head; its variables are in the scope `auxiliary/<name>`.
 
-    Weighting, surgery, clipping and summaries treat it like the loss of a task.
+    Weighting, surgery, clipping and summaries treat an auxiliary loss like the loss of a task.
     """
 
     name: str
@@ -78,7 +82,7 @@ class AuxiliaryLoss(Protocol):
     def __call__(self, activations: Activations) -> tf.Tensor:
         """Compute the losses of rows.
 
-        Each part is averaged by `row_weights`, and the loss is the sum of the parts.
+        `row_weights` averages each part over the rows, and the loss is the sum of the averages.
 
         Args:
           activations: the values that the network computed for the rows.
@@ -88,13 +92,13 @@ class AuxiliaryLoss(Protocol):
         """
 
     def row_weights(self, labels: values.Tensors, heads: Mapping[str, heads_lib.Head]) -> tf.Tensor:
-        """Compute the weights of rows in the mean of each part; by default 1 each.
+        """Compute the weight of each row in the mean of each part; by default, every weight is 1.
 
-        They may depend only on labels, because a step needs the weight of each slice before its
-        forward pass.
+        Weights may depend only on labels, because a step needs the sum of weights of each slice of
+        the batch before the forward pass.
 
         Args:
-          labels: {label: [B, ...]}; the features if the data has no labels at all.
+          labels: {label: [B, ...]}; the features if the data has no label fields.
           heads: {task: its head}.
 
         Returns:
@@ -109,22 +113,22 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def weight(self) -> float | training.Schedule:
-        """The factor of the loss, applied beside balancing; 0 leaves the loss out of the graph."""
+        """The factor of the loss, in addition to its weight by balancing; 0 removes the loss."""
         return 1.0
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The tasks that can learn from this loss, if their heads add no loss (`has_loss`)."""
+        """The tasks that can learn from this loss alone, if `has_loss` of their heads is False."""
         return ()
 
     @property
     def own_heads(self) -> Sequence[heads_lib.Head]:
-        """The heads that the loss builds; their labels are checked like the labels of tasks."""
+        """The heads that the loss builds, whose labels are checked like labels of tasks."""
         return ()
 
     @property
     def label_fields(self) -> Sequence[str]:
-        """The label fields that the loss reads, beside the fields of the model's heads."""
+        """The label fields that the loss reads, in addition to the fields of the model's heads."""
         fields = []
         for head in parts.read_member(self, AuxiliaryLoss, "own_heads"):
             weight = parts.read_member(head, heads_lib.Head, "weight")
@@ -136,39 +140,40 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def reads_average(self) -> bool:
-        """True if the loss reads the averages of the weights, which `Update.average` keeps."""
+        """True if the loss reads the averaged weights of `Update.average`."""
         return False
 
     @property
     def reads_labels(self) -> bool:
-        """True if the loss reads labels of single rows, which mixed rows do not have."""
+        """True if the loss reads labels of single rows, which rows mixed by mixup do not have."""
         return bool(parts.read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
     def reads_features(self) -> bool:
         """True if the loss reads features of single rows.
 
-        If `MultiTaskModel.mixing` mixes rows, the network runs once more for such a loss, on rows
-        that are not mixed. Other losses see mixed rows, without features or labels.
+        If `MultiTaskModel.mixing` mixes rows, the network runs once more, on rows that are not
+        mixed, for losses that read features. Other losses get mixed rows, without features or
+        labels.
         """
         return False
 
     @property
     def are_rows_apart(self) -> bool:
-        """True if the loss of a row depends only on that row."""
+        """True if the loss of each row depends on no other row of the batch."""
         return True
 
     @property
     def needs_draws(self) -> bool:
-        """True if the loss only compares outputs under different random draws, such as dropout.
+        """True if the loss compares outputs under different random draws, such as dropout.
 
-        Without random draws, as in evaluation, this loss is 0.
+        A loss of this kind is 0 in evaluation, which has no random draws.
         """
         return False
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The files that its settings name, {purpose: path}; a run keeps their checksums."""
+        """The files that the settings name, {purpose: path}; a run saves their checksums."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Columns encode features as inputs of a network; their parts are here, too."""
+"""Protocols of columns, which encode features for a network, and of parts of columns."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ class Statistics(Protocol):
 
     @abc.abstractmethod
     def for_column(self, column: str) -> Mapping[str, values.Json]:
-        """Return the JSON values that the accumulator of this name saved."""
+        """Return the JSON values that an accumulator saved under this name."""
 
     @abc.abstractmethod
     def path(self, name: str) -> str:
-        """Return the path of a file that an accumulator wrote."""
+        """Return the path of a file of this name that an accumulator wrote."""
 
 
 class Accumulator(Protocol):
     """Gathers statistics for a column or a head, in one pass over the training split.
 
-    Its `repr` must show its settings: a later start reuses statistics only if this text is equal.
+    The `repr` of an accumulator must show its settings, because a later start reuses statistics
+    only if the `repr` is equal.
     """
 
     @abc.abstractmethod
     def update(self, fields: values.Tensors) -> None:
-        """Take in one batch.
+        """Add one batch to the statistics.
 
         Args:
           fields: {field: [B, ...]} of eager tensors; the last batch may be smaller.
@@ -42,10 +43,10 @@ class Accumulator(Protocol):
 
         Args:
           directory: the folder of the statistics, for files such as vocabularies.
-          column: the name by which the statistics are kept.
+          column: the name under which the statistics are saved.
 
         Returns:
-          JSON values for statistics.json, which `Statistics.for_column` gives back.
+          JSON values for statistics.json, which `Statistics.for_column` returns later.
         """
 
 
@@ -54,11 +55,13 @@ class RowNames(NamedTuple):
 
     Attributes:
       names: the names in order, or the path of a file with a name on each line.
-      axis: the axis of the names: 0 for tables, -1 for last layers, whose columns are classes.
+      axis: the axis of the variable that the names describe: 0 for embedding tables, -1 for last
+        layers, whose columns are classes.
       and_unknown: True if rows of unknown names may follow.
-      first, last: the range of the names for this variable; `last` None includes all from `first`.
-      are_grouped: True if a row stands for several names, by their order; its meaning changes if
-        any name changes.
+      first, last: the range of `names` that describes this variable; None as `last` means all names
+        from `first` on.
+      are_grouped: True if a row stands for a group of names, which are grouped by their order. The
+        meaning of a row then changes if any name changes.
       are_a_set: True if the order of grouped names does not matter, and added names do not change
         the meaning of a row.
     """
@@ -73,56 +76,56 @@ class RowNames(NamedTuple):
 
 
 class Column(emitting.Emitting, Protocol):
-    """Encodes some of the features; its variables live in `features/<column>`."""
+    """Encodes features for the network; its variables are in the scope `features/<column>`."""
 
     @property
     @abc.abstractmethod
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """The fields that each column reads, {column: fields}; one object may make several."""
+        """The fields of each column, {column: fields}; one object may encode several columns."""
 
     @abc.abstractmethod
     def __call__(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
         """Encode fields as inputs of the network.
 
-        It runs in the scope `features`, and must open a scope with the column's name.
+        The caller opens the scope `features`; the column must open a scope with the column's name.
 
         Args:
           features: {field: [B, ...]}, of all fields of the batch.
           fitted: the statistics of the training split.
 
         Returns:
-          {column: [B, D], or [B, H, W, C] for images}, for the names in `columns`.
+          {column: [B, D], or [B, H, W, C] for images}, for the keys of `columns`.
         """
 
     def encode_training(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Encode fields as `__call__` does, but for a training step, which may change them.
+        """Encode fields in a training step, where a column may augment its fields.
 
-        Columns of the events of a history encode them by `__call__` alone.
+        Columns that encode the events of a history are called by `__call__` in training, too.
         """
         return self(features, fitted)
 
     def accumulators(self) -> Mapping[str, Accumulator]:
-        """Return the accumulators of its statistics, {name in the statistics: accumulator}."""
+        """Return the accumulators of the column, {name in the statistics: accumulator}."""
         return {}
 
     @property
     def reads_files(self) -> bool:
-        """True if the texts of its fields are the bytes of files, such as images."""
+        """True if the fields hold the bytes of whole files, such as images."""
         return False
 
     def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
-        """Return the names of the rows of its tables, {column: names}."""
+        """Return the names of the rows of embedding tables, {column: names}."""
         del fitted
         return {}
 
     def check(self, features: Mapping[str, values.PythonValue]) -> str | None:
-        """Check the fields of a record, texts as bytes; return an error text, or None."""
+        """Check the fields of a record, with texts as bytes; return an error text, or None."""
         del features
         return None
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The files that the settings name, {column: path}; a run keeps their checksums."""
+        """The files that the settings name, {column: path}; a run saves their checksums."""
         return {}
 
     @property
@@ -131,17 +134,17 @@ class Column(emitting.Emitting, Protocol):
         return True
 
     def keys(self, features: values.Tensors) -> Mapping[str, tf.Tensor]:
-        """Return the keys of a batch in growing tables, {table: keys [N], int64}."""
+        """Return the keys that a batch looks up in growing embedding tables, {table: int64 [N]}."""
         del features
         return {}
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """The fields with a limited set of known values, such as a vocabulary."""
+        """The fields with a limited set of known values, such as fields with a vocabulary."""
         return ()
 
     def find_unknown(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Find the values that this column does not know.
+        """Find the values of a batch that are unknown to this column.
 
         An empty text counts as missing, not as unknown.
 
@@ -157,18 +160,18 @@ class Column(emitting.Emitting, Protocol):
 
     @property
     def coded_columns(self) -> Mapping[str, str]:
-        """The columns whose ids depend on each value of a field alone, {column: field}."""
+        """The columns that map each value of one field to an id, {column: field}."""
         return {}
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: Statistics) -> tf.Tensor:
         """Look up the ids of values of a field.
 
-        Training looks each distinct value up once, when it reads the rows. The column then finds
-        the ids in `mtl.step.codes`.
+        Training looks each distinct value up once, when it reads the rows. The column then reads
+        the ids from `mtl.step.codes`.
 
         Args:
-          column: a coded column.
-          values: distinct values of its field, [N].
+          column: one of `coded_columns`.
+          values: distinct values of the column's field, [N].
           fitted: the statistics of the training split.
 
         Returns:
@@ -178,24 +181,24 @@ class Column(emitting.Emitting, Protocol):
 
     @property
     def parts(self) -> Sequence[Column]:
-        """The columns inside this column; empty if it reads only fields."""
+        """The columns nested in this column; empty for a column that reads only fields."""
         return ()
 
     @property
     def reads_columns(self) -> Sequence[str]:
-        """The other columns whose outputs this column reads, the third argument of a call."""
+        """The other columns whose outputs this column gets as third argument of `__call__`."""
         return ()
 
 
 class Table(NamedTuple):
-    """The table of a plain embedding, which an `Embedding` may replace by smaller tables.
+    """The size of a plain embedding table, which an `Embedding` may replace by smaller tables.
 
     Attributes:
       size: the number of ids, which are in [0, size).
       dimension: the width of a vector.
-      stddev: the standard deviation of first values; None for `dimension ** -0.5`.
-      counts: the number of occurrences in the training split of the ids of each block of
-        `Embedding.block_ends`; empty if unknown.
+      stddev: the standard deviation of initial values; None for `dimension ** -0.5`.
+      counts: for each block of ids (`Embedding.block_ends`), the number of occurrences in the
+        training split; empty if unknown.
     """
 
     size: int
@@ -205,14 +208,14 @@ class Table(NamedTuple):
 
     @property
     def first_deviation(self) -> float:
-        """The standard deviation of first values."""
+        """The standard deviation of initial values."""
         return self.dimension**-0.5 if self.stddev is None else self.stddev
 
 
 class Embedding(Protocol):
-    """Turns ids into vectors; its variables lie in the scope of the caller.
+    """Maps ids to vectors; its variables are in the variable scope of the caller.
 
-    It creates all tables itself, so columns and networks do not know the number of rows.
+    Only the embedding creates tables, so columns and networks do not depend on the number of rows.
     """
 
     @abc.abstractmethod
@@ -229,24 +232,24 @@ class Embedding(Protocol):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The end ids of all blocks of rows but the last; empty if a row stands for several ids.
+        """The end ids of all blocks of rows except the last; empty if a row stands for several ids.
 
-        The rows of block n lie in the scope `block_<n>`. Ids must be sorted by falling frequency.
+        The scope `block_<n>` holds the rows of block n. Ids must be sorted by falling frequency.
         """
         return ()
 
 
 class Augmentation(Protocol):
-    """Changes images at random in training, by draws that the caller makes."""
+    """Changes images at random in training; the caller draws the random numbers."""
 
     @property
     @abc.abstractmethod
     def num_draws(self) -> int:
-        """The number of random draws that an image takes."""
+        """The number of random numbers for each image."""
 
     @abc.abstractmethod
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        """Change each image by its own draws.
+        """Change each image according to its random numbers.
 
         Args:
           pixels: images [B, H, W, C], with values in [0, 1].
@@ -258,20 +261,21 @@ class Augmentation(Protocol):
 
     @property
     def moves_pixels(self) -> bool:
-        """True if it may move pixels; labels that are maps would not move with them."""
+        """True if the augmentation may move pixels, which does not suit labels that are maps."""
         return True
 
 
 class HistoryEncoder(Protocol):
-    """Makes one vector of the events of a row; its variables live in `features/<history>`."""
+    """Encodes the events of a row as one vector; variables are in `features/<history>`."""
 
     @abc.abstractmethod
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Encode the events of each row.
 
         Args:
-          events: [B, (L), D]; a row may be without events.
-          target: a vector that events are compared with, [B, T]; None if the history has no target.
+          events: [B, (L), D]; a row may have no events.
+          target: the vector with which events are compared, [B, T]; None if the history has no
+            target.
 
         Returns:
           [B, H].
@@ -283,18 +287,18 @@ class HistoryEncoder(Protocol):
         return False
 
     def name_losses(self, history: str) -> Mapping[str, float | training.Schedule]:
-        """Return the losses that a history emits to `mtl.step.outlets`, {name: weight}."""
+        """Return the losses that a history passes to `mtl.step.outlets`, {name: weight}."""
         del history
         return {}
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if the emitted loss of a row depends only on that row."""
+        """True if each row's auxiliary loss depends on no other row of the batch."""
         return True
 
     @property
     def weighs_events(self) -> bool:
-        """True if it hands the weights of events to `mtl.step.outlets`, as "attention" [B, L]."""
+        """True if the encoder passes weights of events to `mtl.step.outlets`, [B, L]."""
         return False
 
 
@@ -307,7 +311,7 @@ class Tokenizer(Protocol):
 
         Args:
           texts: strings [B], bytes in UTF-8.
-          name: the key of its statistics.
+          name: the key of the tokenizer's statistics.
           fitted: the statistics of the training split.
 
         Returns:
@@ -321,16 +325,16 @@ class Tokenizer(Protocol):
     def accumulator(
         self, field: str, read: Callable[[values.Tensors], tf.Tensor]
     ) -> Accumulator | None:
-        """Return an accumulator over the texts [N] that `read` takes from a batch, or None."""
+        """Return an accumulator of the texts [N] that `read` extracts from a batch, or None."""
         del field, read
         return None
 
     def row_names(self, name: str, fitted: Statistics) -> RowNames | None:
-        """Return the tokens of the ids; None if they have no names."""
+        """Return the token of each id, or None if ids have no names."""
         del name, fitted
         return None
 
     @property
     def file(self) -> str | None:
-        """The file that the settings name, or None; a run keeps its checksum."""
+        """The file that the settings name, or None; a run saves its checksum."""
         return None

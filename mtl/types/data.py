@@ -1,4 +1,4 @@
-"""Sources of the rows of a run."""
+"""Protocols of sources of rows, and of samplers that order rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mtl.types import columns, values
 
 
 class Reading(NamedTuple):
-    """Settings by which a process reads the training batches.
+    """Settings with which a process reads training batches.
 
     Attributes:
       statistics: the statistics of the training split.
-      seed: the seed of draws, which also depend on the step.
+      seed: the seed of random draws, which also depend on the step.
       start_step: the global step at which training starts or continues.
       parts: the number of equal, consecutive parts into which this process cuts a batch.
       num_shards: the number of processes that each read a part of the data.
-      shard: the index of this process among them, from 0.
+      shard: the index of this process among these processes, from 0.
     """
 
     statistics: columns.Statistics
@@ -34,13 +34,13 @@ class Reading(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The rows of a split that lie in files, in blocks that are read by number.
+    """The rows of a split in files, as numbered blocks that can be read in any order.
 
     Attributes:
       sizes: the number of rows of each block; no block is empty.
-      window: the number of rows that training keeps in memory and mixes at a time.
-      read: returns {field: its values in the rows of a block}, in the forms of `mtl.data.packed`,
-        given the number of the block, and the fields. Several threads may call it.
+      window: the number of rows that training keeps in memory and shuffles at a time.
+      read: a function of the number of a block and of fields, which returns {field: the values in
+        the rows of the block} in the forms of `mtl.data.packed`. Several threads may call `read`.
     """
 
     sizes: Sequence[int]
@@ -49,13 +49,13 @@ class Blocks(NamedTuple):
 
 
 class RowOrder(Protocol):
-    """The order in which training takes rows by number, without end."""
+    """The order in which training reads rows, as an endless sequence of row numbers."""
 
     @abc.abstractmethod
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows in some batches.
 
-        The numbers depend only on the settings, the step and the position. So any number of workers
+        Row numbers depend only on the settings, the step and the position. So any number of workers
         can share a batch, and a run can continue at any step.
 
         Args:
@@ -68,21 +68,21 @@ class RowOrder(Protocol):
 
     @property
     def pads(self) -> bool:
-        """True if `take` may return ~row, for a copy of a row that only fills a batch."""
+        """True if `take` may return `~row`, which marks a copy of a row that only fills a batch."""
         return False
 
     def describe(self, steps: int) -> list[str]:
-        """Return lines for the log that describe the order of the rows in `steps` steps."""
+        """Describe the order of the rows in a run of `steps` steps, as lines for the log."""
         del steps
         return []
 
 
 class DecodeOnlyError(Exception):
-    """Only `Source.decode` can tell the value of a row, or the mistake in it."""
+    """Raised if Python cannot read a value as `Source.decode` does; `decode` has to read it."""
 
 
 class Source(Protocol):
-    """Splits of raw records, with a fast way to decode them and a slow way to find errors."""
+    """Reads the splits of a data set: decodes records fast in the graph, and locates errors."""
 
     @abc.abstractmethod
     def records(self, split: str) -> tf.data.Dataset:
@@ -101,29 +101,29 @@ class Source(Protocol):
         Args:
           batch: raw records as `records` yields them, B of them in each tensor.
           spec: the fields to return.
-          with_labels: False leaves out the labels, which the records may lack.
+          with_labels: False omits the labels, so the records may lack labels.
 
         Returns:
           {name: [B, ...]}; ragged for the shape (None,).
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
-          InvalidArgumentError: when run, if a record is malformed; `scan` finds the record.
+          InvalidArgumentError: when run, if a record is malformed. `scan` locates the record.
         """
 
     @abc.abstractmethod
     def scan(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterator[tuple[str, dict[str, values.PythonValue] | str]]:
-        """Read every record in plain Python, to name the first bad one.
+        """Read every record in plain Python, to locate the first malformed record.
 
         Args:
           split: the split.
           spec: the fields to read.
 
         Yields:
-          (location, {name: value}), or (location, the text of an error), such as ("a.csv line 3",
-          ...).
+          (location, {name: value}), or (location, the text of an error). A location is, for
+          example, "a.csv line 3".
         """
 
     @property
@@ -132,72 +132,73 @@ class Source(Protocol):
         return False
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits read a field as a key: "string", or "int64".
+        """Return the type in which a field is read as a key of rows: "string" or "int64".
 
-        A source that does not read a column of whole numbers as texts needs "int64".
+        A source must return "int64" for whole numbers that it cannot read as texts.
         """
         del name
         return "string"
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the records of a split in tensors [n, ...] of any n; None if only singly.
+        """Return the records of a split in tensors [n, ...] of any n; None if the source cannot.
 
-        Passes that only read use blocks, because single records cost microseconds each. Training
-        uses `records`, unless it keeps all of them in memory.
+        Passes that read a split in order use blocks, because each single record costs microseconds.
+        Training uses `records`, unless it keeps all records in memory.
         """
         del split
         return None
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
-        """Return all rows in turn, as maps {field: the values of some rows}; None without a way.
+        """Return all rows in order, as maps {field: the values of some rows}; None if unsupported.
 
-        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps them in memory. The
-        iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
+        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps the values in memory.
+        The iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
         """
         del split, spec
         return None
 
     def shard(self, split: str, num_shards: int, shard: int) -> Source | None:
-        """Return a source of every `num_shards`-th file of a split, from the `shard`-th on.
+        """Return a source of every `num_shards`-th file of a split, from file number `shard` on.
 
-        None if its files cannot be divided: then every worker reads all records and keeps its part.
+        The result is None if the files cannot be divided. Every worker then reads all records, and
+        keeps every `num_shards`-th record.
         """
         del split, num_shards, shard
         return None
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split, int64 [N]; None if it reads only in order.
+        """Return the numbers of the rows of a split, int64 [N]; None if rows have no numbers.
 
-        A source that lists its rows has them in memory. Training mixes them all, and takes them by
-        `take_rows`.
+        A source that lists rows must hold all rows in memory. Training then shuffles all rows, and
+        gets them from `take_rows`.
         """
         del split
         return None
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> Blocks | None:
-        """Return the blocks of a split that does not lie in memory; None if it has no blocks.
+        """Return the blocks of a split that is not in memory; None if the source has no blocks.
 
-        Training then mixes a window of rows at a time, and reads the next window meanwhile.
+        Training then shuffles a window of rows at a time, and reads the next window meanwhile.
         """
         del split, spec
         return None
 
     @property
     def orders_rows(self) -> bool:
-        """True if the source decides when and how often training takes each row, as a mixture."""
+        """True if the source decides when and how often training uses each row (`order_rows`)."""
         return False
 
     @property
     def known_steps(self) -> int | None:
-        """How many steps ahead the order is known, if losses of the training decide it, or None."""
+        """The number of future steps with a fixed order of rows; None if all steps have one."""
         return None
 
     def order_rows(
         self, split: str, spec: spec_lib.Spec, *, batch_size: int, seed: int, is_shuffled: bool
     ) -> RowOrder | None:
-        """Return the order in which training takes the rows of a split by `take_rows`.
+        """Return the order in which training requests the rows of a split from `take_rows`.
 
-        Training calls it if `orders_rows` is True; the result must then be an order, not None.
+        Training calls `order_rows` if `orders_rows` is True, and then needs an order, not None.
 
         Args:
           split: the split.
@@ -205,14 +206,17 @@ class Source(Protocol):
           batch_size: the rows of a batch over all workers.
           seed: the seed of the order.
           is_shuffled: False keeps the order of the rows.
+
+        Returns:
+          The order; None if the source does not order rows.
         """
         del split, spec, batch_size, seed, is_shuffled
         return None
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records, a batch for `decode`, of rows with these numbers, int64 [B]."""
+        """Return the raw records of rows, given by number, int64 [B], as a batch for `decode`."""
         del split, rows
-        return {}  # Training calls it only if the source has `list_rows` or `orders_rows`.
+        return {}  # Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
 
 @runtime_checkable
@@ -220,10 +224,10 @@ class BatchSampler(Protocol):
     """A sampler that forms the training batches itself, such as whole groups."""
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the fields that it reads."""
+        """Fail unless a specification has the fields that the sampler reads."""
 
     def require_room(self, statistics: columns.Statistics, rows: int) -> None:
-        """Fail unless each unit of the training split, such as a group, fits into `rows` rows."""
+        """Fail if a unit of the training split, such as a group, has more than `rows` rows."""
 
     def form_batches(
         self,
@@ -235,30 +239,34 @@ class BatchSampler(Protocol):
         rows: int,
         parts: int,
     ) -> tf.data.Dataset:
-        """Return endless batches of raw records, and which rows are real, [rows * parts].
+        """Form endless batches of raw records.
 
         Args:
           records: the raw records in the order of the source.
           source: decodes the records.
           spec: the fields of a record.
-          shuffle_buffer: the number of units, such as groups, that are mixed.
-          seed: the order depends on it and on the epoch.
+          shuffle_buffer: the number of units, such as groups, in the buffer for shuffling.
+          seed: the seed of the order, which also depends on the epoch.
           rows: the number of rows in each part of a batch.
           parts: the number of equal parts into which a batch is cut.
+
+        Returns:
+          Pairs of a batch of raw records, and a mask [rows * parts] that is False for padding.
         """
         ...
 
 
 class RowSampler(Protocol):
-    """A sampler that can order numbered rows by one of their fields.
+    """A sampler that can order numbered rows by the values of a field.
 
-    Training then starts at any step without a saved state, and its batches do not depend on the
-    number of workers. The sampler reads a stream only if the source does not number its rows.
+    If rows have an order, training can start at any step without a saved state, and batches do not
+    depend on the number of workers. If the source does not number its rows, the sampler reads a
+    stream of records instead.
     """
 
     @property
     def order_field(self) -> str | None:
-        """The field that decides the order, one value for each row; None if there is no field."""
+        """The field whose values decide the order of rows; None without such a field."""
         return None
 
     def order_by_field(
@@ -273,7 +281,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        Training calls it if `order_field` is set; the result must then be an order, not None.
+        Training calls `order_by_field` if `order_field` is set, and then needs an order, not None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].
@@ -282,6 +290,9 @@ class RowSampler(Protocol):
           parts: the number of equal parts into which all workers cut a batch.
           seed: the seed of the order.
           is_shuffled: False keeps the order of the rows.
+
+        Returns:
+          The order; None if the sampler has no `order_field`.
         """
         del rows, values, batch_size, parts, seed, is_shuffled
         return None

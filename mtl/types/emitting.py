@@ -1,4 +1,4 @@
-"""Columns and networks may emit auxiliary losses while they are built."""
+"""The protocol of columns and networks that add auxiliary losses to training."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,14 +7,14 @@ from mtl.types import training
 
 
 class Emitting(Protocol):
-    """A part that may hand auxiliary losses to `mtl.step.outlets` in a training step."""
+    """A column or network that may pass auxiliary losses to `mtl.step.outlets` in training."""
 
     @property
     def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
-        """The auxiliary losses that the part emits to `mtl.step.outlets`, {name: weight}."""
+        """The auxiliary losses that the part passes to `mtl.step.outlets`, {name: weight}."""
         return {}
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if the emitted loss of a row depends only on that row."""
+        """True if each row's auxiliary loss depends on no other row of the batch."""
         return True

@@ -1,4 +1,4 @@
-"""Extensions add a feature to the graph of a training step, from outside of its code."""
+"""Extensions add optional features, such as pruning, to the graph of a training step."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from mtl.deferred import tf
 from mtl.types import values
 
 Forward: TypeAlias = Callable[[values.Tensors, values.Tensors], Any]
-"""Takes features and labels of a part of the batch; returns its `whole_batch.ForwardPass`."""
+"""A function of the features and labels of some rows that returns a `whole_batch.ForwardPass`."""
 
 
 class StepExtension:
-    """Acts on a training step while it is built; each member does nothing by default.
+    """Changes the graph of a training step; by default, each member changes nothing.
 
     A part of a model may have a property `step_extension`: a function that takes the model, the
     features and the labels of the step and returns the extension. Parts with the same function
-    share an extension. Each replica builds its own extensions.
+    share one extension. Each replica builds separate extensions.
 
     Attributes:
-      sees_gradients: True if it reads gradients before the update.
+      sees_gradients: True if the extension reads gradients before the update.
     """
 
     sees_gradients = False
 
     def enter(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context around the building of the whole step."""
+        """Return a context in which the graph of the whole step is built."""
         return contextlib.nullcontext()
 
     def wrap_forward(self, forward: Forward) -> Forward:
-        """Return a function that builds the forward pass of a part; it may run several times."""
+        """Wrap the function that builds a forward pass; a step may call it for several slices."""
         return forward
 
     def around_network(self) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
-        """Return a context around columns, network and heads of a forward pass.
+        """Return a context in which columns, network and heads of a forward pass are built.
 
-        It yields {name: tensors}, and fills it at its end. The tensors are summed over the parts of
-        the batch: see `whole_batch.WholeBatch.sum_watched`.
+        The context yields a dict, and fills it with {name: tensors} at the exit.
+        `whole_batch.WholeBatch.sum_watched` sums these tensors over the slices of the batch.
         """
         return contextlib.nullcontext({})
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
-        """Return a context around the update, whose UPDATE_OPS run before any weight moves.
+        """Return a context around the update; new UPDATE_OPS run before any weight changes.
 
         Args:
           found: a `balanced.Balanced`, with the gradients of the whole batch.
-          batch: the parts of the batch, a `whole_batch.WholeBatch` of plain losses.
+          batch: the slices of the batch, a `whole_batch.WholeBatch` with the losses before
+            weighting.
         """
         return contextlib.nullcontext()
 
@@ -58,13 +59,13 @@ class StepExtension:
         step: tf.Tensor,
         unless: tf.Tensor | bool,
     ) -> Sequence[tf.Operation]:
-        """Return ops that fail when run if the step must not move any weight.
+        """Return ops that fail, when run, if this step must not change any weight.
 
         Args:
           losses: {task: scalar}.
           gradients: the gradients before the update clips them.
-          step: scalar, the global step, for a message.
-          unless: bool scalar; True lets the step through.
+          step: scalar, the global step, for error messages.
+          unless: bool scalar; if True, the ops do not fail.
         """
         del losses, gradients, step, unless
         return ()
@@ -72,9 +73,10 @@ class StepExtension:
     def mask_gradients(
         self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[values.Connected]:
-        """Return N gradients, with 0 for the entries of N variables that do not move.
+        """Return N gradients, with 0 for entries of the N variables that must not change.
 
-        It runs before the global norm is taken, and after each of `Update.transforms`.
+        The update masks gradients before it measures the global norm, and after each of
+        `Update.transforms`.
         """
         del variables
         return gradients
@@ -82,19 +84,19 @@ class StepExtension:
     def see_update(
         self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
     ) -> None:
-        """See N gradients as the optimizer gets them, before any of N variables moves."""
+        """Read the N gradients that the optimizer gets, before any of the N variables changes."""
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Add ops behind the update.
+        """Add ops that run after the update.
 
         Args:
-          moved: the op that moves the weights.
+          moved: the op that updates the weights.
 
         Returns:
-          The op of the step; it must depend on `moved`.
+          The op that completes the step; it must depend on `moved`.
         """
         return moved
 
 
 MakeExtension: TypeAlias = Callable[[Any, values.Tensors, values.Tensors], StepExtension]
-"""Takes the model, features [B, ...] and labels [B, ...] of the step; returns its extension."""
+"""A function of model, features [B, ...] and labels [B, ...] that returns a step's extension."""

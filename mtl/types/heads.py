@@ -1,4 +1,4 @@
-"""Heads compute the logits, losses, predictions and metrics of tasks from towers."""
+"""Protocols of heads, which compute the losses, predictions and metrics of tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mtl.types import columns, data, parts, values
 
 
 class LossInputs(NamedTuple):
-    """Logits, targets and weights of a batch, aligned: [B] or [B, n], logits maybe [B, C].
+    """Aligned logits, targets and weights of a batch, [B] or [B, n]; logits may be [B, C].
 
-    A map has n = H W places; logits and targets may have a further axis, [B, n, C].
+    A map has n = H W places. Logits and targets of a map may have a further axis, [B, n, C].
 
-    A weight of 0 means that the label is missing or does not count. Its target is then a harmless
-    value and its logits are 0, which keeps infinity and NaN out of sums and gradients.
+    A weight of 0 means that the label is missing or ignored. The target of a label with weight 0 is
+    any valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.
     """
 
     logits: tf.Tensor
@@ -28,9 +28,10 @@ class LossInputs(NamedTuple):
 class Head(Protocol):
     """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
 
-    A head may have more members: those of `FittedHead`, `CalibratedHead`, `ClassHead`, `MapHead`,
-    `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`, `JointHead`,
-    `NamingHead` and `CheckingHead`. If a head lacks a member, the default of that protocol holds.
+    A head may also have the members of the protocols `FittedHead`, `CalibratedHead`, `ClassHead`,
+    `MapHead`, `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`,
+    `JointHead`, `NamingHead` and `CheckingHead`. If a head lacks a member, the protocol's default
+    is used.
     """
 
     name: str
@@ -66,7 +67,8 @@ class Head(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          A scalar. A step adds up the losses of slices and replicas in proportion to it.
+          A scalar. If a batch is split into slices or replicas, a step weighs the loss of each
+          slice by this sum.
         """
 
     @abc.abstractmethod
@@ -89,7 +91,7 @@ class Head(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          {name: (value, update)}, `average_loss` among the names.
+          {name: (value, update)}; the names include `average_loss`.
         """
 
     @abc.abstractmethod
@@ -111,14 +113,14 @@ class Head(Protocol):
           labels: {label field: its value in plain Python}.
 
         Returns:
-          The text of an error, or None. It runs only to explain an error of the graph.
+          The text of an error, or None. A run calls `check` only to explain an error of the graph.
         """
 
     @property
     def directions(self) -> Mapping[str, bool]:
         """{metric: True if a higher value is better}, the most important metric first.
 
-        A name may hold "*". Metrics without a better direction, such as a mean, are left out.
+        A name may contain "*". Metrics without a better direction, such as a mean, are absent.
         """
         return {"average_loss": False}
 
@@ -129,7 +131,7 @@ class Head(Protocol):
 
     @property
     def weight(self) -> str | None:
-        """The label field with the weights of examples; None if each weighs 1."""
+        """The label field with the weights of examples; None if every example weighs 1."""
         return None
 
     @property
@@ -142,11 +144,11 @@ class FittedHead(Protocol):
     """A head that learns statistics of its labels before training."""
 
     def accumulators(self) -> Mapping[str, columns.Accumulator]:
-        """Return accumulators of its labels, {name in the statistics: accumulator}."""
+        """Return accumulators of the head's labels, {name in the statistics: accumulator}."""
         return {}
 
     def fitted(self, statistics: columns.Statistics) -> Any:
-        """Return the head with the statistics of its accumulators."""
+        """Return a copy of the head with the statistics that its accumulators gathered."""
         del statistics
         return self
 
@@ -155,7 +157,7 @@ class CalibratedHead(Protocol):
     """A head that calibrates its logits."""
 
     def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, maybe by features.
+        """Calibrate logits, such as separately for each value of a feature.
 
         Args:
           logits: [B, C].
@@ -173,7 +175,7 @@ class ClassHead(Protocol):
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The names of the classes in the order of their ids; empty without classes."""
+        """The names of the classes in the order of their ids; empty if the head has no classes."""
         return ()
 
     @property
@@ -193,7 +195,7 @@ class ClassHead(Protocol):
 
 
 class MapHead(Protocol):
-    """A head that predicts a value for each place of a map."""
+    """A head that predicts a value for each pixel of a map."""
 
     @property
     def is_dense(self) -> bool:
@@ -202,7 +204,7 @@ class MapHead(Protocol):
 
 
 class GroupHead(Protocol):
-    """A head whose loss compares rows."""
+    """A head whose loss compares rows of a batch."""
 
     @property
     def are_rows_apart(self) -> bool:
@@ -226,9 +228,9 @@ class AddingHead(Protocol):
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: data.Reading
     ) -> tf.data.Dataset:
-        """Return the training batches with the additional rows that its loss needs.
+        """Return the training batches with the additional rows that the head's loss needs.
 
-        These rows have no labels, so other heads ignore them.
+        The added rows have no labels, so other heads ignore them.
         """
         del spec, reading
         return batches
@@ -238,10 +240,11 @@ class BatchHead(Protocol):
     """A head that looks at the whole batch of a step."""
 
     def see_batch(self, labels: values.Tensors) -> values.Tensors:
-        """Return the labels of a step's whole batch, with added fields that its loss needs.
+        """Return the labels of a step's whole batch, with added fields that the head's loss needs.
 
-        Training calls it once a step, before the batch is cut into slices. UPDATE_OPS write state
-        for the next step. Replicas can communicate here, but not in the loop over slices.
+        Training calls `see_batch` once a step, before it cuts the batch into slices. The head may
+        add UPDATE_OPS that write state for the next step. Replicas can communicate here, but not in
+        the loop over slices.
 
         Args:
           labels: {field: [B, ...]}, the labels of the batch on this replica.
@@ -257,32 +260,33 @@ class ComposingHead(Protocol):
 
     @property
     def composes(self) -> Sequence[str]:
-        """The tasks whose logits it combines into its logits, in place of a tower."""
+        """The tasks whose logits are the input of this head, in place of a tower."""
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
-        """Compute its logits from the logits of the tasks in `composes`, {task: [B, C]}."""
+        """Compute the head's logits from the logits of the tasks in `composes`, {task: [B, C]}."""
         raise NotImplementedError
 
 
 class UnlabelledHead(Protocol):
-    """A head that learns from the losses of other parts."""
+    """A head that may have no loss, and learns from the losses of other parts."""
 
     @property
     def has_loss(self) -> bool:
-        """True if training adds its loss; if False, it learns from losses that read its logits."""
+        """True if the head has a training loss; if False, only losses of other parts train it."""
         return True
 
 
 class JointHead(Protocol):
     """A head that can be computed together with equal heads; see `mtl.heads.together`.
 
-    It then has the members that `together.Alike` calls, for tensors [B, T] of T tasks.
+    A head with a `joint_kind` must have the members that `together.Alike` calls, for tensors [B, T]
+    of T tasks.
     """
 
     @property
     def joint_kind(self) -> str | None:
-        """A text that it shares with the heads that differ only in name and label field.
+        """A text that is equal for heads that differ only in name and label field.
 
         None if the head has to be computed alone.
         """
@@ -295,15 +299,15 @@ class HeadBlock(Protocol):
 
     @abc.abstractmethod
     def list_heads(self) -> Sequence[Head]:
-        """Build its heads, one for each task."""
+        """Build the heads of the block, one for each task."""
 
 
 class NamingHead(Protocol):
-    """A head that names the columns of its last layer."""
+    """A head that names the outputs of its last layer."""
 
     @property
     def row_names(self) -> columns.RowNames | None:
-        """The names of the columns of its last layer; None if they have no names."""
+        """The names of the columns of the last layer's kernel; None if columns have no names."""
         return None
 
 
@@ -311,7 +315,7 @@ class CheckingHead(Protocol):
     """A head whose settings name features."""
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the features that its settings name."""
+        """Fail unless a specification has the features that the head's settings name."""
         del spec
 
 
@@ -323,7 +327,7 @@ class CombinedMetric(Protocol):
     @property
     @abc.abstractmethod
     def metrics(self) -> Sequence[str]:
-        """The metrics that it reads, `<task>/<metric>`."""
+        """The metrics that the combined metric reads, `<task>/<metric>`."""
 
     @abc.abstractmethod
     def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
@@ -338,13 +342,13 @@ class CombinedMetric(Protocol):
         """
 
     def fitted(self, statistics: columns.Statistics) -> CombinedMetric:
-        """Return the metric with the statistics that a run keeps for it."""
+        """Return a copy of the metric with statistics of the training split."""
         del statistics
         return self
 
     @property
     def higher_is_better(self) -> bool:
-        """True if higher values are better."""
+        """True if higher values of the metric are better."""
         return True
 
 
@@ -370,8 +374,8 @@ class ExampleHead(Protocol):
           label: the label field, [B, ...].
 
         Returns:
-          Targets, and True for present labels; [B] or [B, n] each. Targets of missing labels are
-          any valid value.
+          Targets, and a mask that is True for present labels, [B] or [B, n] each. The target of a
+          missing label may be any valid value.
         """
 
     @abc.abstractmethod
@@ -387,7 +391,7 @@ class ExampleHead(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          Logits, targets and weights. Rows that do not count have a weight of 0.
+          Logits, targets and weights. Rows without a label have a weight of 0.
         """
 
     @abc.abstractmethod
@@ -429,10 +433,10 @@ class ComparableHead(Protocol):
 
         Args:
           logits: the logits of one prediction, [B, C].
-          others: the logits of the other one, [B, C].
+          others: the logits of the other prediction, [B, C].
 
         Returns:
-          [B], at least 0, and 0 if both predictions are equal. Gradients go through both.
+          [B], at least 0; 0 if both predictions are equal. Both predictions get gradients.
         """
 
 
@@ -451,4 +455,4 @@ class TeachableHead(ComparableHead, Protocol):
 
     @abc.abstractmethod
     def recover_logits(self, predictions: values.Tensors) -> tf.Tensor:
-        """Return logits [B, C] from which `Head.predictions` are these, {name: [B, ...]}."""
+        """Invert `Head.predictions`: {name: [B, ...]} -> logits [B, C]."""

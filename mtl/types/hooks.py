@@ -1,6 +1,6 @@
-"""Hooks watch a training: hooks of tf.estimator, made for each graph.
+"""Protocols for your own `SessionRunHook`s in training.
 
-A setting holds a part that makes hooks, not a hook, because the part may train several times.
+A setting holds a part that builds a hook for each graph, because a run may build several graphs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from mtl.deferred import tf
 
 
 class Steps(Protocol):
-    """Tensors of a session call, which runs one step, or several in a loop.
+    """The scalars that a hook may fetch from a session call of one or several training steps.
 
-    `steps[name]` is a float32 scalar by its name, such as `steps["income/loss"]`.
+    `steps[name]` is a float32 scalar, such as `steps["income/loss"]`.
     """
 
     @property
@@ -24,7 +24,7 @@ class Steps(Protocol):
 
     @property
     def values(self) -> tf.Tensor:
-        """The watched scalars of the last step of the call, float32 [M]."""
+        """The M scalars of the last step of the session call, float32 [M]."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -32,21 +32,21 @@ class Steps(Protocol):
 
     @abc.abstractmethod
     def __getitem__(self, name: str) -> tf.Tensor:
-        """Return the scalar of a name; it adds an op, so call it before the session begins."""
+        """Return the scalar of a name, by a new op; only before the session begins."""
 
 
 class Hook(Protocol):
-    """Makes a `SessionRunHook` that watches a training, in the process that saves checkpoints.
+    """Builds a `SessionRunHook` for training, in the process that saves checkpoints.
 
-    `after_run` runs after each session call. A hook must fetch tensors of `Steps`: it cannot fetch
-    tensors of the network, which lie in a loop.
+    TensorFlow calls `after_run` after each session call. A hook must fetch tensors of `Steps`,
+    because the tensors of the network are inside a loop of the graph and cannot be fetched.
     """
 
     @property
     def every_steps(self) -> int:
-        """The hook's period in steps: a session call ends at each multiple, so the hook sees it."""
+        """The hook's period in steps: a session call ends, and the hook runs, at each multiple."""
         return 1
 
     @abc.abstractmethod
     def __call__(self, steps: Steps) -> tf.compat.v1.train.SessionRunHook:
-        """Make the hook of a graph; it may still add ops to the graph."""
+        """Build the hook for a graph. The call may add ops to the graph."""

@@ -1,4 +1,4 @@
-"""Networks build a tower for each task; mixing mixes the rows of a batch before them."""
+"""Protocols of networks, which build a tower for each task, and of mixing, such as mixup."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mtl.types import emitting, values
 
 
 class Mixture(NamedTuple):
-    """Rows of a batch, each mixed with a partner.
+    """Rows of a batch, each mixed with a partner row.
 
     Attributes:
-      inputs: {column: [B, ...]}; columns that do not take part keep the values of the row.
-      partners: [B] int32, a permutation: the partner of each row.
+      inputs: {column: [B, ...]}; columns that are not mixed keep the values of the row.
+      partners: [B] int32, the index of each row's partner; a permutation.
       share: scalar in [0, 1], the share of the row itself; its partner has the share 1 - share.
     """
 
@@ -25,15 +25,15 @@ class Mixture(NamedTuple):
 
 
 class Mixing(Protocol):
-    """Mixes the rows of a batch in training, between columns and network.
+    """Mixes the encoded rows of a training batch before the network, as in mixup.
 
     The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. Both
-    losses are divided by the same sum of weights, because partners are a permutation.
+    loss terms are divided by the same sum of weights, because partners are a permutation.
     """
 
     @abc.abstractmethod
     def __call__(self, inputs: values.Tensors) -> Mixture:
-        """Draw a partner for each row, and mix.
+        """Draw a partner for each row, and mix the rows.
 
         Args:
           inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
@@ -44,18 +44,18 @@ class Mixing(Protocol):
 
     @property
     def is_even(self) -> bool:
-        """True if the share mixes all values; False if some values come only from the partner."""
+        """True if all values are weighted means; False if some are the partner's values."""
         return True
 
 
 class Towers(dict[str, "tf.Tensor"]):
-    """{task: [B, H]}, with the shared outputs from which all towers are computed.
+    """The tower of each task, {task: [B, H]}, with the shared outputs below the towers.
 
-    A task whose label is a map gets a map, [B, H, W, C].
+    If the label of a task is a map, its tower is also a map, [B, H, W, C].
 
     Attributes:
-      shared: tensors [B, ...] that separate the shared part of the network from the part of each
-        task; a network gets them, with 32 bits, from `precision.share_output`.
+      shared: the outputs [B, ...] of the shared layers; `precision.share_output` returns them in
+        float32.
     """
 
     def __init__(self, towers: values.Tensors, shared: Sequence[tf.Tensor] = ()):
@@ -64,9 +64,10 @@ class Towers(dict[str, "tf.Tensor"]):
 
 
 class Network(emitting.Emitting, Protocol):
-    """The shared network; its variables live in `network`.
+    """Builds a tower for each task; its variables are in the scope `network`.
 
-    It must create them by `get_variable` in the type of its inputs, which may not be float32.
+    A network must create its variables by `get_variable`, in the type of its inputs, which may
+    differ from float32.
     """
 
     @abc.abstractmethod
@@ -85,18 +86,18 @@ class Network(emitting.Emitting, Protocol):
 
     @property
     def starts_from_run(self) -> bool:
-        """True if a new run needs a warm start."""
+        """True if a new run of this network must start from the weights of an earlier run."""
         return False
 
     def hold(self, freezing: Any) -> Any:
-        """Return the `Freezing` of a run, which also freezes all that this network needs frozen."""
+        """Add the variables that this network freezes to the `Freezing` of a run."""
         return freezing
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail unless a run can start from a warm start.
+        """Fail if a warm start does not suit the network.
 
         Args:
           names: the names of all variables of the run.
-          read: name -> the saved value from which a variable starts; None without a saved value.
+          read: maps the name of a variable to its saved initial value, or to None.
         """
         del names, read

@@ -1,4 +1,4 @@
-"""Observers add a feature to a training, from outside of its code."""
+"""Observers add optional features, such as trackers and profiles, to a training run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from mtl.types.tracking import RunPart
 EvaluationHooks: TypeAlias = Callable[
     [values.Tensors, values.Tensors, values.Tensors], Sequence["tf.compat.v1.train.SessionRunHook"]
 ]
-"""Takes features, labels and logits of an evaluation's graph; returns its hooks."""
+"""A function that builds the hooks of an evaluation from features, labels and logits."""
 
 
 class ObservedRun(NamedTuple):
-    """A training, seen from one of its processes.
+    """The facts about a training run that an observer gets in one process.
 
     Attributes:
       experiment: the settings, an `experiment.Experiment`.
       model_dir: the folder of the run.
       place: the place of this process in a cluster, a `distribution.settings.Place`.
-      part: the part of a run that consists of several trainings, such as a stage; None for a whole
-        run.
+      part: the stage of training, if a run consists of several trainings; None for a whole run.
     """
 
     experiment: Any
@@ -35,13 +34,14 @@ class ObservedRun(NamedTuple):
 
 
 class RunHooks(NamedTuple):
-    """Hooks of a training's session, in the order in which they run.
+    """Hooks of a training session, in the order in which they run.
 
     Attributes:
       first: hooks that run before all others.
-      of_steps: hooks of the kind `monitoring.hooks.StepHook`, which share their fetches.
-      before_saving: hooks that run after `of_steps`, before checkpoints are saved and evaluated.
-      last: hooks that run after saving and evaluation.
+      of_steps: `monitoring.hooks.StepHook`s, which share the fetches of a session call.
+      before_saving: hooks that run after `of_steps`, before the session saves and evaluates
+        checkpoints.
+      last: hooks that run after the session has saved and evaluated checkpoints.
     """
 
     first: Sequence[tf.compat.v1.train.SessionRunHook] = ()
@@ -51,19 +51,21 @@ class RunHooks(NamedTuple):
 
 
 class RunObserver:
-    """Acts beside a training; each member does nothing by default.
+    """Adds an optional feature to a training run; by default, each member does nothing.
 
-    `runs/observers.py` opens the observers of a run in each process, and calls their members in the
-    order of this class. Only the chief prepares, builds hooks, saves and writes results. The chief,
-    or the evaluator of a cluster, evaluates and calls `watch_evaluation` and `log`. `launch.debug`
-    also opens observers, and calls the members that change the data and the graph of the step.
+    `runs/observers.py` opens the observers of a run in each process, and calls the members of an
+    observer in the order of this class. Only the chief prepares, builds hooks, saves and writes
+    results. The chief, or the evaluator of a cluster, evaluates and calls `watch_evaluation` and
+    `log`. `launch.debug` also opens observers, and calls the members that change the data and the
+    graph of the step.
 
     Attributes:
-      due_every: a session call ends at every multiple of these steps, so hooks see it.
-      due_at: a session call ends at these steps.
-      seen_at: hooks see these steps, even if they do not see other session calls.
-      has_due_items: True if the graph of a step holds ops that run only at due steps.
-      writes_graph: True if it writes the graph for TensorBoard, so the graph is not written twice.
+      due_every: numbers of steps; a session call ends at every multiple, so hooks run at that step.
+      due_at: global steps at which a session call ends, so hooks run at these steps.
+      seen_at: global steps at which hooks run, even if hooks skip other session calls.
+      has_due_items: True if the graph of a step holds ops that run only at the steps of `due_every`
+        and `due_at`.
+      writes_graph: True if the observer, in place of the run, writes the graph for TensorBoard.
     """
 
     due_every: Sequence[int] = ()
@@ -73,7 +75,7 @@ class RunObserver:
     writes_graph = False
 
     def change_data(self, data: Any) -> Any:
-        """Return the `pipeline.Pipeline` of the training data."""
+        """Return the `pipeline.Pipeline` of the training data, changed or unchanged."""
         return data
 
     def around_run(self) -> contextlib.AbstractContextManager[object]:
@@ -81,16 +83,16 @@ class RunObserver:
         return contextlib.nullcontext()
 
     def prepare(self, is_new: bool) -> None:
-        """Prepare: the folder of the run is ready; `is_new` if it does not hold a checkpoint."""
+        """Prepare the run in its folder; `is_new` is True if the folder holds no checkpoint."""
 
     def begin(self) -> None:
-        """Begin: the model is built and restored, and its first step is next."""
+        """Act once the model is built and restored, before the first step."""
 
     def end_early(self) -> None:
         """Act in place of `begin` if all steps are already trained."""
 
     def go_on_from(self, step: int) -> None:
-        """Prepare to train from a global step, before the graph is built."""
+        """Prepare to train from this global step, before the graph is built."""
 
     def list_extensions(self, model: Any, statistics: Any) -> Sequence[extensions.MakeExtension]:
         """Return extensions of a training step that act before the model's own extensions."""
@@ -105,19 +107,19 @@ class RunObserver:
         return model_fn
 
     def build_hooks(self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]) -> RunHooks:
-        """Return hooks of the graph that was just built.
+        """Return the hooks for the graph of a training step.
 
         Args:
           result: the result of the step, a `training_loop.StepResult`.
-          metrics: returns the last evaluation's metrics, None before the first.
+          metrics: returns the last evaluation's metrics, or None before the first evaluation.
         """
         return RunHooks()
 
     def save(self, step: int) -> None:
-        """Save the state of this step, before its checkpoint joins the list of checkpoints."""
+        """Save the observer's state at this step, before the checkpoint of the step is listed."""
 
     def watch_evaluation(self, checkpoint: str) -> EvaluationHooks | None:
-        """Return a function that makes hooks for the evaluation of a checkpoint, or None."""
+        """Return a function that builds hooks for the evaluation of a checkpoint, or None."""
         return None
 
     def add_to_export(self, written: Any) -> None:
@@ -127,14 +129,14 @@ class RunObserver:
         """Receive metrics of a step; `kind` is "eval" for an evaluation."""
 
     def close(self) -> None:
-        """Release the resources that a session has left open at its end."""
+        """Release resources, such as open files, at the end of a session."""
 
     def write_results(self) -> None:
-        """Write the results of all steps, including the steps of earlier processes."""
+        """Write the results of the whole run, including the steps before a restart."""
 
 
 OpenObserver: TypeAlias = Callable[[ObservedRun], RunObserver | None]
-"""Returns an observer of a run in this process, or None."""
+"""A function that returns an observer of a run in this process, or None."""
 
 
 def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 110]") -> None:

@@ -1,4 +1,4 @@
-"""Helpers for any part: read its members, find the parts in it, count the rows of its batch."""
+"""Read members of parts, walk through nested parts, and count the rows of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mtl.types import values
 
 
 def read_member(part: object, protocol: type, name: str) -> Any:
-    """Return a member of a part, or its default if the part lacks it.
+    """Return a member of a part, or the protocol's default if the part lacks the member.
 
     Args:
       part: any part; its class need not derive from the protocol.
@@ -21,7 +21,7 @@ def read_member(part: object, protocol: type, name: str) -> Any:
       name: the name of the member.
 
     Returns:
-      A value for a property, and a bound method for a method.
+      The value of a property, or a bound method.
     """
     if hasattr(part, name):
         return getattr(part, name)
@@ -29,29 +29,29 @@ def read_member(part: object, protocol: type, name: str) -> Any:
 
 
 class EntrywisePart(Protocol):
-    """A part under which equal tasks may share variables; see `mtl.variables.stacks`."""
+    """A part that works if the variables of equal tasks are stored as one: `variables.stacks`."""
 
     @property
     def is_entrywise(self) -> bool:
-        """True if the part ignores the names of variables, and treats them entry by entry.
+        """True if the part ignores names of variables, and computes each entry independently.
 
-        Return False for subclasses of your class, because they may do anything.
+        Return False for subclasses of your class, because a subclass may use names or mix entries.
         """
         return False
 
 
 def are_entrywise(parts: Iterable[object]) -> bool:
-    """Return True if all parts are entrywise."""
+    """Return True if `EntrywisePart.is_entrywise` is True for all parts."""
     return all(read_member(part, EntrywisePart, "is_entrywise") for part in parts)
 
 
 def walk_parts(part: Any) -> Iterator[Any]:
-    """Yield a part, or the parts of a list or map, and all parts that their settings hold."""
+    """Yield a part, or all parts of a list or map, and all parts nested in their settings."""
     if isinstance(part, Mapping):
         part = list(part.values())
     if isinstance(part, (list, tuple)):
         for item in part:
-            if type(item) not in _PLAIN:  # There may be millions, such as counts of items.
+            if type(item) not in _PLAIN:  # A list may hold millions of plain numbers.
                 yield from walk_parts(item)
     elif checks.is_part(part):
         yield part
@@ -60,13 +60,13 @@ def walk_parts(part: Any) -> Iterator[Any]:
 
 
 def check_parts(parts: object, member: str, owner: object) -> None:
-    """Let each part check that it suits its owner, if it has such a member.
+    """Call a check, such as `check_model`, of each part that defines this check.
 
     Args:
-      parts: a part, or a list or map of parts; parts in their settings are checked, too.
+      parts: a part, or a list or map of parts; parts nested in settings are checked, too.
       member: the method to call: "check_model" takes the model, and "check_experiment" takes the
-        experiment. It raises a UserError if the part does not suit another part.
-      owner: the model or the experiment.
+        experiment. The method raises a UserError if the part does not suit another part.
+      owner: the argument of the method, the model or the experiment.
     """
     for part in walk_parts(parts):
         check = getattr(part, member, None)
@@ -75,7 +75,7 @@ def check_parts(parts: object, member: str, owner: object) -> None:
 
 
 def count_rows(fields: values.Tensors) -> tf.Tensor:
-    """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; needs a field."""
+    """Count the rows of a batch with at least one field: {field: [B, ...]} -> int32 scalar."""
     first = next(iter(fields.values()))
     is_list = isinstance(first, tf.RaggedTensor)
     return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]

@@ -1,4 +1,4 @@
-"""Trackers of experiments, to which a run reports beside its own folder."""
+"""Protocols of experiment trackers, such as MLflow, to which a run reports its metrics."""
 
 import abc
 import dataclasses
@@ -9,17 +9,17 @@ from mtl import checks
 from mtl.types import parts
 
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
-"""How a training ends: by itself, by an error, or by a request to stop."""
+"""The final states of a training run: finished, stopped by an error, or stopped on request."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunPart:
-    """One of several trainings that form a run, such as a stage.
+    """One stage of a run that consists of several trainings.
 
     Attributes:
-      name: the name of the part, a prefix of the names that the part reports.
+      name: the name of the stage, a prefix of the metrics that the stage reports.
       folder: the folder of the whole run.
-      is_first: True if the run begins with this part.
+      is_first: True if the run begins with this stage.
     """
 
     name: str
@@ -29,14 +29,14 @@ class RunPart:
 
 @dataclasses.dataclass(frozen=True)
 class RunDescription:
-    """A run, as a tracker gets it when a process begins to report.
+    """The description of a run that a tracker gets when a process begins to report.
 
     Attributes:
       name: the name of the run, from its folder.
       folder: the run's folder.
-      parameters: {setting: value}, as text of at most 500 characters; {} if the process only adds
-        to an existing run.
-      run_id: the tracker's own name of an existing run; None for a new run.
+      parameters: {setting: value}, values as texts of at most 500 characters; {} if the process
+        only adds to an existing run.
+      run_id: the tracker's identifier of an existing run; None for a new run.
       is_beside: True if another process may report to the same run at the same time.
     """
 
@@ -50,61 +50,61 @@ class RunDescription:
 class TrackedRun(Protocol):
     """A run that a tracker has begun or continued.
 
-    All calls come from one thread, separate from the training. A call may be slow, and may raise
-    any error: the training goes on.
+    One thread, separate from the training, makes all calls. A call may be slow or raise any error;
+    the training continues.
     """
 
     @property
     @abc.abstractmethod
     def run_id(self) -> str:
-        """The tracker's own name of the run, by which another process can continue it."""
+        """The tracker's identifier of the run, with which another process can continue the run."""
 
     @abc.abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report {name: value} at a step; values may be NaN.
 
-        Names begin with train/, with eval/, or with eval_<split>/. In a part of a run, the name of
-        the part comes first.
+        Names begin with train/, with eval/, or with eval_<split>/. If a run has stages, the name of
+        the stage precedes this prefix.
         """
 
     def add_file(self, path: str, folder: str) -> None:
-        """Add a file, or a whole folder, to a folder of the tracked run; "" is its root."""
+        """Add a file or a whole folder to a folder of the tracked run; "" is the root folder."""
         del path, folder
 
     def end(self, state: str | None) -> None:
-        """End the report of this process; set the state of the run, or keep it with None."""
+        """End the reports of this process, and set the state of the run; None keeps the state."""
         del state
 
 
 class Tracker(Protocol):
-    """Settings of a tracker; `start` begins or continues a tracked run."""
+    """An experiment tracker; `start` begins or continues a run of the tracker."""
 
     @property
     def name(self) -> str:
-        """The name of the tracker in messages, and of its folder under `<model_dir>/tracking`."""
+        """The tracker's name in messages and in the path `<model_dir>/tracking/<name>`."""
         return type(self).__name__.lower()
 
     @property
     def destination(self) -> str:
-        """The place of tracked runs, such as a server; a new place gets a new tracked run."""
+        """The address of the tracked runs, such as a server; each address gets a new run."""
         return ""
 
     @property
     def flush_secs(self) -> float:
-        """The longest time, in seconds, that the end of a run waits for pending reports."""
+        """The longest time in seconds that a run waits for pending reports before it ends."""
         return 10.0
 
     @property
     def export_limit_mb(self) -> float:
-        """The largest export, in megabytes, whose files are added; 0 adds none."""
+        """The size limit, in megabytes, of exports that the tracked run gets; 0 adds none."""
         return 0.0
 
     def require(self) -> None:
-        """Fail if a package that it needs is not installed; called before a run begins."""
+        """Fail if a package that the tracker needs is missing; called before a run begins."""
 
     @abc.abstractmethod
     def start(self, run: RunDescription) -> TrackedRun:
-        """Begin a run, or continue `run.run_id`."""
+        """Begin a new run of the tracker, or continue the run `run.run_id`."""
 
 
 def check_trackers(where: str, trackers: Any) -> None:

@@ -1,4 +1,4 @@
-"""Weighting, surgery and update turn the losses of the tasks into new weights."""
+"""Protocols of the parts that turn losses into an update, such as weighting and optimizer."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from mtl.types import values
 
 
 class Weighting(Protocol):
-    """Scales the loss of each task; its state lives in `balancing`, and UPDATE_OPS update it.
+    """Scales the loss of each task; variables for state are in the scope `balancing`.
 
-    If neither the weighting nor the surgery reads losses, the slices of a batch pass through the
-    network only once, and losses of the first slice stand in for the whole batch.
+    If neither the weighting nor the surgery reads losses, each slice of a batch passes through the
+    network only once. In this case, `losses` are the losses of the first slice, not of the whole
+    batch.
     """
 
     @property
     def reads_losses(self) -> bool:
-        """True if the weights depend on the values of the losses."""
+        """True if the weights of the tasks depend on the values of the losses."""
         return True
 
     @abc.abstractmethod
     def __call__(self, losses: values.Tensors, step: tf.Tensor) -> values.Tensors:
         """Weigh the losses of the tasks.
 
-        The derivative of an output by the task's loss is the weight of the task; its derivative by
-        the losses of other tasks must be 0.
+        The weight of a task is the derivative of its scaled loss with respect to its loss. The
+        derivative with respect to the loss of any other task must be 0.
 
         Args:
-          losses: {task: scalar}, of the whole batch; exactly 0 for a task without a label in it.
+          losses: {task: scalar}, of the whole batch; exactly 0 for a task without labels in the
+            batch.
           step: the global step, an int64 scalar.
 
         Returns:
-          {task: scalar}, in the same order.
+          {task: scalar}, the scaled losses in the order of `losses`.
         """
 
 
 Samples: TypeAlias = Callable[[int], Sequence[values.Tensors]]
-"""S -> the losses {task: scalar} of S samples of the rows; each row is in one sample."""
+"""A function that splits rows into S samples: S -> {task: scalar loss} for each sample."""
 
 
 class ForwardPass(Protocol):
@@ -47,27 +49,27 @@ class ForwardPass(Protocol):
 
     @property
     def losses(self) -> values.Tensors:
-        """{task: scalar}, weighted; their sum over passes is the loss of the batch."""
+        """{task: scalar}, weighted; the sum over all passes is the batch's loss of each task."""
 
     @property
     def shared(self) -> Sequence[tf.Tensor]:
-        """The outputs that tasks share, `Towers.shared`."""
+        """The outputs of the layers that tasks share; see `Towers.shared`."""
 
     @property
     def samples(self) -> Samples | None:
-        """A function S -> losses of S samples; sample i holds every S-th row from row i on."""
+        """A function that splits rows into S samples; sample i holds every S-th row from row i."""
 
     @property
     def unweighted(self) -> values.Tensors | None:
-        """The losses before the tasks were weighted; None if no weighting was applied."""
+        """The losses before the weighting of tasks; None without a weighting."""
 
 
 class Batch(Protocol):
-    """The forward passes that make up the batch of a step; `mtl.step.whole_batch` builds it."""
+    """The forward passes of all slices of a step's batch; see `mtl.step.whole_batch`."""
 
     @property
     def first(self) -> ForwardPass:
-        """The first pass on this replica; the whole batch if it is the only pass."""
+        """The first forward pass on this replica; a single pass covers the whole batch."""
 
     def sum(
         self, function: Callable[[ForwardPass], values.Nested], update: bool = False
@@ -75,29 +77,30 @@ class Batch(Protocol):
         """Sum the results of a function over all passes of all replicas.
 
         Args:
-          function: a `ForwardPass` -> tensors, IndexedSlices and None, in any nesting.
-          update: True runs the UPDATE_OPS of the slices; set it in exactly one sum of a step.
+          function: maps a `ForwardPass` to tensors, IndexedSlices and None, in any nesting.
+          update: True runs the UPDATE_OPS of the slices; exactly one call in a step sets it to
+            True.
 
         Returns:
-          The sums, in the same nesting.
+          The sums, nested like the results of the function.
         """
 
 
 class Surgery(Protocol):
     """Combines the gradients of several losses into one update direction.
 
-    If it does not read losses (see `Weighting`), it returns the unweighted `<task>/loss` of the
-    batch as monitors.
+    A surgery that does not read losses (see `Weighting`) returns the unweighted `<task>/loss` of
+    the whole batch as monitors.
     """
 
     @property
     def reads_losses(self) -> bool:
-        """True if the direction depends on the values of the losses."""
+        """True if the update direction depends on the values of the losses."""
         return True
 
     @property
     def adds_losses(self) -> bool:
-        """True if the direction is the gradient of the sum of the losses."""
+        """True if the update direction is the gradient of the sum of the losses."""
         return False
 
     @abc.abstractmethod
@@ -116,18 +119,19 @@ class Surgery(Protocol):
 
         Returns:
           N gradients, summed over all passes of the batch: sparse for looked-up variables, None for
-          variables that no loss depends on. And monitors, {name: scalar}, for people to watch.
+          variables that no loss depends on. The second result holds monitors for TensorBoard,
+          {name: scalar}.
         """
 
 
 class Update(Protocol):
-    """Turns gradients into a training step: schedule, clip, apply, after UPDATE_OPS."""
+    """Clips gradients and applies them to the variables, after UPDATE_OPS."""
 
     @property
     def average(self) -> object | None:
-        """The part that averages the weights for evaluation and export; None for no averages.
+        """The part that averages the weights for evaluation and export; None without averages.
 
-        The average lies beside each variable, as `mtl.variables.averaging` saves it.
+        `mtl.variables.averaging` saves the average of each variable beside the variable.
         """
         return None
 
@@ -141,17 +145,18 @@ class Update(Protocol):
         """Build the update of a training step.
 
         Args:
-          gradients: N gradients; None for variables that do not move.
+          gradients: N gradients; None for variables that do not change.
           variables: N variables.
           losses: {task: scalar}, which an update may check for NaN and infinity.
 
         Returns:
-          The op that moves the variables and counts the step, and {name: scalar} to watch.
+          The op that updates the variables and increments the global step, and {name: scalar} for
+          TensorBoard.
         """
 
 
 class Clipping(Protocol):
-    """Bounds the gradient between balancing and the optimizer."""
+    """Clips the balanced gradients before the optimizer applies them."""
 
     @abc.abstractmethod
     def __call__(
@@ -160,10 +165,10 @@ class Clipping(Protocol):
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[values.Connected]:
-        """Bound gradients.
+        """Clip gradients.
 
         Args:
-          gradients: N gradients; sparse ones have each row once.
+          gradients: N gradients; a sparse gradient holds each row once.
           variables: N variables.
           norm: the global norm of all gradients, a scalar.
 
@@ -173,20 +178,20 @@ class Clipping(Protocol):
 
 
 class Optimizer(Protocol):
-    """Makes the optimizer that moves variables by their gradients."""
+    """Builds the TensorFlow optimizer that applies gradients to variables."""
 
     @property
     @abc.abstractmethod
     def learning_rate(self) -> float | Schedule:
-        """A number above 0, or a schedule over the steps."""
+        """The learning rate: a number above 0, or a schedule."""
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer of the graph, with the learning rate of this step, a scalar."""
+        """Return an optimizer with the learning rate of the current step, a scalar tensor."""
 
 
 class Schedule(Protocol):
-    """A value that changes over the steps."""
+    """A value, such as a learning rate, that depends on the global step."""
 
     @abc.abstractmethod
     def __call__(self, step: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Types that the members of parts take and return: tensors, gradients, metrics, Python values."""
+"""Type aliases for named tensors, gradients, metrics, JSON and Python values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 from mtl.deferred import tf
 
 Tensors = Mapping[str, "tf.Tensor"]
-"""Named tensors: by task, such as `losses`, or by field, such as features and labels."""
+"""{name: tensor}; names are tasks for losses and logits, fields for features and labels."""
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
-"""The gradient of a variable: sparse after a look-up, None if the loss does not depend on it."""
+"""The gradient of a variable: sparse after an embedding look-up, None if no loss depends on it."""
 
 Connected: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 """The gradient of a variable on which the loss depends."""
@@ -22,7 +22,7 @@ Metrics = Mapping[str, tuple["tf.Tensor", "tf.Operation"]]
 """{name: (value, update)} as `EstimatorSpec.eval_metric_ops` takes them."""
 
 Observe: TypeAlias = Callable[[Tensors, Tensors, Tensors], None]
-"""Takes features, labels and {task: its weight} of a training step, before its update."""
+"""A function of features, labels and {task: weight} that runs before a step's update."""
 
 Nested: TypeAlias = Any
 """Tensors, IndexedSlices and None, in any nesting of tuples, lists and dicts."""
@@ -31,4 +31,4 @@ Json: TypeAlias = Any
 """A JSON value: a number, text, or a list or dict of JSON values."""
 
 PythonValue: TypeAlias = object
-"""The value of a field of a record in Python: a number, text, an array, or a list of them."""
+"""A record's value of a field in Python: a number, text, an array, or a list of such values."""

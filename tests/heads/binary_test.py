@@ -104,6 +104,11 @@ def test_an_untrained_head_predicts_the_prior():
         ({"name": "a b"}, r"Binary.name must consist of .*, got 'a b'."),
         ({"positive": ">50K"}, r"Binary.positive of task 'y' must be a list of label values"),
         ({"positive": [1], "negative": [1]}, r"must hold each name once, got \['1'\]"),
+        (
+            {"positive": [""]},
+            r"positive and negative of task 'y' must hold no missing value, got ''",
+        ),
+        ({"negative": [float("nan")]}, r"must hold no missing value, got nan"),
         ({"positive_weight": 0}, r"Binary.positive_weight of task 'y' must be above 0, got 0"),
         ({"label_smoothing": 1.0}, r"label_smoothing of task 'y' must be in \[0, 1\), got 1.0"),
         ({"focal_gamma": -1}, r"focal_gamma of task 'y' must be at least 0, got -1"),
@@ -145,9 +150,7 @@ def test_one_can_be_written_as_a_fraction_or_a_bool(positive, negative, dtype):
     assert head.check({"vote": 1}) is None and head.check({"vote": 1.0}) is None
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"), [(np.int64, 1.5), (np.int64, "1"), (np.int64, np.nan), (object, True)]
-)
+@pytest.mark.parametrize(("dtype", "value"), [(np.int64, 1.5), (np.int64, "1"), (object, True)])
 def test_what_the_label_field_cannot_hold_is_one_line(dtype, value):
     head = heads.Binary(name="vote", positive=[value])
     labels = {"vote": np.array(["a", "b"] if dtype is object else [0, 1], dtype)}

@@ -243,7 +243,7 @@ SAYS = {
     ),
     "vectors": (
         lambda: networks.UNet()({"a": tf.zeros([2, 4, 4, 1]), "b": tf.zeros([2, 3])}, True),
-        "UNet inputs must all be images, got ['b']. A vector has no",
+        "UNet inputs must all be images, got ['b']. A vector cannot",
     ),
     "experts": (
         lambda: build(make(networks.MMoE(expert=networks.UNet(filters=[2])))),
@@ -256,7 +256,7 @@ SAYS = {
             classes=3,
             objective=softmax.CrossEntropy(class_weights=softmax.EffectiveNumber()),
         ),
-        "Segmentation.objective of task 'y' must not need the rows of each class, as places",
+        "Segmentation.objective of task 'y' must not need the number of rows of each class",
     ),
     "depth": (
         lambda: heads.Depth(name="y", scale="logg"),

@@ -146,9 +146,9 @@ def weigh(class_weights):
         ({"class_counts": [5, 3, -1]}, r"class_counts of task 'y' must be at least 0, got -1"),
         (
             {"prior": [1, 1, 2], "classifier": classifiers.Cosine()},
-            r"prior of task 'y' must be left out, as the classifier has no bias",
+            r"prior of task 'y' must be None, as the classifier has no bias",
         ),
-        ({"prior": "even"}, r"prior of task 'y' must be a number, a list of them or a map"),
+        ({"prior": "even"}, r"prior of task 'y' must be a number, a list of numbers or a map"),
         ({"top_k": 3}, r"top_k of task 'y' must be in \[0, 3\), got 3"),
         ({"recall_limit": -1}, r"recall_limit of task 'y' must be at least 0, got -1"),
     ],

@@ -30,6 +30,14 @@ def test_an_untrained_head_predicts_the_prior():
     np.testing.assert_allclose(got["probabilities"], [[0.2] * 5], rtol=1e-5)
 
 
+@pytest.mark.parametrize("prior", [[1e20, 1, 1], [1, 1e-20, 1], [1, 1, 1e20]])
+def test_a_tiny_share_has_a_threshold(prior):
+    head = heads.Ordinal(name="stars", classes=3, prior=prior)
+    got = harness.predict(head, [harness.untrained(head)])
+    expected = np.array([prior]) / sum(prior)
+    np.testing.assert_allclose(got["probabilities"], expected, rtol=1e-4)
+
+
 def test_metrics_count_how_far_off_it_is():
     logits = np.array([[3, 2, 1], [3, -1, -2], [-1, -2, -3], [-1, -2, -3]], "f")  # 3, 1, 0, 0
     labels = {"stars": np.array([3, 3, 0, -1])}

@@ -43,7 +43,7 @@ def test_settings_have_their_defaults():
     assert found["expert"].default == "required"
     assert found["gate"].default == "@gates.Softmax()"
     assert (found["num_experts"].kind, found["tower"].kind) == ("int, at least 1", "Trunk | None")
-    assert found["expert"].meaning.startswith("built `num_experts` times")
+    assert found["expert"].meaning.startswith("the trunk of each expert")
 
 
 @pytest.mark.medium
@@ -51,7 +51,7 @@ def test_a_part_is_described():
     (kind,) = parts.choose_parts(["PLE"])
     text = parts.describe_part(kind)
     assert text.startswith("networks.PLE\n\nProgressive layered extraction")
-    assert "  num_specific: int, at least 1 = 2\n      the experts of a task at each level" in text
+    assert "  num_specific: int, at least 1 = 2\n      the number of experts of a task" in text
 
 
 @pytest.mark.medium

@@ -164,7 +164,7 @@ def test_settings_that_make_no_sense(settings, says):
     ("settings", "says"),
     [
         ({"added": ["sizes"]}, "Piggyback.added must be one of .* Did you mean 'size'"),
-        ({"added": list(tiny.LABELS)}, "leave out a task, which uses the weights without a mask"),
+        ({"added": list(tiny.LABELS)}, "leave out at least one task, an old task without masks"),
         ({"kernels": ["^network/none"]}, "Piggyback.kernels must match a kernel of the network"),
         (
             {"network": networks.CrossStitch(stages=[networks.MLP(layers=[4])])},
@@ -325,8 +325,8 @@ def test_a_task_that_finds_no_free_weight_is_refused(is_packed, tmp_path):
     tiny.train(first, tmp_path / "first")
     warm = transfer.WarmStart(source=str(tmp_path / "first"))
     says = (
-        "WarmStart.source must leave weights free for 'kind', which PackNet adds, got 0. Prune that"
-        r" run: all weights of 2 kernels belong to \['sign'\]."
+        "WarmStart.source must leave weights free for 'kind', which PackNet adds, got 0. Prune the "
+        r"earlier run: all weights of 2 kernels belong to \['sign'\]."
     )
     with pytest.raises(checks.UserError, match=says):
         tiny.train(_pack_shortly(["sign", "kind"], [], warm_start=warm), tmp_path / "second")

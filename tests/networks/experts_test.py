@@ -337,7 +337,7 @@ def test_slices_and_replicas_train_as_the_whole_batch_does(network, method, tmp_
         (lambda: _ple(num_shared=0), "PLE.num_shared must be"),
         (lambda: gates.Softmax(temperature=0), "Softmax.temperature must be"),
         (lambda: gates.DSelectK(k=0), "DSelectK.k must be"),
-        (lambda: Built(_mmoe(gate=gates.DSelectK(k=4))), "DSelectK.k must be at most 3, the expe"),
+        (lambda: Built(_mmoe(gate=gates.DSelectK(k=4))), "DSelectK.k must be at most 3, the numb"),
         (
             lambda: _mmoe()(
                 {"image": tf1.placeholder(tf.float32, [None, 4, None, 1])}, TASKS, True

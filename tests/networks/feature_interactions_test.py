@@ -262,7 +262,7 @@ def test_the_wide_part_has_an_optimizer_of_its_own(tmp_path):
                 networks.WideAndDeep(network=networks.SharedBottom(trunk=networks.MLP())),
                 inputs=INPUTS,
             ),
-            "WideAndDeep.wide must name columns, got 'wide_*'. There are age, job, pay, day.",
+            "WideAndDeep.wide must name columns, got 'wide_*'. The columns are age, job, pay, day.",
         ),
         (
             lambda: Built(

@@ -69,6 +69,21 @@ def test_parallel_trunks_are_joined():
     np.testing.assert_allclose(output, np.concatenate(expected, axis=1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("trunk", "says"),
+    [
+        (networks.MLP(layers=[3]), "same height and width, got [(4, 4, 2), (3,)]"),
+        (lambda inputs, training: inputs["photo"][:, ::2, ::2], "got [(4, 4, 2), (2, 2, 1)]"),
+    ],
+)
+def test_a_map_and_a_vector_are_not_joined(trunk, says):
+    parallel = networks.Parallel(trunks=[networks.UNet(filters=[2]), trunk])
+    with pytest.raises(checks.UserError) as error:
+        _run(lambda inputs: parallel(inputs, True), {"photo": np.zeros([5, 4, 4, 1], np.float32)})
+    assert "Parallel.trunks must return only vectors" in str(error.value)
+    assert says in str(error.value)
+
+
 def test_stacked_trunks_read_from_each_other():
     trunk = networks.Stacked(trunks=[networks.MLP(layers=[3]), networks.MLP(layers=[2])])
     output, variables = _run(lambda inputs: trunk(inputs, True))

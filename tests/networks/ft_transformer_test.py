@@ -146,7 +146,7 @@ def test_it_computes_in_16_bits():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"dimension": 20}, "FTTransformer.dimension must be a multiple of 8, its heads, got 20."),
+        ({"dimension": 20}, "FTTransformer.dimension must be a multiple of num_heads, 8, got 20."),
         ({"num_blocks": 0}, "FTTransformer.num_blocks must be at least 1"),
         ({"num_heads": 1.5}, "FTTransformer.num_heads must be a whole number"),
         ({"feed_forward_factor": 0.01}, "feed_forward_factor must give at least one hidden unit"),

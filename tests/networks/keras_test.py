@@ -100,7 +100,7 @@ def test_not_a_model():
 
 def test_a_model_of_keras_3_says_where_its_layers_must_come_from():
     keras_3 = pytest.importorskip("keras", minversion="3")
-    says = r"Keras 2 \(tf.keras is 2.*got <Sequential.*Take its layers from tf.keras\."
+    says = r"Keras 2 \(tf.keras is 2.*got <Sequential.*Take all layers from tf.keras\."
     trunk = networks.KerasModel(build=lambda: keras_3.Sequential([keras_3.layers.Dense(2)]))
     with tf.Graph().as_default(), pytest.raises(checks.UserError, match=says):
         trunk({"x": tf.zeros([1, 2])}, True)

@@ -756,7 +756,7 @@ def test_a_quantizer_without_a_zero_is_refused():
     _train(dataclasses.replace(made, quantization=signs), 0, 0)
     for own in GRADIENTS.values():
         parts = [*made.pruning, _part(patterns=["/tower_"], **own)]
-        with pytest.raises(checks.UserError, match="Quantization.weights must have the value 0"):
+        with pytest.raises(checks.UserError, match="Quantization.weights must include the value 0"):
             _train(dataclasses.replace(made, quantization=signs, pruning=parts), 0, 0)
 
 

@@ -131,10 +131,10 @@ def _place_matmul(facts: Given) -> list[State] | None:
     """Return the layout after a product of [..., M, K] and [..., K, N]."""
     op, rank = facts.op, facts.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-    turned = [op.get_attr(name) for name in names]
+    transposes = [op.get_attr(name) for name in names]
     kept_axes = (
-        2 - turned[0],
-        1 + turned[1],
+        2 - transposes[0],
+        1 + transposes[1],
     )  # The axes of M and N, from the end.
     places = set()
     for place, layout in facts.placed:

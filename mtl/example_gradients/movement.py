@@ -75,17 +75,17 @@ def _place_joined(facts: Given) -> list[State] | None:
 def _place_repeated(facts: Given) -> list[State] | None:
     """Return the layout after a ConcatV2 along the axis of examples, which repeats the batch."""
     layout, parts = facts.layout, facts.states[:-1]
-    placed = [
+    same_layouts = [
         of
         for of in parts
         if isinstance(of, Layout)
         and (of.owner, of.axis, of.inner) == (layout.owner, layout.axis, layout.inner)
         and not of.outer.unknown
     ]
-    if len(placed) < len(parts):
+    if len(same_layouts) < len(parts):
         return None
     # After a concatenation of x and x', example b is at b and at B + b.
-    outer = sizes.Size(sum(of.outer.number for of in placed))
+    outer = sizes.Size(sum(of.outer.number for of in same_layouts))
     return facts.to(layout.axis, layout.dims, outer=outer)
 
 
@@ -144,10 +144,12 @@ def _place_strided(facts: Given) -> list[State] | None:
     steps = facts.static(3)
     if steps is None or facts.states[0] is not layout:
         return None
-    remaining, cut = _trace_axes(facts.op, steps, rank)
-    if layout.axis in cut:
+    remaining, sliced_axes = _trace_axes(facts.op, steps, rank)
+    if layout.axis in sliced_axes:
         return None
-    dims = [sizes.ONE if n is None else None if n in cut else layout.dims[n] for n in remaining]
+    dims = [
+        sizes.ONE if n is None else None if n in sliced_axes else layout.dims[n] for n in remaining
+    ]
     return facts.to(remaining.index(layout.axis), dims)
 
 
@@ -164,7 +166,7 @@ def _trace_axes(
     names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     masks = {name: op.get_attr(f"{name}_mask") for name in names}
     remaining: list[int | None] = []
-    cut: list[int] = []
+    sliced_axes: list[int] = []
     axis = 0
     for n, step in enumerate(steps):
         bit = 1 << n
@@ -178,10 +180,10 @@ def _trace_axes(
         else:
             # Only the slice `:` keeps the axis whole for every size of the batch.
             is_whole = masks["begin"] & bit and masks["end"] & bit and step == 1
-            cut += [] if is_whole else [axis]
+            sliced_axes += [] if is_whole else [axis]
             remaining += [] if masks["shrink_axis"] & bit else [axis]
             axis += 1
-    return [*remaining, *range(axis, rank)], cut
+    return [*remaining, *range(axis, rank)], sliced_axes
 
 
 def _place_slice(facts: Given) -> list[State] | None:

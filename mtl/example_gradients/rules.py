@@ -43,8 +43,8 @@ def _by_rule(facts: Given) -> list[State] | None:
     """Find the states after an op with an input that has a layout."""
     kind = facts.op.type
     rule = _RULES.get(kind)
-    named = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
-    is_data = any(s == DATA for n, s in enumerate(facts.states) if n not in named)
+    size_places = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
+    is_data = any(s == DATA for n, s in enumerate(facts.states) if n not in size_places)
     return rule(facts) if rule and not is_data and TOTAL not in facts.states else None
 
 

@@ -138,8 +138,8 @@ class Value:
         return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:
-        cut = tf.clip_by_value(values, -self.max_value, self.max_value)
-        return tf.where(tf.math.is_nan(values), values, cut)
+        clipped = tf.clip_by_value(values, -self.max_value, self.max_value)
+        return tf.where(tf.math.is_nan(values), values, clipped)
 
 
 @checks.dataclass

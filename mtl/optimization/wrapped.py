@@ -113,8 +113,8 @@ class Lookahead(Wrapped):
         # At the first step of a round, `slow` gets the weights after the last step back.
         start = tf.cond(self._is_first, lambda: slow.assign(var.read_value()), slow.read_value)
         with tf.control_dependencies([start]):
-            moved = super()._resource_apply_dense(grad, var)
-        with tf.control_dependencies([moved]):
+            update = super()._resource_apply_dense(grad, var)
+        with tf.control_dependencies([update]):
             return tf.cond(self._is_last, lambda: self._move_back(var, start), tf.no_op)
 
     def _move_back(self, var: tf.Variable, start: tf.Tensor) -> tf.Operation:

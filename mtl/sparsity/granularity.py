@@ -114,8 +114,8 @@ class NOfM(_Groups):
         """Compute the masks of N variables from their scores, [..., inputs, units] each."""
         del density, densities
         # The tolerance is for rounding errors just below an integer.
-        cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
-        return [self._keep_scores(s, self.m - cut) for s in scores]
+        num_pruned = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
+        return [self._keep_scores(s, self.m - num_pruned) for s in scores]
 
     def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape

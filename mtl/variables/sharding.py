@@ -65,9 +65,9 @@ def create_table(
     """
     sharding, dtype = _TABLES.get().sharding, _TABLES.get().dtype or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1
-    cut = tf1.fixed_size_partitioner(count) if count > 1 else None
+    partitioner = tf1.fixed_size_partitioner(count) if count > 1 else None
     with _change_tables(is_created=True, is_cut=count > 1):
-        table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
+        table = tf1.get_variable(name, shape, dtype, initializer, partitioner=partitioner)
     if dtype == tf.bfloat16:
         parts = [table] if count == 1 else list(table)
         names = _HALF.setdefault(graphs.outermost_graph(), set())

@@ -121,7 +121,7 @@ def find_uses(
 def _place_all(uses: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
     """Add the layouts to uses; return None unless all uses are known."""
     with_layouts = [_place_use(use, proof) for use in uses or ()]
-    return with_layouts if uses is not None and all(map(_is_known, placed)) else None
+    return with_layouts if uses is not None and all(map(_is_known, with_layouts)) else None
 
 
 def _place_use(use: Use, proof: proof_lib.Proof) -> Use:

@@ -21,8 +21,8 @@ class Base(types.AuxiliaryLoss):
     """The base class of auxiliary losses, with a name and a weight.
 
     Attributes:
-      name: the name of the loss, which must differ from the names of all tasks. Its variables are
-        in the scope `auxiliary/<name>`.
+      name: the name of the loss, which must differ from the names of all tasks. The variables of
+        the loss are in the scope `auxiliary/<name>`.
       weight: a factor of the loss, in addition to the weighting of the model; at least 0, or a
         schedule. If the weight is the constant 0, the loss is not computed.
     """

@@ -56,10 +56,10 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
 class Trades(moved_inputs.OfAscent, base.OfHeads):
     """`D(p(x), p(x + r))`: r maximises the divergence D within a ball; `weight` is TRADES' beta.
 
-    The ascent is as in `Adversarial`, but maximises the divergence and not the loss. It starts at
-    random values of N(0, 0.001^2), projected on the ball. Gradients of the training step go through
-    both predictions, but not through r. H. Zhang et al., "Theoretically Principled Trade-off
-    between Robustness and Accuracy", 2019, arXiv:1901.08573.
+    The ascent is as in `Adversarial`, but maximises the divergence and not the loss. The ascent
+    starts at random values of N(0, 0.001^2), projected on the ball. Gradients of the training step
+    go through both predictions, but not through r. H. Zhang et al., "Theoretically Principled
+    Trade-off between Robustness and Accuracy", 2019, arXiv:1901.08573.
     """
 
     name: str = "trades"

@@ -24,11 +24,11 @@ class Contrastive(representation.OfCorruption):
 
     The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`. Here j is the other
     view of the same row, k stands for all other views of all rows, and s is the cosine of projected
-    vectors. The loss of a row is the mean of its two views. It reads no label. T. Chen et al., "A
-    Simple Framework for Contrastive Learning of Visual Representations" (SimCLR, NT-Xent), 2020,
-    arXiv:2002.05709. Here, a view is the encoded row with some columns of other rows (D. Bahri et
-    al., "SCARF", 2021, arXiv:2106.15147), with noise, or with different dropout. The first view is
-    the forward pass of the step, unless `corrupts_both` is set.
+    vectors. The loss of a row is the mean of its two views. The loss needs no labels. T. Chen et
+    al., "A Simple Framework for Contrastive Learning of Visual Representations" (SimCLR, NT-Xent),
+    2020, arXiv:2002.05709. Here, a view is the encoded row with some columns of other rows (D.
+    Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with different dropout. The first
+    view is the forward pass of the step, unless `corrupts_both` is set.
 
     A row is compared only with rows of the same micro-batch and replica. So `Run.micro_batches` and
     the number of replicas change the loss.
@@ -179,8 +179,8 @@ def compute_supervised(
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
-    # For a row without other rows, the sum would be log(0). This row is compared with itself, and
-    # its loss is masked later.
+    # For a row without other rows, the sum would be log(0). So such a row is compared with itself,
+    # and its loss is masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
     # -log(exp(s) / sum exp) is the logarithm of the sum minus s.

@@ -5,9 +5,9 @@ auxiliary.Distillation.teacher = "runs/large"            # a run, the folder of 
                                                          # or "runs/large/model.ckpt-300"
 auxiliary.Distillation.temperature = 2.0
 
-The teacher is an exported model, which runs in a separate session at each step. It gets the rows
-without the student's augmentations. With `MultiTaskModel.mixing`, the student takes a further
-forward pass on unmixed rows, which is compared with the teacher.
+The teacher is an exported model, which runs in a separate session at each step. The teacher gets
+the rows without the student's augmentations. With `MultiTaskModel.mixing`, the student takes a
+further forward pass on unmixed rows, which is compared with the teacher.
 """
 
 from __future__ import annotations

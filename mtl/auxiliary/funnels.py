@@ -116,11 +116,11 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
     this mean do not go through q. The tower learns q from labels by a second term, `mean_i o_i /
     p_i CE(q_i, y_i)`, times `imputation_weight`.
 
-    The paper is the same as for `InversePropensity`. Its tower predicts e itself, so the gradient
-    by the task's logits equals the gradient of `InversePropensity`. Here, e depends on the logits,
-    so q trains the task on rows outside of the space, as in X. Wang et al., "Doubly Robust Joint
-    Learning for Recommendation on Data Missing Not at Random", ICML 2019. The loss may be negative,
-    so do not choose a weighting that takes logarithms or ratios of losses.
+    The paper is the same as for `InversePropensity`. In the paper, the tower predicts e itself, so
+    the gradient by the task's logits equals the gradient of `InversePropensity`. Here, e depends on
+    the logits, so q trains the task on rows outside of the space, as in X. Wang et al., "Doubly
+    Robust Joint Learning for Recommendation on Data Missing Not at Random", ICML 2019. The loss may
+    be negative, so do not choose a weighting that takes logarithms or ratios of losses.
 
     Attributes:
       layers: the units of the hidden layers of the tower, with ReLU; scope `auxiliary/<name>`.

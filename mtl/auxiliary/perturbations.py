@@ -39,8 +39,8 @@ class Space:
         inputs = dict(self.inputs)
         for name, change in perturbation.items():
             values = self.inputs[name]
-            # `proof.declare` says that each row of the change depends only on this row. Then
-            # `example_gradients` needs no rules for the ops of the change.
+            # `proof.declare` says that each row of the change depends only on this row. With this
+            # declaration, `example_gradients` needs no rules for the ops of the change.
             change = tf.stop_gradient(self._bound_change(values, change))
             inputs[name] = values + proof.declare(change)
         return inputs

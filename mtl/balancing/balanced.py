@@ -59,8 +59,8 @@ def balance_losses(
 ) -> Balanced:
     """Weigh the losses of a batch, and combine the tasks' gradients; scope `balancing`.
 
-    The sum of the weighted losses is added to UPDATE_OPS. So it is computed before the update
-    changes the network's weights.
+    The sum of the weighted losses is added to UPDATE_OPS, so that the sum is computed before the
+    update changes the network's weights.
 
     Args:
       batch: the batch in parts, with unweighted losses.
@@ -82,7 +82,7 @@ def balance_losses(
         # has no factors of 1.
         weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
-        variables = tf1.trainable_variables()  # They include variables of the weighting.
+        variables = tf1.trainable_variables()  # Including variables of the weighting.
         scaled = batch.scale_losses(weights if weighs else None)
         if batch.first.penalties:
             scaled = penalised_lib.watch_penalties(scaled, variables)

@@ -87,8 +87,8 @@ def decide_weights(
 
     Args:
       method: the method of surgery.
-      gramian: a function that builds the inner products of the tasks' gradients, [T, T] float64. It
-        is called in a branch, so that only steps with a decision run its ops.
+      gramian: a function that builds the inner products of the tasks' gradients, [T, T] float64.
+        The function is called in a branch, so that only steps with a decision run its ops.
       losses: {task: scalar}.
       every_steps: the number of steps from one decision to the next.
       average: the share of the old weights in the new weights, in [0, 1).
@@ -153,9 +153,9 @@ def decide_once(
             names=tuple(losses),
             places=places,
         )
-        # These ops are small and run in loops: a GPU takes longer to start them than a CPU takes to
-        # run them. The GPU's eigenvalues and solutions of linear systems were wrong if the norms of
-        # gradients differed by many orders of magnitude.
+        # The ops of a method are small and run in loops: a GPU takes longer to start such an op
+        # than a CPU takes to run it. The GPU's eigenvalues and solutions of linear systems were
+        # wrong if the norms of gradients differed by many orders of magnitude.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
             new = {**new, "weights": new_weights}

@@ -35,10 +35,10 @@ class ExampleClipping(types.Surgery):
 
     One backward pass gives the norms of all examples' gradients, and the sum of the clipped
     gradients (Z. Bu et al., "Differentially Private Optimization on Large Model at Small Cost",
-    2022, arXiv:2210.00038). This works for the uses of variables that `mtl.example_gradients`
-    knows. Otherwise, and in numbers of 16 bits, each example takes a separate pass, and a warning
-    says so. Batch norm in training also leads to separate passes. It then normalises each example
-    alone: freeze or remove it.
+    2022, arXiv:2210.00038). The single pass is possible if `mtl.example_gradients` has a rule for
+    all uses of the variables. Otherwise, and in numbers of 16 bits, each example takes a separate
+    pass, and a warning says so. Batch norm in training also leads to separate passes. Batch norm
+    then normalises each example alone, so freeze it or remove it.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the unit of the scalar

@@ -30,8 +30,8 @@ def shorten_gradients(
 
     X [B, I] is the input of the layer, and D[s] [B, H] the gradient of task s by the layer's
     output. Let R [B, B] be a root of the products of the inputs, `X X' = R' R`. Then the inner
-    product of two gradients is the inner product of `R D[s]` and `R D[t]`. These matrices have as
-    many rows as the batch, and the gradients need not be built.
+    product of two gradients is the inner product of `R D[s]` and `R D[t]`. The matrices `R D[s]`
+    have as many rows as the batch, and the gradients need not be built.
 
     With the root, rounding errors are as small as with the gradients, even if gradients are nearly
     dependent. With `X X'` itself they would be larger.

@@ -80,8 +80,8 @@ class Combine(types.Surgery):
         pass for each task. For layers that are wider than the batch, the gradients of single tasks
         are not built. "representation" is the output of the network that tasks share: the backward
         pass of each task ends there, and one pass carries the combined gradient through the shared
-        trunk (Sener and Koltun, 2018, arXiv:1810.04650). This is cheaper, but an approximation: the
-        directions differ from the exact directions.
+        trunk (Sener and Koltun, 2018, arXiv:1810.04650). "representation" is cheaper, but
+        approximate: the directions differ from the exact directions.
       scopes: patterns; only gradients by shared variables that match a pattern are compared, such
         as the last shared layer. The weights then apply to all shared variables.
       every_steps: new weights are decided at global steps that are multiples of this number. Steps
@@ -259,7 +259,7 @@ class Combine(types.Surgery):
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
         # The weights need products over all parts of the batch, and the gradients need the weights.
-        # This takes two passes over the slices; only the second pass runs their UPDATE_OPS.
+        # So the slices are passed twice; only the second pass runs their UPDATE_OPS.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )

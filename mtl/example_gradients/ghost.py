@@ -166,7 +166,7 @@ class Gradients:
         ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
-            # Each value of a list may look up several rows. In a batch of empty lists, there are no
+            # Each value of a ragged tensor may look up several rows. A batch of empty lists has no
             # owners.
             places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
             return tf.cast(tf.repeat(owners, places), tf.int64)
@@ -179,8 +179,8 @@ class Gradients:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
-            # This is the derivative of `scale (x - mean) / sqrt(variance + epsilon) + offset` by
-            # the scale.
+            # The factor is the derivative of `scale (x - mean) / sqrt(variance + epsilon) + offset`
+            # by the scale.
             values, _, _, mean, variance = use.op.inputs
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:

@@ -39,7 +39,7 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
     strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
     outputs = _find_sizes(op.outputs[0])
     reaches = [
-        # This is the distance from the first pixel to the last pixel that the outputs read, plus 1.
+        # The number of pixels from the first to the last pixel that the outputs read.
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
     ]

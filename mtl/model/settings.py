@@ -46,12 +46,12 @@ class Settings:
         computes these losses, and balances them like the losses of tasks; scope `auxiliary/<name>`.
       slices: {field: values} of features or labels. Evaluations repeat every metric for the rows
         with each value, as `income/auc@country=DE`. A pair of numbers (from, to) stands for values
-        of at least the first number and below the second: `@age=30..40`. One of the two numbers may
-        be None.
+        of at least the first number and below the second: `@age=30..40`. `None` in place of a
+        number means no limit.
       combined_metrics: metrics that an evaluation computes from metrics of several tasks, such as
         `combined.MeanGain`.
       extensions: functions that make extensions of every training step, see `types.StepExtension`.
-        Parts such as `pruning` add further extensions.
+        Other settings, such as `pruning`, add further extensions.
     """
 
     columns: Sequence[types.Column]
@@ -280,7 +280,7 @@ class Settings:
     def stacks_tasks(self) -> bool:
         """True if equal tasks may share stacked variables; see `mtl.variables.stacks`.
 
-        This needs parts that treat every entry of a variable separately.
+        All parts must treat every entry of a variable separately.
         """
         parts = [self.network, self.weighting, self.surgery, self.update, self.held]
         parts += [*self.pruning, *self.built_losses]

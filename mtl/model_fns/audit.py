@@ -26,8 +26,8 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     docs/clipping.md describes the report. Values that need a head, such as EL2N, are NaN in it.
 
     Args:
-      settings: the settings of the audit. Its `key` is ignored, because `observe` gets the ids of
-        the examples.
+      settings: the settings of the audit. The setting `key` is ignored, because `observe` gets the
+        ids of the examples.
       model_dir: the folder of the Estimator.
     """
 
@@ -41,8 +41,9 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         """Return a function that observes a step, for the argument `observe` of `build_step`.
 
         Args:
-          losses_of: a function from rows, nested as `batch`, to {task: losses [B]}. It builds the
-            network a second time, in evaluation mode, so that rows do not affect each other.
+          losses_of: a function from rows, nested as `batch`, to {task: losses [B]}. The function
+            builds the network a second time, in evaluation mode, so that rows do not affect each
+            other.
           batch: the rows of the step, tensors [B, ...] in any nesting.
           ids: the ids of the examples, [B] int64 or string.
 

@@ -32,8 +32,8 @@ class AGC:
     bias, scale and offset variable is one unit, as in the authors' code.
 
     Attributes:
-      max_ratio: the largest ratio of a gradient's norm to the norm of the weights, above 0. This is
-        the paper's lambda: 0.01 for large batches, up to 0.16 for small batches.
+      max_ratio: the largest ratio of a gradient's norm to the norm of the weights, above 0. The
+        paper's lambda is between 0.01 for large batches and 0.16 for small batches.
       least_norm: a lower bound for the norm of the weights, above 0. Without it, weights of 0 could
         not change.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default

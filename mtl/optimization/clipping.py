@@ -31,7 +31,7 @@ class GlobalNorm:
     variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. This class differs from `tf.clip_by_global_norm` in three ways. A row
+    2013, arXiv:1211.5063. `GlobalNorm` differs from `tf.clip_by_global_norm` in three ways. A row
     that was looked up several times counts once, with the sum of its gradients. An infinite
     `max_norm` clips nothing. If the norm is not finite, nothing is scaled, so a NaN in one variable
     does not turn the gradients of all variables into NaN.

@@ -21,7 +21,7 @@ from mtl.step import extensions, step_state
 from mtl.step import gradients as gradients_lib
 from mtl.variables import stacks
 
-# These texts are in the message of the assertion; `find_step` reads the step between them.
+# The message of the assertion has the step between these two texts, where `find_step` reads it.
 _BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at step ", " in "
 
 POLICIES = ("fail", "skip", "zero")
@@ -75,7 +75,8 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # A loss scale leads to overflows now and then. These steps are skipped under every policy.
+        # A loss scale leads to overflows now and then. Steps with an overflow are skipped under
+        # every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     before = extensions.check_update(losses, gradients, step, overflows)

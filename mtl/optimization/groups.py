@@ -160,9 +160,9 @@ def moves_all_rows(
 ) -> list[bool]:
     """Return a list with True for each variable whose optimizer changes rows without a gradient.
 
-    These are rows of embedding tables that are not in the batch. Among TensorFlow's optimizers,
-    only Adam changes them. An optimizer of your code can declare this by an attribute,
-    `moves_all_rows`.
+    Rows of an embedding table that are not in the batch have no gradient. Among TensorFlow's
+    optimizers, only Adam changes such rows. If an optimizer of your code changes such rows, set its
+    attribute `moves_all_rows` to True.
     """
     owners = _find_owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}

@@ -22,8 +22,8 @@ class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
     M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610.
-    The assignments to `slow` and `w` are the paper's step back. They do not change the state of the
-    optimizer, as in the paper's experiments. `slow` is a copy of the weights, saved as
+    The assignments to `slow` and `w` are the paper's step back. A step back does not change the
+    state of the optimizer, as in the paper's experiments. `slow` is a copy of the weights, saved as
     `<variable>/Lookahead`. Embedding tables have no step back, because few of their rows change in
     between.
 

@@ -93,7 +93,7 @@ class Cosine(_Schedule):
     """`rate = end + (value - end) * (1 + cos(pi * step / decay_steps)) / 2`, then `end`.
 
     I. Loshchilov, F. Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017,
-    arXiv:1608.03983. This schedule has no restarts.
+    arXiv:1608.03983, but without restarts.
 
     Attributes:
       value: the rate at step 0, above 0.

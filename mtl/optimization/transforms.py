@@ -117,7 +117,7 @@ def _draw_noise(
         # One draw covers the rows of all shards, so that the noise does not depend on the shards.
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
         draw = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
-        # These are the ranks of the row numbers.
+        # The argsort of an argsort has the rank of each row number.
         places = tf.argsort(tf.argsort(rows))
         return tf.split(tf.gather(draw, places), [tf.shape(value)[0] for value in values])
     draw = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)

@@ -37,7 +37,8 @@ class Update(types.Update):
         @transforms.Centralization().
       regularization: L1 and L2 penalties; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates that depends on the step, such as @schedules.Cosine()
-        with the value 1. It does not depend on the optimizer's learning rate. None for no factor.
+        with the value 1. The factor remains valid if the optimizer's learning rate changes. None
+        for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. If several
         patterns match a variable, their factors are multiplied. Small factors for a pretrained
         trunk, and larger factors for heads, are the discriminative learning rates of J. Howard and
@@ -150,7 +151,7 @@ class Update(types.Update):
         # The norm depends on all gradients. So no variable changes before all gradients are
         # computed.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
-        before.append(learning_rate)  # It must not see the next step.
+        before.append(learning_rate)  # Else the rate might be computed after the step is counted.
         # All updates wait for a single op, so that a parameter server gets a single message.
         ready, increment = tf.group(*before), tf.constant(1, step.dtype)
         # The caller's name scope must not change the names of optimizer state.

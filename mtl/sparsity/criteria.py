@@ -133,7 +133,7 @@ class Averaged(Criterion):
         if new is None:
             return seen.total
         # The average starts at 0, so in early steps, all averages are too small by a common factor.
-        # This does not change their order.
+        # A common factor does not change the order of the scores.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
@@ -284,7 +284,7 @@ class SparseGpt(Criterion):
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
-    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. It cannot be used in training.
+    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. The criterion cannot be used in training.
 
     Attributes:
       block: the number of inputs whose weights are pruned at once.

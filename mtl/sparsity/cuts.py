@@ -14,7 +14,7 @@ from mtl.deferred import tf, tf1
 from mtl.tf_internals import shards
 from mtl.variables import freezing, patterns, pruned, sharding
 
-# These are the values of `Pruning.gradient`.
+# The values of `Pruning.gradient`.
 STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
 HEADS = "head/"
 # A kernel's bias, scale and offset have these suffixes in `mtl.layers` and `mtl.networks`.

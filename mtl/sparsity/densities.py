@@ -30,7 +30,7 @@ class Uniform:
     Attributes:
       per_unit: True prunes the same share of the input weights of every unit, as Wanda does (M. Sun
         et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-        arXiv:2306.11695). It works only for single weights.
+        arXiv:2306.11695). The setting requires single weights as granularity.
     """
 
     per_unit: bool = False
@@ -177,7 +177,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores, else zeros; of equal scores, the first are chosen.
 
     To find the least of the largest scores, values are counted, first by their upper 16 bits, then
-    by their lower 16 bits. This is many times faster than sorting.
+    by their lower 16 bits. Counting is many times faster than sorting.
 
     Args:
       scores: finite scores, [N].

@@ -202,7 +202,7 @@ class Units(_Groups):
     arXiv:1810.05270).
 
     If a residual connection adds the outputs of several layers, the same units of all these layers
-    must be pruned. Otherwise no unit of the sum can be left out.
+    must be pruned. Otherwise an export cannot leave out units of the sum.
 
     Attributes:
       together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. The

@@ -86,7 +86,7 @@ class Change(NamedTuple):
         masks = [cut.mask_value for cut in self.cuts.values()]
         # The saved share shows whether earlier steps have missed a change of the masks. Processes
         # that share a global step do not see every step, and a resumed run may have a higher
-        # sparsity. This step then makes up for it.
+        # sparsity. In this case, the step prunes as if it were the missed step.
         share_variable = step_state.create_variable(name, np.zeros([], np.float64))
         old_share = share_variable.read_value()
         progress = self.part.schedule.progress(self.step)
@@ -157,8 +157,9 @@ class Change(NamedTuple):
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that builds {task: N gradients} of the whole batch.
 
-        Call the function within the branch of `is_due`. Its result is {} if the criterion does not
-        need gradients of tasks. A gradient is None if the loss does not depend on the variable.
+        Call the function within the branch of `is_due`. The function returns {} if the criterion
+        does not need gradients of tasks. A gradient is None if the loss does not depend on the
+        variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict

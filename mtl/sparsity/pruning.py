@@ -239,7 +239,7 @@ class Selection(NamedTuple):
     Attributes:
       is_finite: True if all scores are finite; otherwise the masks do not change.
       masks: the masks of N variables, zeros and ones.
-      overlaps: a number in [0, 1] for each variable that several tasks share. It is the
+      overlaps: a number in [0, 1] for each variable that several tasks share. The number is the
         intersection over union of the masks that single tasks would choose, averaged over all pairs
         of tasks. Empty if the criterion has no separate scores for tasks.
     """

@@ -134,7 +134,8 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     """Draw uniform random numbers for the rows of this slice.
 
     The numbers of a row depend on the run's seed, the scope with `name`, the step, and the row's
-    place in the whole batch. They do not depend on the number of slices and replicas.
+    place in the whole batch. The number of slices and replicas does not change the numbers of a
+    row.
 
     Args:
       name: the name of the draw, unique in the open variable scope.
@@ -172,8 +173,8 @@ def make_run_seed(name: str) -> tf.Tensor:
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed, int32 [2], of the run's seed and the global step; all slices share it.
 
-    This function is older than `make_step_seed`. Balancing still uses it, so that a resumed run
-    repeats the draws of earlier versions.
+    `make_balancing_seed` is older than `make_step_seed`. Balancing still uses it, so that a resumed
+    run repeats the draws of earlier versions.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

@@ -33,8 +33,8 @@ def transform_gradient(
 
     Args:
       gradient: dense, sparse or None.
-      function: an elementwise function. It must map 0 to 0, because a sparse gradient leaves out
-        rows of zeros.
+      function: an elementwise function. The function must map 0 to 0, because a sparse gradient
+        leaves out rows of zeros.
 
     Returns:
       A gradient of the same kind: dense, sparse or None.

@@ -21,10 +21,10 @@ from mtl.step import draws
 
 # A hash is the lowest 32 bits of an int64; an overflow does not change these bits.
 _LOW_BITS = 0xFFFFFFFF
-# This is the golden ratio as a fraction of 2^32. Its multiples modulo 2^32 lie far apart.
+# The golden ratio as a fraction of 2^32: multiples of it, modulo 2^32, lie far apart.
 _STRIDE = 0x9E3779B9
-# A float32 has 24 bits. It can hold a number of 23 bits plus one half, which keeps 0 out. With more
-# bits, the largest numbers would round to 1.
+# A float32 can represent an integer of 23 bits plus one half. The half excludes the number 0. With
+# more bits, the largest numbers would round to 1.
 _EXACT_BITS = 23
 
 

@@ -43,7 +43,7 @@ class Examples(NamedTuple):
         # The forward pass of all rows has already updated the moving averages.
         with withhold_collections():
             first = self.row(0)
-        # The caller sums over the replicas.
+        # The code that calls `separate_rows` sums over the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
@@ -172,8 +172,8 @@ class WholeBatch:
 
         Args:
           function: a function from a part to tensors, IndexedSlices and None, in any nesting.
-          update: True if this sum runs the UPDATE_OPS of the slices. One sum of each step must run
-            them.
+          update: True if this sum runs the UPDATE_OPS of the slices. Exactly one sum of each step
+            must do this.
 
         Returns:
           The sums in the same nesting, over the slices of all replicas.
@@ -236,7 +236,7 @@ class WholeBatch:
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
         # The gradient of an embedding table has only the rows that were looked up. Each slice
-        # appends rows to it.
+        # appends rows to the gradient.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -396,7 +396,7 @@ def _attach_examples(
     before = _num_updates()
     forward_pass = forward(*batch)
     features, labels = batch
-    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no labels.
+    size = tf.nest.flatten([labels, features])[0].shape[0]  # The data may have no labels.
     examples = Examples(
         given=batch,
         count=size,

@@ -18,7 +18,7 @@ from mtl.deferred import tf
 with deferred.imports():
     from tensorflow.core.protobuf import config_pb2
 
-# This many different fetches are remembered, such as fetches with and without a summary.
+# The largest number of different fetches that are remembered, such as with and without a summary.
 _MOST = 64
 _NESTS = frozenset([list, tuple, dict])
 

@@ -281,10 +281,10 @@ class _Computed(Refit):
 class NearestMean(_Computed):
     """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
 
-    This is the nearest class mean of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c / |m_c|`, because the
-    length of h does not change the order of the classes. The resulting probabilities are not
-    calibrated.
+    The method is the nearest class mean of B. Kang et al., "Decoupling Representation and
+    Classifier for Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c /
+    |m_c|`, because the length of h does not change the order of the classes. The resulting
+    probabilities are not calibrated.
 
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier.

@@ -173,7 +173,7 @@ def name_in(reader: Any, name: str) -> str:
 def is_behind(reader: Any, name: str) -> bool:
     """Return True if `value_in` may differ from the value in a checkpoint.
 
-    This is so for averages of tables, which may not be up to date, and for pruned variables.
+    The values differ for averages of tables, which may not be up to date, and for pruned variables.
     """
     is_late = name.endswith(f"/{averages.AVERAGE}") and reader.has_tensor(_decay_of(name))
     return is_late or reader.has_tensor(_mask_of(name))

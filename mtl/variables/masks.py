@@ -65,8 +65,8 @@ class FromFile:
     """Reads a mask from a file of `numpy.save`.
 
     Attributes:
-      path: the path of the file. Its array must broadcast to the shape of the variable. Entries
-        that are not 0 are trained.
+      path: the path of the file. The array in the file must broadcast to the shape of the variable.
+        Entries that are not 0 are trained.
     """
 
     path: Annotated[

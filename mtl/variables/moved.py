@@ -101,7 +101,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 def _read_moved(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     variable, changes_and_reads = getter(name, **settings), _MOVED.get()
     change = _find_change(changes_and_reads, variable)
-    # A step reads only some rows of a table; `add_to_rows` shifts these rows.
+    # A step reads only some rows of a table, and `add_to_rows` shifts the rows that are read.
     if changes_and_reads is None or change is None or _is_table(change):
         return variable
     changes_and_reads.read.add(patterns.variable_name(variable))

@@ -2,10 +2,10 @@
 
     regularization.Regularization.l2 = {"^network/.*/kernel$": 1e-4}
 
-A pattern is a regular expression. It matches a variable if `re.search` finds it anywhere in the
-variable's full name, such as `network/hidden_0/kernel` (with scopes, without `:0`). So the pattern
-`hidden_0` also matches `hidden_01`. To exclude this, write `/hidden_0/`, or anchor the pattern with
-`^` and `$`.
+A pattern is a regular expression. A pattern matches a variable if `re.search` finds it anywhere in
+the variable's full name, such as `network/hidden_0/kernel` (with scopes, without `:0`). So the
+pattern `hidden_0` also matches `hidden_01`. To match only one of them, write `/hidden_0/`, or
+anchor the pattern with `^` and `$`.
 """
 
 from __future__ import annotations

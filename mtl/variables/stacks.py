@@ -167,8 +167,8 @@ def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
 
     def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         kernel_shape = [size for at, size in enumerate(shape) if at != axis]
-        # This is Glorot's limit, sqrt(6 / (inputs + outputs)), in the order of operations of
-        # TensorFlow's initialiser.
+        # Glorot's limit, sqrt(6 / (inputs + outputs)), with the order of operations of TensorFlow's
+        # initialiser.
         limit = math.sqrt(3.0 / max(1.0, sum(kernel_shape) / 2.0))
         lowest, highest = tf.constant(-limit, dtype), tf.constant(limit, dtype)
 

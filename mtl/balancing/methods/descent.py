@@ -41,7 +41,7 @@ class MGDA(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
         divisor = self._find_divisor(tasks)
-        # This is the Gramian of the divided gradients g_t / d_t.
+        # The new Gramian has the inner products of the divided gradients g_t / d_t.
         unit_tasks = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
         )

@@ -57,7 +57,7 @@ class GradNorm(method.Method):
         pull = tf.math.divide_no_nan(loss_ratios, tf.reduce_mean(loss_ratios)) ** self.alpha
         lengths = weights * tasks.norms
         mean = tf.reduce_mean(lengths)
-        # This is the derivative of the sum by w, with n and r held constant.
+        # `slope` is the derivative of the sum by w, with n and r held constant.
         slope = tf.sign(lengths - mean * pull) * tasks.norms / mean
         new_weights = tf.maximum(weights - self.learning_rate * slope, _LEAST_WEIGHT)
         new_weights *= tf.reduce_sum(weights) / tf.reduce_sum(new_weights)

@@ -15,8 +15,8 @@ from mtl import checks
 from mtl.balancing.methods import method, solvers
 from mtl.deferred import tf
 
-# These limits are in units of the longest normalised gradient: the tolerated shortfall of a task's
-# progress, and the largest weight. Beyond a limit, no direction meets all constraints.
+# Limits in units of the longest normalised gradient: the tolerated shortfall of a task's progress,
+# and the largest weight. Beyond a limit, no direction meets all constraints.
 _SHORT = 1e-7
 _GREATEST = 1e7
 # If the squared norm of a sum is below this share of its terms, the norm is a rounding error.

@@ -111,8 +111,8 @@ class GradVac(method.Method):
 class UPGrad(method.Method):
     """`g = mean_i P(g_i)`, with P the projection onto vectors that conflict with no task.
 
-    These vectors form a cone, so g conflicts with no task. The projection is `P(g_i) = sum_j v_j
-    g_j`, where v minimises `v'Gv` over `v >= e_i`.
+    Vectors that conflict with no task form a cone, so g conflicts with no task. The projection is
+    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`.
 
     P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, arXiv:2406.16232.
     The problem is solved for unit gradients, because the length of P(g_i) is proportional to the

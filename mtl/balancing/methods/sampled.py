@@ -71,14 +71,14 @@ class SDMGrad(method.Method):
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
     iteration; here, as in the authors' code, all iterations use the same C. The authors' code
-    divides g by 1 + pull. Its step size of 10 with momentum 0.5 does not converge: a jumps between
-    corners of the simplex. If no diagonal entry of C is above 0, the weights do not change.
+    divides g by 1 + pull. The code's step size of 10 with momentum 0.5 does not converge: a jumps
+    between corners of the simplex. If no diagonal entry of C is above 0, the weights do not change.
 
     Attributes:
       pull: the weight of g_0, at least 0; the paper's lambda. 0 is MGDA, and large values approach
         the mean.
-      step_size: the step size of a, above 0; the paper's beta. It should be below 2 / (the largest
-        eigenvalue of C / n^2), which is about 2 / T if the gradients agree.
+      step_size: the step size of a, above 0; the paper's beta. The step size should be below 2 /
+        (the largest eigenvalue of C / n^2), which is about 2 / T if the gradients agree.
       steps: the number of iterations, at least 1; the paper's S.
       momentum: the momentum of the iterations, in [0, 1); 0 as in the paper.
       rescale: True divides g by `1 + pull`, as the authors' code does. The paper does not divide.

@@ -15,10 +15,11 @@ from mtl.deferred import tf
 
 # Most loops end much earlier, at a solution. The limit is for problems without a solution.
 _MAX_ITERATIONS = 60
-# This is added to diagonals, and makes the solution unique if gradients are linearly dependent. It
-# is far below the tolerance of a solution, and far above rounding errors of inner products.
+# A small number is added to diagonals, so that solutions are unique even if gradients are linearly
+# dependent. The number is far below the tolerance of a solution, and far above rounding errors of
+# inner products.
 _RIDGE = 5e-15
-# This is added to a diagonal to select one of several solutions. It changes the objective by at
+# This number is added to a diagonal to select one of several solutions. The objective changes by at
 # most a tenth of its tolerance.
 _TIE_BREAK = 1e-10
 # Newton's method tries these fractions of a step, all at once.
@@ -77,9 +78,9 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    The code adds `(sum a - 1)^2` to the objective instead of a constraint on the sum. This only
-    scales the solution. If gradients are linearly dependent, the result is close to the solution of
-    least norm.
+    The code adds `(sum a - 1)^2` to the objective, in place of the constraint `sum a = 1`. The new
+    objective only changes the scale of the solution. If gradients are linearly dependent, the
+    result is close to the solution of least norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -205,7 +206,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
             & (tf.reduce_max(b) < 1e8 * tf.reduce_max(start))
         )
 
-    start = scales ** (1 / (1 - power))  # This is the solution for orthogonal gradients.
+    start = scales ** (1 / (1 - power))  # The solution for orthogonal gradients.
     first_change = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
     # Without a solution, values grow. A value that falls towards 0 does not show this.

@@ -107,7 +107,7 @@ class FAMO(base.Weighting):
         values = base.require_nonnegative("FAMO", losses)
         present = base.are_present(values)
         shares = base.softmax(self._update_logits(values, present), present)
-        # These are the summands of 1 / c in the formula, [T].
+        # The summands of 1 / c in the formula, [T].
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
@@ -127,7 +127,7 @@ class FAMO(base.Weighting):
             tf.where(is_comparable, before, 1.0) / tf.where(is_comparable, values, 1.0)
         )
         shares = base.softmax(logits, is_comparable)
-        # This is J'd, with the Jacobian of softmax, diag(z) - z z'.
+        # The first term is J'd, where J = diag(z) - z z' is the Jacobian of softmax.
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
         moves = tf.reduce_any(is_comparable)
         change = self._step_adam(gradient, moves) if self.adam else gradient

@@ -43,10 +43,10 @@ class GeometricLoss(base.Weighting):
 class LogLoss(base.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
-    This is the transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S.
-    Liu, J. T. Kwok, "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. A constant
-    factor of a loss does not change the gradient of its logarithm. The other half of the paper's
-    method, gradients of equal norm, is `methods.DBMTL`.
+    The paper is B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu, J. T. Kwok,
+    "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. A constant factor of a loss
+    does not change the gradient of its logarithm. The other half of the paper's method, gradients
+    of equal norm, is `methods.DBMTL`.
 
     Attributes:
       epsilon: a number above 0 that bounds the weight of a small loss. The default comes from the

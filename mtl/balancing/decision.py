@@ -107,7 +107,8 @@ def decide_weights(
         products = gramian()
         new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
-        # The update sees this NaN. `assign_with_update` keeps it out of the state.
+        # The update must see this NaN. In the state of the method, `assign_with_update` keeps the
+        # old values.
         new["weights"] += mark_nonfinite(products)
         return new
 

@@ -4,7 +4,7 @@ watched = penalised.watch_penalties(batch, variables)
 gradients, value = penalised.add_penalties(gradients, watched)     # call it after the gradients
 
 Networks add these penalties to REGULARIZATION_LOSSES; see `mtl.step.penalties`. Weighting and
-surgery do not change their gradients.
+surgery do not change the gradients of penalties.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def add_penalties(
 def _find_tangents(
     batch: whole_batch.WholeBatch, share: float
 ) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
-    """Linearise each penalty around the means of the whole batch; None if it is a plain mean.
+    """Linearise each penalty around the means of the whole batch; None for a plain mean.
 
     A part has only some of the rows, so it cannot compute a function f of the whole batch's means
     m. The tangent `f(m) + f'(m) (x - m)` of f at m is linear: its sum over all parts has the value

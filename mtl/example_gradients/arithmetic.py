@@ -121,8 +121,8 @@ def _place_reduction(facts: Given) -> list[State] | None:
 
 def _added_up(facts: Given) -> list[State] | None:
     """Return the state after a reduction over the examples."""
-    # The gradient of a sum by an example does not depend on other examples; after a maximum or a
-    # product, it does.
+    # The gradient of a sum by an example does not depend on other examples, but the gradient of a
+    # maximum or a product does.
     is_sum = facts.op.type in ("Mean", "Sum") and facts.is_moved and not facts.layout.owner
     return [TOTAL] if is_sum else None
 

@@ -49,7 +49,7 @@ DRAWS = _split_words(
 
 
 class Known(Protocol):
-    """What is known about the tensors before an op; see `proof.Proof`."""
+    """Facts about the tensors before an op; see `proof.Proof`."""
 
     count: sizes.Size
 
@@ -63,7 +63,7 @@ class Known(Protocol):
 
 
 class Given:
-    """An op, and what is known about its inputs."""
+    """An op, and facts about its inputs."""
 
     def __init__(self, op: tf.Operation, known: Known, is_moved: bool):
         self.op, self.known, self.is_moved = op, known, is_moved

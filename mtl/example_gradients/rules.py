@@ -24,7 +24,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
     Args:
       op: an op without inputs in state `layouts.UNKNOWN`.
-      known: what is known about the tensors before the op.
+      known: facts about the tensors before the op.
       is_moved: True if the values of the outputs depend on variables.
     """
     if op.outputs[0].shape.rank is None:

@@ -35,7 +35,7 @@ class Size:
         """Return the quotient; None if it may not be an integer.
 
         Args:
-          other: the divisor. All its symbols must be symbols of this size.
+          other: the divisor. Each symbol of the divisor must be a symbol of this size.
         """
         remaining = list(self.unknown)
         # A size of 0 has no unique quotient.

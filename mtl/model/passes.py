@@ -202,8 +202,8 @@ class Passes(settings.Settings):
         if training:
             changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
             for name in [name for columns in changed for name in columns]:
-                # Augmentations change each image separately. `proof` cannot find this out from
-                # their ops, so the code declares it.
+                # Augmentations change each image separately. `proof` has no rules for the ops of
+                # augmentations, so the code declares this fact.
                 inputs[name] = proof.declare(inputs[name])
         return inputs
 

@@ -397,7 +397,7 @@ def _check_sampler(sampler: Any, head: types.Head) -> None:
     checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)
 
 
-# {setting: (the number of arguments of its part, an example)}.
+# {setting: (the number of arguments of the part, an example of a part)}.
 _CALLED: dict[str, tuple[int, str]] = {
     "network": (3, "networks.SharedBottom"),
     "update": (3, "update.Update"),
@@ -408,7 +408,7 @@ _LISTS: dict[str, tuple[int, str]] = {
     "columns": (2, "features.Numeric"),
     "extensions": (3, "your_package.YourExtension"),
 }
-# {setting: (its class, an example)}.
+# {setting: (the class of the part, an example of a part)}.
 _BUILT: dict[str, tuple[type | tuple[type, ...], str]] = {
     "freezing": (freezing_lib.Freezing, "freezing.Freezing"),
     "quantization": (

@@ -34,8 +34,8 @@ class AGC:
     Attributes:
       max_ratio: the largest ratio of a gradient's norm to the norm of the weights, above 0. The
         paper's lambda is between 0.01 for large batches and 0.16 for small batches.
-      least_norm: a lower bound for the norm of the weights, above 0. Without it, weights of 0 could
-        not change.
+      least_norm: a lower bound for the norm of the weights, above 0. Without this bound, weights of
+        0 could not change.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
         the last layer of every head, as the paper recommends.
     """
@@ -141,8 +141,8 @@ class AutoClip:
 
     def _find_percentile(self, norms: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
-        # Unused entries are infinite, so that they come after all norms. `place` is below their
-        # number.
+        # Unused entries are infinite, so that they come after all norms. `place` is below the
+        # number of norms.
         ordered = tf.sort(tf.where(tf.range(self.window) < count, norms, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)
         below = tf.cast(tf.floor(place), tf.int32)

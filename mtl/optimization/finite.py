@@ -91,7 +91,7 @@ def guard_update(
         gradients, number = zero_gradients(gradients)
         # The norms change, because entries are now 0.
         squares = gradients_lib.squared_norms(gradients)
-        # If the loss scale skips the step, its entries do not count.
+        # If the loss scale skips the step, its entries do not count as zeroed.
         number = number if moves is True else tf.where(moves, number, 0)
         monitors["zeroed_entries"] = _count_total("zeroed_entries", number)
     if moves is not True:

@@ -74,7 +74,7 @@ class PrunedStep(types.StepExtension):
 
     @contextlib.contextmanager
     def around_network(self) -> Iterator[Mapping[str, Any]]:
-        """Measure the inputs of kernels that are built in the context, if a criterion needs them.
+        """Measure the inputs of kernels that are built in the context, if a criterion needs inputs.
 
         Yields:
           A dict that is filled at the end of the context, {kernel: (sums of squares of its inputs,

@@ -218,7 +218,7 @@ class Pruning:
 
     @staticmethod
     def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Reduce flags of weights to the shape of a mask: 1 if any weight of an entry has it."""
+        """Reduce flags of weights to the shape of a mask: 1 if an entry has a flagged weight."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         weights = tf.cast(weights, mask.dtype)
         return tf.reduce_max(weights, axes, keepdims=True) if axes else weights

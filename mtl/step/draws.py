@@ -173,8 +173,8 @@ def make_run_seed(name: str) -> tf.Tensor:
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed, int32 [2], of the run's seed and the global step; all slices share it.
 
-    `make_balancing_seed` is older than `make_step_seed`. Balancing still uses it, so that a resumed
-    run repeats the draws of earlier versions.
+    `make_balancing_seed` is older than `make_step_seed`. Balancing still uses
+    `make_balancing_seed`, so that a resumed run repeats the draws of earlier versions.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

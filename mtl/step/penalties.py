@@ -44,7 +44,7 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     """Remove the terms that depend on some rows from REGULARIZATION_LOSSES, and return them.
 
-    Terms that depend only on weights stay.
+    Terms that depend only on weights stay in the collection.
 
     Args:
       before: the number of terms that existed before the forward pass of these rows.
@@ -81,5 +81,6 @@ def share_terms(
     return [term for term in terms if graphs.depends_on(term, handles)], firsts
 
 
-# TensorFlow saves only collections with string keys, so this one stays out of saved graphs.
+# TensorFlow saves only collections with string keys. This key is a tuple, so saved graphs do not
+# have the collection.
 _OF_MEANS = ("penalties of means",)

@@ -3,7 +3,7 @@
 A session call takes about as much time as a small step, because of hooks, fetches and Python. So a
 call runs a `tf.while_loop` over steps. The loop ends at the next step with a checkpoint or a
 summary, at the last step of the run, or after about a second. A run therefore writes the same files
-at the same steps, whatever `steps_per_call` is.
+at the same steps, for any value of `steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off

@@ -3,7 +3,8 @@
 shards.find_shard(variable)           # Shard(name="features/hashed_user/embedding", ..., first=500)
 
 A partitioner of TensorFlow divides a variable into shards. A checkpoint has all shards as one
-tensor, and so their optimizer state. The public API does not show whether a variable is a shard.
+tensor, and the optimizer state of all shards as one tensor. The public API does not show whether a
+variable is a shard.
 """
 
 from __future__ import annotations

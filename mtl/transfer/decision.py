@@ -128,8 +128,8 @@ class Decision:
             return None
         keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
-        # Rows without a saved key are free, so `new_rows` must not fill them; `is_state` has this
-        # effect.
+        # `new_rows` must not fill rows without a saved key, because these rows are free; `is_state`
+        # prevents it.
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ def list_read_averages() -> dict[str, tf.Variable]:
 
 
 class Averaging(tf.compat.v1.train.Optimizer):
-    """Updates averages of variables; its "gradients" are the old values of table rows."""
+    """Updates averages of variables; old values of table rows come in place of gradients."""
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=AVERAGE)

@@ -37,7 +37,7 @@ def minimum(
       objective: c [M].
       matrix: A [N, M].
       offset: h [N].
-      start: the first y, for which s lies inside the cone.
+      start: the initial y, for which s must be inside the cone.
       dual_start: z [N] inside the cone; at the minimum `A'z = c`.
       tolerance: the largest gap `s'z` of a solution.
     """

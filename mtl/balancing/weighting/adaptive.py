@@ -80,9 +80,9 @@ class FAMO(base.Weighting):
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
     arXiv:2306.03792. The authors' code computes "L_t after" by a second forward pass on the same
-    batch. Here, it is the loss of the next batch with the task, which takes no further pass. Over
-    many steps, these differences sum to the fall of the loss. Differences on the same batch also
-    include what a step learns only about its batch.
+    batch. Here, "L_t after" is the loss of the next batch with the task, which takes no further
+    pass. Over many steps, these differences sum to the fall of the loss. Differences on the same
+    batch also include what a step learns only about its batch.
 
     Attributes:
       learning_rate: the learning rate of xi, above 0.

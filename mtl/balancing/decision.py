@@ -44,7 +44,8 @@ def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
       A scalar, NaN or 0.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
-    # The simpler code 0 * NaN would fail, because TensorFlow's graph optimizer replaces it by 0.
+    # The code does not compute 0 * NaN, because TensorFlow's graph optimizer would replace the
+    # product by 0.
     return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
@@ -54,7 +55,7 @@ def _find_taking_part(
     """Find the tasks that take part in a decision, [T] bool.
 
     If a method multiplies gradients of different samples, the diagonal of the products may be
-    negative, even for a present task. The losses then show which tasks are present.
+    negative, even for a present task. In this case, a nonzero loss marks a present task.
     """
     if method.samples == 1:
         return find_present(gramian)

@@ -231,7 +231,7 @@ class Proof:
 
 
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
-    """Add to names of ops the names of all ops on which they depend."""
+    """Extend a set of op names by the names of all ops that lead to these ops."""
     op_names, leading = {op.name for op in ops}, set(names)
     # Consumers of an op are built after it, so one pass from the end finds all ops.
     for op in reversed(ops):

@@ -26,8 +26,8 @@ _BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at s
 
 POLICIES = ("fail", "skip", "zero")
 
-# An error has this number of names. A NaN spreads, so the first names in the order of the graph are
-# nearest to its origin.
+# The largest number of names in an error. A NaN spreads, so the first names in the order of the
+# graph are nearest to its origin.
 _LISTED = 5
 
 

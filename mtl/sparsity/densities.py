@@ -190,7 +190,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     # As integers, negative floats are in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
-    # The shift keeps the sign, so the results begin at -2^15. With 2^15 added, they begin at 0.
+    # The shift keeps the sign, so `upper` begins at -2^15. With 2^15 added, the values begin at 0.
     upper = tf.bitwise.right_shift(ordered, 16)
     least_upper, num_equal = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)

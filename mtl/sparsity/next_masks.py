@@ -84,9 +84,9 @@ class Change(NamedTuple):
         """Return the N next masks, and a bool scalar that is True if the masks may have changed."""
         # `mask_value` is read before UPDATE_OPS run, so all ops of the step use the same masks.
         masks = [cut.mask_value for cut in self.cuts.values()]
-        # The saved share shows whether earlier steps have missed a change of the masks. Processes
-        # that share a global step do not see every step, and a resumed run may have a higher
-        # sparsity. In this case, the step prunes as if it were the missed step.
+        # If the saved share is too small, an earlier pruning was missed, and this step makes up for
+        # it. Processes that share a global step do not see every step, and a resumed run may have a
+        # higher sparsity.
         share_variable = step_state.create_variable(name, np.zeros([], np.float64))
         old_share = share_variable.read_value()
         progress = self.part.schedule.progress(self.step)

@@ -329,7 +329,7 @@ class _Builder:
             forward_pass = self._build(rows, index, count)
         forward_pass = forward_pass._replace(penalties=penalties_lib.take(num_terms, rows))
         shares = functools.partial(self._share_labels, rows)
-        # The passes of single rows already have their factors.
+        # The losses of single rows are already multiplied by the rows' shares of the labels.
         scaled = forward_pass.scale_losses(shares(1)[0], shares)._replace(
             examples=forward_pass.examples
         )

@@ -55,7 +55,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         # itself would remain.
         moves = self.random_start or not self.averages_steps or self.steps > 1
         rule = "be True with averages_steps and a single step"
-        fix = "Otherwise the only inputs of the average are unmoved."
+        fix = "Otherwise the average has only the unchanged inputs."
         checks.require(moves, self._where("random_start"), rule, self.random_start, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:

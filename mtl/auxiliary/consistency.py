@@ -104,8 +104,8 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
         """Compute the divergence of the two predictions of each row, [B]."""
         # `draw=0` would repeat the dropout of the first pass.
         second = activations.run(self.add_noise(activations.inputs), draw=1)
-        where, rule = self._where("noise"), "be above 0 if the network draws nothing"
-        fix = "Or give the network dropout: both passes are equal without either."
+        where, rule = self._where("noise"), "be above 0 if the network has no dropout"
+        fix = "Or give the network dropout. Without noise and dropout, both passes are equal."
         checks.require(self.noise > 0 or second.draws_by_step, where, rule, self.noise, fix)
         return self._diverge(activations, second.logits)
 

@@ -79,7 +79,7 @@ class Contrastive(representation.OfCorruption):
     def _require_difference(self, view: types.Activations) -> None:
         """Check that the two views of a row differ."""
         differs = self.corruption > 0 or self.noise > 0 or view.draws_by_step
-        rule, fix = "be above 0 if the network draws nothing", "Or set noise."
+        rule, fix = "be above 0 if the network has no dropout", "Or set noise."
         checks.require(differs, self._where("corruption"), rule, self.corruption, fix)
 
 

@@ -55,7 +55,7 @@ class GradientReversal(representation.OfRepresentation):
         super().__post_init__()
         where = self._where("head")
         learns = types.read_member(self.head, types.FittedHead, "accumulators")()
-        rule = "count nothing in the training split"
+        rule = "not need counts of the training split"
         fix = "Set class_counts of the head."
         checks.require(not learns, where, rule, self.head.name, fix)
 

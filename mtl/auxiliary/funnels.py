@@ -69,7 +69,7 @@ class InversePropensity(base.Base):
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
         composes = types.read_member(heads[self.task], types.ComposingHead, "composes")
-        rule, fix = "name a task with its own tower", "It is composed of other tasks."
+        rule, fix = "name a task with a tower", "Its head combines logits of other tasks."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
         rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"

@@ -184,7 +184,7 @@ def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tens
         return numeric
     for name in columns:
         checks.one_of(where, name, inputs)
-        rule = "be encoded as numbers, as an id cannot change a little"
+        rule = "be encoded as floats, because an id cannot change gradually"
         checks.require(inputs[name].dtype.is_floating, where, rule, name)
     return list(columns)
 

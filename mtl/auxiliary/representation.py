@@ -122,7 +122,7 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 
 def require_rows(where: str, values: tf.Tensor) -> None:
     """Check that a forward pass has at least two rows."""
-    rule = "have at least two rows in each slice and replica, as it compares rows"
+    rule = "get at least two rows in each micro-batch and replica, because it compares rows"
     checks.require(values.shape[0] != 1, where, rule, values.shape[0])
 
 

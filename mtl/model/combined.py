@@ -135,7 +135,7 @@ def build_metrics(
             checks.one_of(where, metric, metrics)
             higher = find_direction(metric)
             if higher is None:
-                checks.fail(where, "have a direction that is better, higher or lower", metric)
+                checks.fail(where, "be a metric with a better direction", metric)
             directions[metric] = higher
         value = part.combine({metric: metrics[metric][0] for metric in directions}, directions)
         updates = {metrics[metric][1] for metric in directions}

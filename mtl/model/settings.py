@@ -192,7 +192,7 @@ class Settings:
         if self.mixing is not None:
             rule = f"mix all pixels alike, as task {head.name!r} has a label for each pixel"
             is_even = types.read_member(self.mixing, types.Mixing, "is_even")
-            fix = "mixing.Mixup mixes them alike."
+            fix = "mixing.Mixup has the same share for all pixels."
             checks.require(is_even, "MultiTaskModel.mixing", rule, self.mixing, fix)
 
     @property
@@ -388,10 +388,10 @@ def _check_sampler(sampler: Any, head: types.Head) -> None:
     field = types.read_member(head, types.ClassHead, "balances")
     balances_twice = sampler and sampler.balances and sampler.balances == field
     rule = f"not balance {field!r}, as the loss of {head.name!r} does"
-    fix = "Together they would correct twice: leave out one of them."
+    fix = "Sampler and loss would correct the imbalance twice: leave out one of them."
     checks.require(not balances_twice, "Pipeline.sampler", rule, sampler, fix)
     group = types.read_member(head, types.GroupHead, "whole_groups")
-    rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
+    rule = f"keep all rows of a {group!r} together, because head {head.name!r} ranks them"
     fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
     is_whole = getattr(sampler, "group", None) == group
     checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)

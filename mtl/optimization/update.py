@@ -254,8 +254,8 @@ def _select_connected(
     """Return the gradients that are not None, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     if not pairs:
-        rule, frozen = "leave a variable to train on which a loss depends", freezing.frozen_names()
+        rule, frozen = "leave a trainable variable on which a loss depends", freezing.frozen_names()
         checks.require(not frozen, "Freezing", rule, _list_few(frozen))
         names = [patterns.variable_name(variable) for variable in variables]
-        checks.fail("Update", "get a gradient", names, "No loss depends on these.")
+        checks.fail("Update", "get a gradient", names, "No loss depends on these variables.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

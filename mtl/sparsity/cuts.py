@@ -109,7 +109,7 @@ def create(
       UserError: the variable is a shard, is in bfloat16, or does not suit the granularity.
     """
     where = f"Pruning.patterns, which choose {name!r},"
-    fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
+    fix = "Raise Distribution.min_shard_bytes, so that the table has no shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
     fix = "Its table has 16 bits: see the setting storage of its column."

@@ -323,14 +323,14 @@ class _Tau(_Computed):
     def __post_init__(self):
         super().__post_init__()
         where = f"{type(self).__name__}.split"
-        rule = "name a split that chooses among taus, such as 'validation'"
+        rule = "name a split for the choice of tau, such as 'validation'"
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
         """Return the split for the choice of tau, which must not be the evaluation split."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
-        fix = "A result on the data that chose tau is too good."
+        fix = "Results on the split that chose tau are too good."
         checks.require(
             len(self.taus) == 1 or self.split != eval_split, where, rule, self.split, fix
         )

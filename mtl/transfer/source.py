@@ -93,9 +93,7 @@ def open_source(where: str, location: str) -> Source:
     saved_model = _saved_model(location)
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")
-        fix = (
-            "Optimised exports and exports of pruned runs have none: use the model_dir of the run."
-        )
+        fix = "Optimised and pruned exports have no variables: use the model_dir of the run."
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _open_source(variables, saved_model)

@@ -109,7 +109,7 @@ class WarmStart:
             or os.path.dirname(source) in own_folders
             and not tf.io.gfile.isdir(source)
         )
-        fix = "A run continues from its own checkpoints; give the new one another --model_dir."
+        fix = "A run continues from its own checkpoints. Give the new run another --model_dir."
         rule = f"lie outside of --model_dir {model_dir}"
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
 
@@ -194,5 +194,5 @@ class WarmStart:
             is_matched = any(patterns.matches(pattern, name) for name in warmed_names)
             rule = f"match a variable of {plan.source.path}"
             hint = checks.nearest(candidates[0], plan.source.shapes)
-            fix = f"It lacks {candidates[0]!r}. {hint}".strip()
+            fix = f"The source lacks {candidates[0]!r}. {hint}".strip()
             checks.require(is_matched, "WarmStart.include", rule, pattern, fix)

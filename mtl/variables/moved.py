@@ -43,7 +43,7 @@ def move(
     with _MOVED.set(changes_and_reads):
         yield
     missed_names = sorted(changes_and_reads.changes.keys() - changes_and_reads.read)
-    rule = "ask for its variables by `tf.compat.v1.get_variable` in every pass"
+    rule = "read its variables by `tf.compat.v1.get_variable` in every pass"
     checks.require(not missed_names, "MultiTaskModel.network", rule, missed_names[:3])
 
 

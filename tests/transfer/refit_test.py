@@ -158,7 +158,11 @@ def test_it_is_done_once(source, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (refit.TauNormalized, {"taus": TAUS}, "TauNormalized.split must name a split that chooses"),
+        (
+            refit.TauNormalized,
+            {"taus": TAUS},
+            "TauNormalized.split must name a split for the choice of",
+        ),
         (
             refit.TauNormalized,
             {"taus": TAUS, "split": "test"},

@@ -62,7 +62,7 @@ class Cubic:
 
 @checks.dataclass
 class OneShot:
-    """Prunes all weights at one step; at step 0, before any update, as pruning at initialisation.
+    """Reaches the final sparsity in a single step; step 0 prunes before any update.
 
     Attributes:
       step: the global step of the pruning.

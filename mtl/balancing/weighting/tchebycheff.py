@@ -23,11 +23,12 @@ from mtl.step import step_state
 
 @checks.dataclass
 class SmoothTchebycheff(base.Weighting):
-    """The formula of the paper: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
+    """A smooth maximum of the losses: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    The weights are the derivatives of g, `w_t = p_t softmax_t(p (L - z) / mu)`. So the sum of the
-    weighted losses w_t L_t has the gradient of g, but not its value. Only tasks in the batch count.
-    The losses should have the same scale, because the maximum compares their values.
+    The formula is the formula of the paper. The weights are the derivatives of g, `w_t = p_t
+    softmax_t(p (L - z) / mu)`. So the sum of the weighted losses w_t L_t has the gradient of g, but
+    not its value. Only tasks in the batch count. The losses should have the same scale, because the
+    maximum compares their values.
 
     Attributes:
       smoothing: mu, above 0, in the unit of the losses. If mu is near 0, only the largest loss
@@ -77,14 +78,15 @@ class SmoothTchebycheff(base.Weighting):
 
 @checks.dataclass
 class SmoothTchebycheffMTL(base.Weighting):
-    """The formula of the authors' code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
+    """A smooth maximum of log-losses: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
-    The weights are the derivatives of g, `w_t = T softmax_t(log(L / n) / mu) / L_t`. The nadir n_t
-    is the task's average loss over some steps after a warm-up. Before the nadir is known, `g =
-    sum_t log(L_t)`. The paper's formula lacks the logarithm, the division by n_t, the factor T and
-    the warm-up. The authors' code has a warm-up of 4 epochs, and measures the nadir over 1 epoch;
-    this class counts steps. The sum of the weighted losses has the gradient of g, but not its
-    value. Tasks that are not in the batch are left out.
+    The formula comes from the authors' code for multi-task learning. The weights are the
+    derivatives of g, `w_t = T softmax_t(log(L / n) / mu) / L_t`. The nadir n_t is the task's
+    average loss over some steps after a warm-up. Before the nadir is known, `g = sum_t log(L_t)`.
+    The paper's formula lacks the logarithm, the division by n_t, the factor T and the warm-up. The
+    authors' code has a warm-up of 4 epochs, and measures the nadir over 1 epoch; this class counts
+    steps. The sum of the weighted losses has the gradient of g, but not its value. Tasks that are
+    not in the batch are left out.
 
     Attributes:
       smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in the authors' code.

@@ -159,7 +159,7 @@ class Checked:
         A step without a failure computes only one sum: the names are collected in a branch.
 
         Raises:
-          InvalidArgumentError: when run; its message has the step and the first names.
+          InvalidArgumentError: when the op runs; the message has the step and the first names.
         """
         names = [f"loss of {task}" for task in self.losses]
         members = [name for v in self.variables for name in stacks.name_members(v)]

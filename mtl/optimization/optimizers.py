@@ -41,7 +41,7 @@ class SGD(_Optimizer):
     """`w <- w - rate * g`.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
     """
 
     learning_rate: float | types.Schedule = 0.01
@@ -58,7 +58,7 @@ class Momentum(_Optimizer):
     Rows of embedding tables that are not in the batch keep their weights and `a`.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
       momentum: the decay of `a`, in [0, 1).
       nesterov: True for the second formula, with Nesterov's momentum.
     """
@@ -79,7 +79,7 @@ class Adagrad(_Optimizer):
     Stochastic Optimization", 2011.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
       initial_accumulator: `a` before the first step, above 0. Larger values make the first steps
         smaller.
     """
@@ -118,7 +118,7 @@ class FTRL(_Optimizer):
     replaces the initial weights, so do not use FTRL after a warm start.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
       l1: the factor of the L1 penalty, at least 0.
       l2: the factor of the L2 penalty, at least 0.
       initial_accumulator: `n` before the first step, at least 0.
@@ -146,7 +146,7 @@ class RMSProp(_Optimizer):
     the first steps are small.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
       decay: the decay `d` of v, in [0, 1).
       momentum: the decay of `a`, in [0, 1).
       epsilon: a number above 0, added to v.
@@ -180,7 +180,7 @@ class Adam(_Optimizer):
     tables, use `LazyAdam`, which can continue from the same checkpoints.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
       beta1: the decay of the first moment m, in [0, 1).
       beta2: the decay of the second moment v, in [0, 1).
       epsilon: a number above 0, added to sqrt(v).

@@ -122,7 +122,7 @@ class Update(types.Update):
 
         Raises:
           UserError: no variable has a gradient, or a pattern matches no variable.
-          InvalidArgumentError: when run, on a loss or gradient that is not finite.
+          InvalidArgumentError: when the graph runs, if a loss or gradient is not finite.
         """
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)

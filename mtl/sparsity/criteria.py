@@ -284,7 +284,7 @@ class SparseGpt(Criterion):
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
-    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. The criterion cannot be used in training.
+    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. Training cannot use the criterion.
 
     Attributes:
       block: the number of inputs whose weights are pruned at once.

@@ -173,7 +173,7 @@ class WholeBatch:
         Args:
           function: a function from a part to tensors, IndexedSlices and None, in any nesting.
           update: True if this sum runs the UPDATE_OPS of the slices. Exactly one sum of each step
-            must do this.
+            must run the UPDATE_OPS.
 
         Returns:
           The sums in the same nesting, over the slices of all replicas.

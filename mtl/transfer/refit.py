@@ -6,7 +6,7 @@ refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
 With this setting, `verbs.train` writes the network of `source` with a new kernel and bias in one
-head, evaluates the network, and exports it. The new run needs no other setting.
+head, evaluates the network, and exports it. The new run is a run without special settings.
 """
 
 from __future__ import annotations

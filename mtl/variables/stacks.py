@@ -153,7 +153,7 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 def draw_seeds(count: int) -> list[Seed]:
     """Draw the seeds that `count` random ops would get if they were created one by one."""
-    with tf.init_scope():  # The graph of the initialisers.
+    with tf.init_scope():  # Enter the graph of the initialisers.
         return [tf1.get_seed(None) for _ in range(count)]
 
 

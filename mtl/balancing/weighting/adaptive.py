@@ -38,7 +38,7 @@ class DynamicWeightAverage(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         values = base.require_nonnegative("DynamicWeightAverage", losses)
         latest, earlier = self._average_periods(values, step)
@@ -101,7 +101,7 @@ class FAMO(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         values = base.require_nonnegative("FAMO", losses)

@@ -40,7 +40,7 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
       losses: {task: scalar}.
 
     Raises:
-      InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
+      InvalidArgumentError: when the graph runs, if a loss is below 0, which has no logarithm.
     """
     values = stack_losses(losses)
 
@@ -112,7 +112,7 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
     Args:
       where: the name of the setting, for the error.
       setting: {task: value}, for every task.
-      losses: {task: scalar}; its keys give the order.
+      losses: {task: scalar}; the keys give the order.
 
     Raises:
       UserError: the tasks of the setting are not the tasks of the model.

@@ -43,7 +43,7 @@ class UncertaintyWeighting(base.Weighting):
 
         Raises:
           UserError: `gaussian` names a task that the model does not have.
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         for task in self.gaussian:
@@ -71,7 +71,7 @@ class IMTLL(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         weighted = {}

@@ -26,7 +26,7 @@ class GeometricLoss(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         values = base.require_nonnegative("GeometricLoss", losses)
@@ -59,7 +59,7 @@ class LogLoss(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         present = base.are_present(base.require_nonnegative("LogLoss", losses))

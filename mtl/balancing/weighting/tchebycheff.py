@@ -102,7 +102,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         values = base.require_nonnegative("SmoothTchebycheffMTL", losses)
         present = base.are_present(values)

@@ -79,7 +79,8 @@ class Found(NamedTuple):
 
     Attributes:
       by_variable: {name: uses}; None if a use of the variable is unknown.
-      gap: the name of the first op that hides which example is which; None if there is no such op.
+      gap: the name of the first op after which the layout of examples is unknown; None if there is
+        no such op.
     """
 
     by_variable: dict[str, list[Use] | None]

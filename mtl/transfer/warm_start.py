@@ -28,7 +28,7 @@ from mtl.variables import row_names as row_names_lib
 _log = logging.getLogger(__name__)
 
 # By default, only variables in these scopes are loaded. Other variables, such as the state of
-# balancing, are not.
+# balancing, are not loaded.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 

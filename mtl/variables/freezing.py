@@ -246,7 +246,7 @@ class _Scope:
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _FREEZING.get().is_held:
-            # The set also has moving averages, because `averages_move` looks for them.
+            # `part_names` includes moving averages, because `averages_move` looks for them.
             self.part_names.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)

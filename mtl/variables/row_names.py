@@ -18,9 +18,9 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
-# Vocabularies are in these folders of a model_dir or SavedModel.
+# The folders of a model_dir or SavedModel in which vocabularies are.
 _FOLDERS = ("statistics", "assets")
-# FILE is in this folder of a SavedModel.
+# The folder of a SavedModel in which FILE is.
 _EXTRA = "assets.extra"
 # These settings are written only if they differ from their defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")

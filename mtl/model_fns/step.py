@@ -53,18 +53,16 @@ def build_step(
 ) -> Step:
     """Build a training step from losses: weighting, surgery, clipping, optimizer.
 
-    Call this function once, at the end of a training graph: it uses the `UPDATE_OPS` and
-    `REGULARIZATION_LOSSES` that the graph has at this time. With replicas of a `tf.distribute`
-    strategy, the losses of each replica are means over the replica's rows, and the step averages
-    them over the replicas.
+    Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
+    `REGULARIZATION_LOSSES` of this time. On replicas of a `tf.distribute` strategy, losses are
+    means over the replica's rows, and the step averages them.
 
     Args:
       losses: {task: scalar}, without weight penalties.
       update: the part that clips and applies the gradients.
       weighting: the part that scales the losses.
       surgery: the part that combines the gradients of the tasks.
-      shared: outputs of the network that tasks share, [B, ...] each, for a surgery on the
-        representation.
+      shared: outputs [B, ...] that tasks share, for a surgery on the representation.
       samples: a function from S to a list of S dicts of losses: the s-th dict covers every S-th row
         of the batch, from row s on. Only methods that compare samples need this function.
       train_steps: the length, in steps, of schedules that have no length.

@@ -148,8 +148,7 @@ class Update(types.Update):
             gradients = self._shape_gradients(guarded.gradients, variables, norm)
             extensions.show_update(gradients, variables)
 
-        # The norm depends on all gradients. So no variable changes before all gradients are
-        # computed.
+        # No variable changes before the norm, which depends on all gradients, is computed.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
         before.append(learning_rate)  # Else the rate might be computed after the step is counted.
         # All updates wait for a single op, so that a parameter server gets a single message.
@@ -159,8 +158,7 @@ class Update(types.Update):
             pairs = list(zip(gradients, variables, strict=True))
             updates = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
             with tf.control_dependencies(updates):
-                # The step is counted last, because schedules, random draws and freezing read its
-                # old value.
+                # The step is counted last: schedules, draws and freezing read its old value.
                 train_op = step.assign_add(increment, read_value=False)
         return train_op, monitors | guarded.monitors
 

@@ -131,8 +131,7 @@ class Refit(abc.ABC):
 
         Args:
           network: the model, with the statistics of the training split.
-          batches: a dataset of (features, labels) in the current graph, one pass over the split
-            `split_of`.
+          batches: one pass over the split `split_of`, (features, labels), in the current graph.
           statistics: the statistics of the columns.
           model_dir: the folder of this run.
           step: the step of the new checkpoint.

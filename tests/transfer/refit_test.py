@@ -166,7 +166,7 @@ def test_it_is_done_once(source, tmp_path):
         (
             refit.TauNormalized,
             {"taus": TAUS, "split": "test"},
-            r"TauNormalized.split must differ from Pipeline.eval_split \('test'\), got 'test'. A r",
+            r"TauNormalized.split must differ from Pipeline.eval_split \('test'\), got 'test'. Res",
         ),
         (refit.LogitAdjusted, {"taus": []}, "LogitAdjusted.taus must hold a number"),
         (refit.LogitAdjusted, {"taus": [-1.0]}, "LogitAdjusted.taus must be at least 0"),

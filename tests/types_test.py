@@ -154,7 +154,7 @@ def test_an_experiment_looks_through_no_rows_of_its_source(monkeypatch):
 @pytest.mark.parametrize(
     ("members", "line"),
     [
-        ({"whole_groups": "query"}, "Pipeline.sampler must keep the groups of 'query' whole"),
+        ({"whole_groups": "query"}, "Pipeline.sampler must keep all rows of a 'query' together"),
         ({"composes": ["gone"]}, "a task of 'own' must be one of"),
         ({"calibration_slices": {"gone": [1]}}, "calibration_slices of task 'own' must be one of"),
     ],

@@ -1,4 +1,4 @@
-"""Losses without a head; only training computes them.
+"""Auxiliary losses, which have no head; only training computes them.
 
 from mtl import auxiliary
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]

@@ -1,4 +1,4 @@
-"""The network's outputs for the rows of a training step, and further passes of the network.
+"""The network's outputs in a training step, and further forward passes over the same rows.
 
 again = activations.run({**activations.inputs, "image_x": noisy})
 """
@@ -16,7 +16,7 @@ from mtl.step import draws, whole_batch
 from mtl.variables import views
 
 Forward = Callable[[types.Tensors], tuple[types.Towers, types.Tensors]]
-"""Takes encoded columns; returns towers and logits."""
+"""A function {encoded column: [B, ...]} -> (towers, logits)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Activations(types.Activations):
     """The network's outputs in a training step; see `types.Activations` for most attributes.
 
     Attributes:
-      forward: a function that runs the network and its heads once more.
+      forward: a function that runs the network and its heads a second time.
       scope: the variable scope of network and heads.
-      draws_by_step: True if this pass drew random numbers, such as dropout.
+      draws_by_step: True if this pass draws random numbers, such as dropout.
     """
 
     features: types.Tensors
@@ -46,23 +46,24 @@ class Activations(types.Activations):
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
     ) -> Activations:
-        """Run the network once more: {column: [B, ...]} -> its outputs for these inputs.
+        """Run the network a second time, on other inputs for the same rows.
 
         Args:
           inputs: {column: [B, ...]}, encoded columns.
-          draw: the number of the pass; passes of different numbers draw different random numbers,
-            and 0 repeats the draws of the plain pass.
-          replace: a function from a trainable variable to the value that the network reads instead,
-            of the same shape; None reads the variables themselves.
+          draw: a number for the random draws of the pass. Different numbers give different draws,
+            and 0 repeats the draws of the first pass.
+          replace: a function from a trainable variable to a value of the same shape, which the
+            network reads in place of the variable; None reads the variables.
 
         Returns:
-          The activations, with features, labels and heads of this pass.
+          The activations of the second pass, with the same features, labels and heads.
         """
         with contextlib.ExitStack() as stack:
-            # Only the plain pass of a step moves the averages of normalisations.
+            # Only the first pass of a step updates the moving averages of normalisations.
             stack.enter_context(whole_batch.withhold_collections())
             draw_names = stack.enter_context(draws.draw_again(draw))
-            # A further pass reads the variables of the plain pass, and must not create new ones.
+            # The second pass reuses the variables of the first pass, and must not create new
+            # variables.
             stack.enter_context(tf1.variable_scope(self.scope, reuse=True))
             if replace:
                 getter = _replace_variables(replace)
@@ -74,10 +75,10 @@ class Activations(types.Activations):
 
 
 def withhold_rows(activations: Activations, name: str) -> Activations:
-    """Return activations without features and labels, for a loss of mixed rows with this name.
+    """Return activations without features and labels, for an auxiliary loss of mixed rows.
 
     Raises:
-      UserError: when the loss reads features or labels.
+      UserError: later, if the loss reads features or labels.
     """
     labels = _Withheld(f"auxiliary loss {name!r}", "reads_labels")
     features = _Withheld(f"auxiliary loss {name!r}", "reads_features")
@@ -85,7 +86,7 @@ def withhold_rows(activations: Activations, name: str) -> Activations:
 
 
 class _Withheld(Mapping[str, "tf.Tensor"]):
-    """A mapping that refuses to be read: mixed rows have no fields."""
+    """A mapping that raises an error when it is read, because mixed rows have no fields."""
 
     def __init__(self, where: str, declaration: str):
         self._where, self._declaration = where, declaration
@@ -107,7 +108,7 @@ class _Withheld(Mapping[str, "tf.Tensor"]):
 def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         variable = getter(name, **settings)
-        # Moving averages of normalisations are not trainable, so the student's averages are read.
+        # Moving averages of normalisations are not trainable, so they are not replaced.
         return replace(variable) if getattr(variable, "trainable", False) else variable
 
     return get

@@ -1,4 +1,4 @@
-"""Training on adversarial inputs: small changes that raise the loss of the labels the most.
+"""Adversarial training: losses at inputs with small changes that increase the loss.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Adversarial()]
 auxiliary.Adversarial.epsilon = 0.15                     # for pixels in [0, 1], for example
@@ -23,26 +23,26 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Adversarial(moved_inputs.OfAscent, base.OfLabels):
-    """The loss of the heads at `x + r`, with `r` the ascent of that loss within a ball around x.
+    """The loss of the heads at `x + r`, where r maximises this loss within a ball around x.
 
-    `r <- P(r + a g / |g|)`, or `P(r + a sign(g))` for the norm "max", with a the size of a step, g
-    the gradient of a row's loss by its inputs and P the projection on `|r| <= epsilon`. Gradients
-    do not go through r.
+    Gradient ascent finds r: `r <- P(r + a g / |g|)`, or `P(r + a sign(g))` for the norm "max". Here
+    a is the step size, g the gradient of a row's loss by its inputs, and P the projection on `|r|
+    <= epsilon`. Gradients of the training step do not go through r.
 
     T. Miyato, A. M. Dai, I. Goodfellow, "Adversarial Training Methods for Semi-Supervised Text
     Classification", 2016, arXiv:1605.07725 (FGM); E. Wong, L. Rice, J. Z. Kolter, "Fast is better
     than free", 2020, arXiv:2001.03994 (a random start); A. Madry et al., "Towards Deep Learning
     Models Resistant to Adversarial Attacks", 2017, arXiv:1706.06083 (PGD); C. Zhu et al., "FreeLB",
     2019, arXiv:1909.11764 (`averages_steps`). A norm covers all moved columns of a single row; some
-    implementations take the norm of the batch. Madry et al. train only on moved inputs: give the
-    tasks the weight 0 in the balancing to do the same.
+    implementations take the norm over the batch. Madry et al. train only on moved inputs. To do the
+    same, give the tasks the weight 0 in `weighting.Fixed`.
 
     Attributes:
-      step_size: the norm of a step, above 0; by default epsilon for one step, and
-        2.5 epsilon / steps for more.
+      step_size: the norm of a step of the ascent, above 0. The default is epsilon for a single
+        step, and 2.5 epsilon / steps for several steps.
       random_start: True starts r at a random point in the ball; False starts it at 0.
-      averages_steps: True takes the mean of the losses at the start and after each step but the
-        last; False takes the loss after the last step. Memory grows with the steps.
+      averages_steps: True takes the mean of the losses at the start and after each step except the
+        last. Memory then grows with the number of steps. False takes the loss after the last step.
     """
 
     name: str = "adversarial"
@@ -51,29 +51,30 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     def __post_init__(self):
         super().__post_init__()
-        # `averages_steps` leaves out the last point: one step without a random start leaves only x.
+        # `averages_steps` leaves out the last point. With one step and no random start, only x
+        # itself would remain.
         moves = self.random_start or not self.averages_steps or self.steps > 1
         rule = "be True with averages_steps and a single step"
-        fix = "Otherwise the only inputs of the average are unmoved."
+        fix = "Otherwise the average has only the unchanged inputs."
         checks.require(moves, self._where("random_start"), rule, self.random_start, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of the rows at their worst inputs, [B, P] of P tasks."""
+        """Compute the losses of the rows at adversarial inputs, [B, P] for P tasks."""
         points = list(self._ascend(activations))
         if not self.averages_steps:
             return self._compute_losses(points[-1])
-        # FreeLB averages the K losses at r_0 to r_(K - 1).
+        # As in FreeLB, the losses at r_0 to r_(K - 1) are averaged.
         losses = [self._compute_losses(point) for point in points[:-1]]
         return tf.add_n(losses) / len(losses)
 
     def _ascend(self, activations: types.Activations) -> Iterator[types.Activations]:
-        """Yield the activations at the start and after each step."""
+        """Yield the activations at the start, and after each step of the ascent."""
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.unroll(activations, self._draw_start(ascent), self.steps)
 
     def attack(self, activations: types.Activations) -> types.Activations:
-        """Return the network's outputs at the worst inputs, for an evaluation."""
-        # Evaluation needs no gradient through the steps: a loop keeps memory and graph small.
+        """Compute the network's outputs at adversarial inputs, for an evaluation."""
+        # An evaluation needs no gradient through the steps, so a loop saves memory.
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.run_loop(activations, self._draw_start(ascent), self.steps)
 
@@ -82,25 +83,25 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     @property
     def _default_size(self) -> float:
-        # A single step of 2.5 epsilon would leave the ball, and the projection would cut it back.
+        # A single step of 2.5 epsilon would always leave the ball.
         return self.epsilon if self.steps == 1 else super()._default_size
 
 
 @checks.dataclass
 class InputNoise(moved_inputs.OfBounded, base.OfLabels):
-    """The loss of the heads at `x + s n`, n ~ N(0, 1).
+    """The loss of the heads at noisy inputs, `x + s n` with n ~ N(0, 1).
 
     C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization", 1995.
 
     Attributes:
-      stddev: s, above 0, in the unit of the encoded columns.
+      stddev: the standard deviation s of the noise, above 0, in the unit of the encoded columns.
     """
 
     name: str = "input_noise"
     stddev: checks.Positive = 0.1
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of the rows at noisy inputs, [B, P] of P tasks."""
+        """Compute the losses of the rows at noisy inputs, [B, P] for P tasks."""
         space = self.open_space(activations.inputs)
         noisy = space.apply(space.draw_normal("noise", self.stddev))
         return self._compute_losses(activations.run(noisy))

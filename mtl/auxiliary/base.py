@@ -1,6 +1,6 @@
-"""Bases of auxiliary losses: a name, a weight, and the heads that they read.
+"""Base classes of auxiliary losses, with a name, a weight, and the heads that a loss reads.
 
-auxiliary.Adversarial.name = "adversarial"               # in TensorBoard and in the balancing
+auxiliary.Adversarial.name = "adversarial"               # for TensorBoard and balancing
 auxiliary.Adversarial.weight = 0.5                       # or a schedule
 auxiliary.Adversarial.heads = ["digit"]                  # all by default
 """
@@ -18,13 +18,13 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Base(types.AuxiliaryLoss):
-    """A loss with a name and a weight.
+    """The base class of auxiliary losses, with a name and a weight.
 
     Attributes:
-      name: the name of the loss, which differs from all tasks; its variables lie in
-        `auxiliary/<name>`.
-      weight: a factor of the loss, in addition to its weight in the balancing; at least 0, or a
-        schedule. A loss of weight 0 is left out of the graph.
+      name: the name of the loss, which must differ from the names of all tasks. The variables of
+        the loss are in the scope `auxiliary/<name>`.
+      weight: a factor of the loss, in addition to the weighting of the model; at least 0, or a
+        schedule. If the weight is the constant 0, the loss is not computed.
     """
 
     name: checks.Name
@@ -37,7 +37,7 @@ class Base(types.AuxiliaryLoss):
 
 
 def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
-    """Return the tasks with a tower; the logits of other tasks are composed from these tasks."""
+    """Return the tasks with a tower; the logits of other tasks are computed from their logits."""
     return [
         task
         for task, h in heads.items()
@@ -47,20 +47,20 @@ def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
 
 @checks.dataclass
 class OfHeads(Base):
-    """A loss of the predictions of some heads.
+    """The base class of losses that read the predictions of some heads.
 
     Attributes:
-      heads: the tasks, by name; None for all.
+      heads: the names of the tasks; None for all tasks.
     """
 
     heads: checks.SomeNames | None = None
 
     kind: ClassVar[type] = types.ComparableHead
     rule: ClassVar[str] = "name tasks whose heads define a divergence"
-    """The protocol that heads must implement, and the rule that an error prints otherwise."""
+    """`kind` is the protocol that heads must implement, and `rule` is for the error."""
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, and their heads suit the loss."""
+        """Check that the tasks exist, and that their heads suit the loss."""
         for task in self._choose(heads):
             checks.one_of(self._where("heads"), task, heads)
             fits, head = self._suits(heads[task]), type(heads[task]).__name__
@@ -74,7 +74,7 @@ class OfHeads(Base):
         return list(heads) if self.heads is None else self.heads
 
     def _diverge(self, activations: types.Activations, others: types.Tensors) -> tf.Tensor:
-        """Return the divergence of other logits from these, summed over the heads, [B]."""
+        """Compute the divergence between two sets of logits, summed over the heads, [B]."""
         heads = cast(Mapping[str, types.ComparableHead], activations.heads)  # See `check`.
         logits = activations.logits
         return tf.add_n(
@@ -87,7 +87,7 @@ class OfHeads(Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLabels(OfHeads):
-    """A loss of the labels of some heads: one part for each task, a mean over labelled rows."""
+    """The base class of losses that read labels; each task has a mean over its labelled rows."""
 
     kind: ClassVar[type] = types.WeighingHead
     rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"
@@ -104,14 +104,14 @@ class OfLabels(OfHeads):
         ]
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return the weights of rows in each task, {label: [B, ...]} -> [B, P]."""
+        """Return the weights of rows for P tasks, {label: [B, ...]} -> [B, P]."""
         weighing_heads = cast(Mapping[str, types.WeighingHead], heads)
         return tf.stack(
             [weighing_heads[task].row_weights(labels) for task in self._choose(heads)], 1
         )
 
     def _compute_losses(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows in each task, [B, P]."""
+        """Compute the losses of rows for P tasks, [B, P]."""
         heads, labels = activations.heads, activations.labels
         losses = [
             row_losses.compute_of_labels(heads[task], activations.logits[task], labels)
@@ -120,8 +120,8 @@ class OfLabels(OfHeads):
         return tf.stack(losses, 1)
 
     def _sum_losses(self, activations: types.Activations) -> tf.Tensor:
-        """Return the sum of the losses of all rows in all tasks, weighted by row."""
-        # A mean would not do, as the gradient of a row by its own inputs must not depend on the
-        # batch.
+        """Compute the weighted sum of the losses of all rows and tasks."""
+        # The result must be a sum, not a mean: the gradient by the inputs of a row must not depend
+        # on the batch.
         weights = self.row_weights(activations.labels, activations.heads)
         return tf.reduce_sum(weights * self._compute_losses(activations))

@@ -1,4 +1,4 @@
-"""Pulls together the representations of two views of a row, or of rows of the same class.
+"""Contrastive losses: representations of two views of a row, or of a class, become similar.
 
 model.MultiTaskModel.auxiliary_losses = [
     @auxiliary.Contrastive(), @auxiliary.SupervisedContrastive(),
@@ -20,28 +20,29 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class Contrastive(representation.OfCorruption):
-    """Finds, from one view of a row, the other view of the same row among all views.
+    """Makes two views of a row more similar than views of different rows.
 
-    `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`, the mean of both views i and j of a row,
-    with s the cosine of projected vectors and k all other views of all rows. It reads no label.
-    T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations"
-    (SimCLR, NT-Xent), 2020, arXiv:2002.05709. Here a view is the encoded row with columns of other
-    rows (D. Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with another dropout.
-    The first view is the plain pass unless `corrupts_both`.
+    The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`. Here j is the other
+    view of the same row, k stands for all other views of all rows, and s is the cosine of projected
+    vectors. The loss of a row is the mean of its two views. The loss needs no labels. T. Chen et
+    al., "A Simple Framework for Contrastive Learning of Visual Representations" (SimCLR, NT-Xent),
+    2020, arXiv:2002.05709. Here, a view is the encoded row with some columns of other rows (D.
+    Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with different dropout. The first
+    view is the forward pass of the step, unless `corrupts_both` is set.
 
-    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
-    reduce their number, and so change the loss.
+    A row is compared only with rows of the same micro-batch and replica. So `Run.micro_batches` and
+    the number of replicas change the loss.
 
     Attributes:
       corruption: the share of a row's columns that are replaced by columns of another row, in
         [0, 1]; a `Numeric` field, an image or a vector of tokens is one column.
-      noise: the standard deviation of noise on the encoded columns, at least 0. Without corruption
-        and noise the network must have dropout.
-      corrupts_both: True corrupts the first view too, which takes one more pass.
-      layers: units of the layers that project the representation, with ReLU between them; [] for
-        none.
-      temperature: t, above 0.
-      columns: the columns that are replaced or get noise, by name; None for all.
+      noise: the standard deviation of the noise on the encoded columns, at least 0. Without
+        corruption and noise, the network must have dropout.
+      corrupts_both: True also corrupts the first view, which takes a further forward pass.
+      layers: the units of the layers that project the representation, with ReLU between the
+        layers; [] for no layers.
+      temperature: the temperature t, above 0.
+      columns: the names of the columns that are replaced or get noise; None for all columns.
     """
 
     name: str = "contrastive"
@@ -53,18 +54,19 @@ class Contrastive(representation.OfCorruption):
 
     @property
     def needs_draws(self) -> bool:
-        """True if the views differ only by draws of the network, such as dropout."""
+        """True if the views differ only by random draws of the network, such as dropout."""
         return not self.corruption and not self.noise
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of rows, [B], each the mean of its two views."""
+        """Compute the losses of rows, [B], each the mean of two views."""
         second = self._make_view(activations, 1)
         self._require_difference(second)
         first = self._make_view(activations, 2) if self.corrupts_both else activations
         vectors = self._read(first)
         representation.require_rows("auxiliary loss Contrastive", vectors)
         rows = perturbations.count_rows(vectors)
-        # Both views form one batch, [2 B, H], so that the projection has the same weights for both.
+        # Both views are in one batch, [2 B, H], so that the projection has the same weights for
+        # both.
         vectors = tf.concat([vectors, self._read(second)], 0)
         projected = representation.stack_layers(vectors, self.layers)
         losses = compute_nt_xent(projected, rows, self.temperature)
@@ -75,31 +77,31 @@ class Contrastive(representation.OfCorruption):
         return activations.run(corrupted, draw=number)
 
     def _require_difference(self, view: types.Activations) -> None:
-        """Fail if both views are the same."""
+        """Check that the two views of a row differ."""
         differs = self.corruption > 0 or self.noise > 0 or view.draws_by_step
-        rule, fix = "be above 0 if the network draws nothing", "Or set noise."
+        rule, fix = "be above 0 if the network has no dropout", "Or set noise."
         checks.require(differs, self._where("corruption"), rule, self.corruption, fix)
 
 
 @checks.dataclass
 class SupervisedContrastive(representation.OfRepresentation):
-    """Finds, for each row, the other rows of the same class.
+    """Makes rows of the same class more similar than rows of different classes.
 
-    `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i, a) / t))`, with s the
-    cosine of projected vectors, P(i) the other rows of the class of row i, and a all other rows
-    that have a label. A row that is alone in its class counts as 0.
+    The loss of row i is `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i,
+    a) / t))`. Here s is the cosine of projected vectors, P(i) the other rows of the same class, and
+    a stands for all other labelled rows. The loss is 0 for a row without another row of its class.
     P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
     view of each row instead of two.
 
-    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
-    reduce their number, and so change the loss.
+    A row is compared only with rows of the same micro-batch and replica. So `Run.micro_batches` and
+    the number of replicas change the loss.
 
     Attributes:
-      head: the task whose label is the class, of `Binary`, `MultiClass` or `Ordinal`. Rows without
-        a label are left out; weights of examples count.
-      layers: units of the layers that project the representation, with ReLU between them; [] for
-        none.
-      temperature: t, above 0.
+      head: the task whose label is the class, with a head `Binary`, `MultiClass` or `Ordinal`. Rows
+        without a label are left out, and rows have the weights of this task.
+      layers: the units of the layers that project the representation, with ReLU between the
+        layers; [] for no layers.
+      temperature: the temperature t, above 0.
     """
 
     head: str
@@ -111,7 +113,7 @@ class SupervisedContrastive(representation.OfRepresentation):
     reads_labels: ClassVar[bool] = True
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of rows, [B]; 0 without a label, or alone in the class."""
+        """Compute the losses of rows, [B]; 0 for rows without a label or without a partner."""
         vectors = self._read(activations)
         representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
         projected = representation.stack_layers(vectors, self.layers)
@@ -119,7 +121,7 @@ class SupervisedContrastive(representation.OfRepresentation):
         return compute_supervised(projected, classes, counts, self.temperature)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the task exists, and each of its rows has one class."""
+        """Check that the task exists, and that each of its rows has one class."""
         super().check(heads)
         checks.one_of(self._where("head"), self.head, heads)
         head = heads[self.head]
@@ -130,30 +132,30 @@ class SupervisedContrastive(representation.OfRepresentation):
         checks.require(fits, self._where("head"), rule, self.head, fix)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return the weights of rows in that task, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in the task, {label: [B, ...]} -> [B]."""
         head: Any = heads[self.head]
         return head.row_weights(labels)
 
     def _find_classes(self, activations: types.Activations) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return class ids, int64 [B], and True for rows that take part, bool [B]."""
+        """Return class ids, int64 [B], and a mask of labelled rows, bool [B]."""
         head: Any = activations.heads[self.head]
         classes, _ = head.targets(head.label_of(activations.labels))
         return tf.cast(classes, tf.int64), head.row_weights(activations.labels) > 0
 
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:
-    """Compute the NT-Xent loss of each view; views i and i + B belong to the same row.
+    """Compute the NT-Xent loss of each view; rows i and i + B are views of the same example.
 
     Args:
-      vectors: [2 B, D], all first views and then all second views, of any length.
+      vectors: [2 B, D], all first views and then all second views; need not be normalised.
       rows: B, at least 2.
       temperature: the divisor of the cosines, above 0.
 
     Returns:
-      [2 B].
+      The losses, [2 B].
     """
     similar = _compare_pairs(vectors, temperature)
-    # Row i of the first view has its partner at i + B, and the other way round.
+    # The partner of view i is i + B for first views, and i - B for second views.
     partners = (tf.range(2 * rows) + rows) % (2 * rows)
     partner_cosines = tf.gather(similar, partners, batch_dims=1)
     return tf.reduce_logsumexp(_leave_out(similar, tf.eye(2 * rows) > 0), 1) - partner_cosines
@@ -165,19 +167,20 @@ def compute_supervised(
     """Compute the supervised contrastive loss of each row.
 
     Args:
-      vectors: [B, D], of any length.
-      classes: [B], ids.
-      counts: bool [B], False for rows that take part in no comparison.
+      vectors: [B, D]; need not be normalised.
+      classes: class ids, [B].
+      counts: bool [B], False for rows that are left out.
       temperature: the divisor of the cosines, above 0.
 
     Returns:
-      [B]; 0 for a row without another row of its class.
+      The losses, [B]; 0 for a row without another row of its class.
     """
     similar = _compare_pairs(vectors, temperature)
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
-    # A row without other rows would take log(0): it is compared with itself, and masked later.
+    # For a row without other rows, the sum would be log(0). So such a row is compared with itself,
+    # and its loss is masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
     # -log(exp(s) / sum exp) is the logarithm of the sum minus s.
@@ -192,7 +195,7 @@ def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
 
 
 def _leave_out(similar: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-    """Set the places of a mask, bool [N, N], to minus infinity, whose exponential is 0."""
+    """Set masked entries, bool [N, N], to minus infinity, whose exponential is 0."""
     return tf.where(
         where, tf.fill(tf.shape(similar), tf.cast(float("-inf"), similar.dtype)), similar
     )

@@ -1,14 +1,13 @@
-"""Learning from the predictions, or the representation, of a trained model.
+"""Distillation: learns from the predictions, or the representation, of a trained model.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Distillation()]
-auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder of a SavedModel,
+auxiliary.Distillation.teacher = "runs/large"            # a run, the folder of a SavedModel,
                                                          # or "runs/large/model.ckpt-300"
 auxiliary.Distillation.temperature = 2.0
 
-The teacher is the exported model that a server would serve; it runs in a separate session beside
-each step. The teacher sees the rows without the student's augmentations. With
-`MultiTaskModel.mixing` the student runs once more on unmixed rows, and learns from the teacher
-there.
+The teacher is an exported model, which runs in a separate session at each step. The teacher gets
+the rows without the student's augmentations. With `MultiTaskModel.mixing`, the student takes a
+further forward pass on unmixed rows, which is compared with the teacher.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from mtl.tf_internals import graphs, saved_model
 
 @checks.dataclass
 class _OfTeacher(base.Base):
-    """A loss that compares with the outputs of a trained model.
+    """The base class of losses that compare the model with a trained model.
 
     Attributes:
-      teacher: the folder of a SavedModel; a folder of numbered versions, of which the newest is
-        used; a run, of which the best export is used, or else the latest; or a checkpoint of a run,
-        which `launch.export --checkpoint` has exported.
-      signature: the signature of the SavedModel; it takes features as tensors and returns
-        `<task>/<prediction>`.
+      teacher: the folder of a SavedModel; a folder of numbered versions, for the newest version; a
+        run, for its best export or, if there is none, its latest export; or a checkpoint that
+        `launch.export --checkpoint` has exported.
+      signature: the name of a signature of the SavedModel that takes features as tensors, and
+        returns `<task>/<prediction>`.
     """
 
     teacher: str
@@ -49,7 +48,7 @@ class _OfTeacher(base.Base):
 
     @property
     def files(self) -> dict[str, str]:
-        """The file of the teacher's graph."""
+        """The file with the teacher's graph."""
         return {
             "teacher": os.path.join(
                 find_model(self.teacher, self._where("teacher")), saved_model.FILE
@@ -62,15 +61,15 @@ class _OfTeacher(base.Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distillation(_OfTeacher, base.OfHeads):
-    """`T^2 D(q_T, p_T)`, from the teacher's predictions q to the student's p at a temperature T.
+    """`T^2 D(q_T, p_T)`: the divergence of predictions p from the teacher's q at temperature T.
 
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
-    arXiv:1503.02531. Logits divided by T give `p_T`; heads that predict numbers have no
-    temperature. The loss is a mean over all rows, with labels or without. The factor T^2 keeps
-    gradients as large as at T = 1.
+    arXiv:1503.02531. The predictions p_T and q_T come from logits that are divided by T. Heads that
+    predict numbers have no temperature. The loss is a mean over all rows, labelled or not. The
+    factor T^2 keeps the scale of gradients independent of T.
 
     Attributes:
-      temperature: T, above 0; or {task: T}, with 1 for other tasks.
+      temperature: the temperature T, above 0; or {task: T}, with T = 1 for other tasks.
     """
 
     name: str = "distillation"
@@ -89,7 +88,7 @@ class Distillation(_OfTeacher, base.OfHeads):
             checks.positive(self._where("temperature"), self.temperature)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, and their heads can learn from predictions."""
+        """Check that the tasks exist, and that their heads can learn from predictions."""
         super().check(heads)
         if isinstance(self.temperature, Mapping):
             for task in self.temperature:
@@ -109,7 +108,7 @@ class Distillation(_OfTeacher, base.OfHeads):
             logits = activations.logits[task]
             where, rule = self._where("teacher"), f"predict {logits.shape[1:]} for {task!r}"
             checks.require(target.shape[1:] == logits.shape[1:], where, rule, target.shape[1:])
-            # Gradients of softened probabilities shrink by 1 / T^2 (Hinton et al., section 2).
+            # The temperature scales gradients by 1 / T^2 (Hinton et al., section 2).
             heat = self._find_temperature(activations.heads[task])
             target = tf.stop_gradient(target)
             losses.append(heat**2 * heads[task].divergence(target / heat, logits / heat))
@@ -126,14 +125,14 @@ class Distillation(_OfTeacher, base.OfHeads):
 
     def _find_temperature(self, head: types.Head) -> float:
         if not types.read_member(head, types.ClassHead, "class_names"):
-            # A head that predicts numbers has no logits to soften.
+            # A head that predicts numbers has no temperature.
             return 1.0
         if isinstance(self.temperature, Mapping):
             return self.temperature.get(head.name, 1.0)
         return self.temperature
 
     def _check_classes(self, teacher: Teacher, task: str, head: types.Head) -> None:
-        """Fail if the teacher's metadata name other classes than the student has."""
+        """Check that the teacher's metadata have the same classes as the student."""
         teacher_classes = teacher.described.get("tasks", {}).get(task, {}).get("classes")
         classes = list(types.read_member(head, types.ClassHead, "class_names"))
         rule = f"have the classes of task {task!r}, {classes[:10]}"
@@ -143,14 +142,15 @@ class Distillation(_OfTeacher, base.OfHeads):
 
 @checks.dataclass
 class FeatureDistillation(_OfTeacher):
-    """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b of this loss.
+    """`|W h + b - t|^2 / D`: compares a tower h with a tensor t [B, D] of the teacher.
 
-    A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear
-    map. It trains together with the other losses; the paper trains on hints first.
+    A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear map
+    W, b, which is trained with the network. The paper first trains on this loss alone; here, it is
+    trained together with the other losses.
 
     Attributes:
-      tensor: the name of an op of the teacher's graph with the output [B, D].
-      task: the task whose tower is h; the first task by default.
+      tensor: the name of an op in the teacher's graph, with the output t [B, D].
+      task: the task whose tower is h; by default the first task.
     """
 
     name: str = "feature_distillation"
@@ -158,12 +158,12 @@ class FeatureDistillation(_OfTeacher):
     task: Annotated[str, checks.Is(str, "name a task")] | None = None
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the task exists."""
+        """Check that the task exists."""
         if self.task is not None:
             checks.one_of(self._where("task"), self.task, base.list_towers(heads))
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the squared distance of the representations, [B]."""
+        """Compute the mean squared difference of the representations of each row, [B]."""
         teacher = self._open_teacher()
         target = teacher.compute(self._where("tensor"), activations.features, self.tensor)
         tower = activations.towers[self.task or next(iter(activations.towers))]
@@ -172,12 +172,12 @@ class FeatureDistillation(_OfTeacher):
 
 
 class Teacher:
-    """A SavedModel that predicts the rows of a step.
+    """A SavedModel that predicts the rows of a training step.
 
     Args:
       where: the name of the setting, for errors.
       folder: the folder of a SavedModel, or of a run; see `find_model`.
-      signature: the name of a signature that takes features as tensors.
+      signature: the name of a signature that takes features as tensors, [B, ...] each.
 
     Attributes:
       described: the metadata of the export.
@@ -199,17 +199,17 @@ class Teacher:
     def predict(
         self, features: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Predict {field: [B, ...]} -> {task: {prediction: [B, ...] float32}}.
+        """Predict rows by the SavedModel.
 
         Args:
-          features: {field: [B, ...]}, with all inputs of the signature.
-          tasks: the tasks, which the signature must predict.
+          features: {field: [B, ...]}, which must contain all inputs of the signature.
+          tasks: tasks that the signature predicts.
 
         Returns:
-          The predictions that are floats; ids and texts are left out.
+          {task: {prediction: float32 [B, ...]}}; predictions that are ids or texts are left out.
 
         Raises:
-          UserError: a task or an input is missing, or an input has another type.
+          UserError: a task or an input is missing, or an input has the wrong type.
         """
         names = [
             name
@@ -227,15 +227,15 @@ class Teacher:
         return predictions
 
     def compute(self, where: str, features: types.Tensors, name: str) -> tf.Tensor:
-        """Compute an op of the teacher's graph, {field: [B, ...]} -> [B, D].
+        """Compute the output [B, D] of an op in the teacher's graph.
 
         Args:
           where: the name of the setting, for errors.
-          features: {field: [B, ...]}, with all inputs of the signature.
-          name: the name of an op whose first output is float32 [B, D], with D known.
+          features: {field: [B, ...]}, which must contain all inputs of the signature.
+          name: the name of an op whose first output is float32 [B, D], with a static D.
 
         Raises:
-          UserError: the graph has no op of this name.
+          UserError: the graph has no such op.
         """
         shapes = {
             op.name: op.outputs[0].shape
@@ -262,20 +262,21 @@ class Teacher:
         def call(*values: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(output, np.float32) for output in run(*values)]
 
-        # The teacher has its own graph and session, so its variables never enter this graph.
+        # The teacher has a separate graph and session, so this graph does not get its variables.
         outputs = tf.numpy_function(call, list(inputs.values()), [tf.float32] * len(tensors))
         for value, shape in zip(outputs, shapes, strict=True):
-            # `numpy_function` forgets shapes; the number of rows comes from the student's batch.
+            # The outputs of `numpy_function` have no static shapes. The number of rows comes from
+            # the student's batch.
             if shape.rank is not None:
                 value.set_shape([rows, *shape[1:]])
         return list(outputs)
 
     def _choose_inputs(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the features that the signature reads, {input: [B, ...]}."""
+        """Choose the features that the signature reads, {input: [B, ...]}."""
         offered: dict[str, tf.Tensor] = {}
         for name, values in features.items():
             if isinstance(values, tf.RaggedTensor):
-                # An export takes a ragged feature as a padded tensor and its lengths.
+                # For a ragged feature, an export takes a padded tensor and the lengths of its rows.
                 offered[name] = values.to_tensor()
                 offered[inputs_lib.length_name(name)] = values.row_lengths()
             else:
@@ -291,19 +292,20 @@ class Teacher:
 
 
 def find_model(folder: str, where: str = "teacher") -> str:
-    """Return the folder itself, its newest version, or the best or latest export of a run.
+    """Find the SavedModel of a folder, a run or a checkpoint.
 
-    For a checkpoint, return the newest export of its step in the run.
+    A folder of versions stands for its newest version. A run stands for its best export or, if
+    there is none, its latest export. A checkpoint stands for the newest export of its step.
 
     Args:
       folder: a SavedModel, a folder of numbered SavedModels, a run, or a checkpoint.
       where: the name of the setting, for errors.
 
     Returns:
-      The folder of a SavedModel; `folder` itself if it holds no version.
+      The folder of a SavedModel; `folder` itself if it has no versions or exports.
 
     Raises:
-      UserError: a checkpoint has no export that is newer than itself.
+      UserError: there is no export of a checkpoint that is newer than the checkpoint.
     """
     if tf.io.gfile.exists(f"{folder}.index"):
         return _find_export(folder, where)
@@ -315,14 +317,14 @@ def find_model(folder: str, where: str = "teacher") -> str:
 
 
 def _find_export(checkpoint: str, where: str) -> str:
-    """Return the newest export of a checkpoint, a path such as `runs/a/model.ckpt-300`."""
+    """Find the newest export of a checkpoint, such as `runs/a/model.ckpt-300`."""
     run, step = os.path.dirname(checkpoint), run_directory.step_in_name(checkpoint)
-    # The best checkpoint lies in <run>/best, but a run may also have this name.
+    # The best checkpoint is in <run>/best, but the folder of a run may also be called "best".
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
     written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
-    # The number of a version is its time. Exports before the checkpoint may come from another
-    # training here.
+    # The number of a version is the time of the export. An export that is older than the checkpoint
+    # may come from an earlier training in the same folder.
     later = {
         version: os.path.join(run, "export", name, str(version))
         for name in ("latest", "best", "manual")
@@ -340,7 +342,7 @@ def _find_export(checkpoint: str, where: str) -> str:
 
 
 def _load_export(directory: str) -> loaded.Loaded:
-    """Return the model in a folder, loaded once for each graph that is being built."""
+    """Load the model in a folder, once for each graph that is being built."""
     models = _MODELS.setdefault(graphs.outermost_graph(), {})
     if directory not in models:
         models[directory] = loaded.open_export(directory)
@@ -348,4 +350,4 @@ def _load_export(directory: str) -> loaded.Loaded:
 
 
 _MODELS: weakref.WeakKeyDictionary[tf.Graph, dict[str, loaded.Loaded]] = weakref.WeakKeyDictionary()
-"""{graph: {folder: model}}; models stay open as long as the graph that calls them."""
+"""{graph: {folder: model}}; a model is open as long as the graph that calls it exists."""

@@ -1,9 +1,9 @@
-"""Representations that hide the domain of a row, by the reversed gradient of a classifier.
+"""Domain-adversarial training: removes information about the domain from the representation.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.GradientReversal()]
 auxiliary.GradientReversal.head = @domain/heads.Binary()
 auxiliary.GradientReversal.reversal = @reversal/schedules.Sigmoid()    # or a number
-domain/heads.Binary.name = "is_new"                # a label field; rows without it have weight 0
+domain/heads.Binary.name = "is_new"                # the label with the domain
 reversal/schedules.Sigmoid.value = 1.0
 """
 
@@ -22,19 +22,19 @@ from mtl.variables import freezing
 
 @checks.dataclass
 class GradientReversal(representation.OfRepresentation):
-    """The loss of a head that classifies domains; the network gets its gradient reversed.
+    """The loss of a classifier of domains, whose gradient is reversed for the network.
 
-    The discriminator, hidden layers and head, descends the gradient of its loss L. The network
-    gets `-reversal dL/dh` instead. Balancing treats L as the loss of a task with this reversed
-    gradient.
-    Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818, with
-    a reversal that rises as `schedules.Sigmoid`. A discriminator that cannot tell domains apart has
-    the loss of a guess, such as 0.69 for two equally frequent domains. A lower loss means that the
-    representation still shows the domain.
+    The classifier (hidden layers and a head) is trained to lower its loss L. The network below gets
+    the gradient `-reversal dL/dh`, and is trained to raise L. Balancing treats L as the loss of a
+    task whose gradient is the reversed gradient. Y. Ganin et al., "Domain-Adversarial Training of
+    Neural Networks", 2016, arXiv:1505.07818, where the reversal rises like `schedules.Sigmoid`. If
+    the representation does not show the domain, L is the loss of random guesses, such as 0.69 for
+    two equally frequent domains. A lower loss means that the representation still shows the domain.
 
     Attributes:
-      head: any head of `mtl.heads` whose label is the domain. Rows without a label have weight 0.
-      layers: units of the hidden layers of the discriminator, with ReLU.
+      head: the head of the classifier, any head of `mtl.heads` whose label is the domain. Rows
+        without this label have weight 0.
+      layers: the units of the hidden layers of the classifier, with ReLU.
       reversal: the factor of the reversed gradient; at least 0, or a schedule.
     """
 
@@ -55,28 +55,28 @@ class GradientReversal(representation.OfRepresentation):
         super().__post_init__()
         where = self._where("head")
         learns = types.read_member(self.head, types.FittedHead, "accumulators")()
-        rule = "count nothing in the training split"
+        rule = "not need counts of the training split"
         fix = "Set class_counts of the head."
         checks.require(not learns, where, rule, self.head.name, fix)
 
     @property
     def own_heads(self) -> Sequence[types.Head]:
-        """The head that classifies domains."""
+        """The head of the classifier."""
         return (self.head,)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail if `at` names an unknown task, or the head has the name of a task."""
+        """Check `at`, and that the name of the head differs from all tasks."""
         super().check(heads)
         where, name = f"{self._where('head')}'s name", self.head.name
         checks.require(name not in heads, where, "differ from all tasks", name)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return the weights of rows for the head, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in the loss, {label: [B, ...]} -> [B]."""
         del heads
         return cast(types.WeighingHead, self.head).row_weights(labels)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of the domains of rows, [B]."""
+        """Compute the losses of the classifier, [B]."""
         hidden = reverse_gradient(self._read(activations), self._compute_reversal())
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         with freezing.hold_part(types.read_member(self.head, types.Head, "trainable")):
@@ -90,11 +90,11 @@ class GradientReversal(representation.OfRepresentation):
 
 
 def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Return the values unchanged; their gradient is multiplied by -factor.
+    """Return values unchanged, but multiply their gradient by -factor.
 
     Args:
-      values: any shape.
-      factor: a scalar; no gradient reaches it.
+      values: a tensor of any shape.
+      factor: a scalar; it gets no gradient.
     """
 
     def reverse(values: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Auxiliary losses that columns and networks emit; see `mtl.step.outlets`."""
+"""Auxiliary losses that columns and networks add by `mtl.step.outlets.add_loss`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Emitted(base.Base):
-    """A loss that parts of the network have emitted under a name.
+    """The sum of all losses that columns and networks have added under a name.
 
     Attributes:
-      are_rows_apart: True if the loss of a row depends only on that row.
+      are_rows_apart: True if the loss of a row does not depend on other rows.
     """
 
     are_rows_apart: bool = True  # type: ignore[override]
@@ -27,13 +27,13 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return True if evaluation can compute this loss, with these emitted losses."""
+    """Return True if an evaluation can compute a loss: it is emitted, and needs no random draws."""
     draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
     return not draws and (not isinstance(part, Emitted) or part.name in emitted)
 
 
 def find_losses(parts: Any) -> list[Emitted]:
-    """Return the losses that parts, and the parts in their settings, emit."""
+    """List the losses that parts, and parts in their settings, declare as `emitted_losses`."""
     weights: dict[str, Any] = {}
     compared: set[str] = set()
     for part in types.walk_parts(parts):

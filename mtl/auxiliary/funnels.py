@@ -1,9 +1,9 @@
-"""Losses of funnels, in which only rows with an outcome can have the next one: ESCM2, AITM.
+"""Losses for funnels, in which only rows with a label (click) can have the next label (order).
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
 auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
 auxiliary.InversePropensity.propensity = "click"
-order/heads.Binary.has_loss = False                        # this loss replaces the head's loss
+order/heads.Binary.has_loss = False                        # in place of the head's loss
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class InversePropensity(base.Base):
-    """`mean_i o_i loss_i / p_i`: estimates a task's loss over all rows from rows in its space.
+    """`mean_i o_i loss_i / p_i`: estimates a task's mean loss over all rows from observed rows.
 
-    o is 1 if the row is labelled and within the space of the task, such as clicked. p is the
-    probability of o that another task predicts; gradients do not reach p. If p is right and above
-    0, the expectation is the mean of the losses of all rows. H. Wang et al., "ESCM2: Entire Space
-    Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
-    arXiv:2204.05125, which adds this loss to the losses of the click, and of click and conversion
-    together.
+    o is 1 if a row is labelled and in the space of the task (`within`), such as the clicked rows. p
+    is the probability of o that another task predicts; gradients do not go through p. If p is right
+    and above 0, the expectation is the mean loss over all rows. H. Wang et al., "ESCM2: Entire
+    Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
+    arXiv:2204.05125, whose loss is the sum of this loss, the loss of the click, and the loss of
+    click and conversion together.
 
-    Rows have the weights of the propensity's task. With `normalizes` the sum is divided by the sum
-    of `o_i / p_i` instead of the number of rows, in each slice of a batch.
+    Rows have the weights of the task `propensity`. With `normalizes`, the sum is divided by the sum
+    of `o_i / p_i` and not by the number of rows, in each micro-batch.
 
     Attributes:
-      task: the task of the loss, with a head `Binary` that has a space `within`.
-      propensity: the task that predicts p, with a head `Binary` or `Joint`.
-      max_weight: the upper limit of 1 / p, at least 1. A lower limit gives less variance and more
-        bias.
+      task: the task of the loss, whose head is a `Binary` with a setting `within`.
+      propensity: the task that predicts p, whose head is a `Binary` or `Joint`.
+      max_weight: the upper limit of 1 / p, at least 1. A lower limit leads to less variance and
+        more bias.
       normalizes: True divides the weights `o_i / p_i` by their sum.
     """
 
@@ -50,16 +50,16 @@ class InversePropensity(base.Base):
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The task that may leave out its own loss."""
+        """The task, whose head may have `has_loss = False`."""
         return (self.task,)
 
     @property
     def are_rows_apart(self) -> bool:
-        """True unless `normalizes`: the sum of the weights mixes rows."""
+        """True unless `normalizes` is set, because the sum of the weights depends on all rows."""
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless both tasks exist and have binary heads, and p predicts the space."""
+        """Check that both tasks exist and have binary heads, and that p predicts the space."""
         super().check(heads)
         for setting in ("task", "propensity"):
             require_binary(self._where(setting), getattr(self, setting), heads)
@@ -69,7 +69,7 @@ class InversePropensity(base.Base):
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
         composes = types.read_member(heads[self.task], types.ComposingHead, "composes")
-        rule, fix = "name a task with its own tower", "It is composed of other tasks."
+        rule, fix = "name a task with a tower", "Its head combines logits of other tasks."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
         rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"
@@ -77,7 +77,7 @@ class InversePropensity(base.Base):
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return the weights of rows in the task of the propensity, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in the task `propensity`, {label: [B, ...]} -> [B]."""
         return cast(types.WeighingHead, heads[self.propensity]).row_weights(labels)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
@@ -88,40 +88,43 @@ class InversePropensity(base.Base):
         return self._weigh_rows(activations) * losses
 
     def _weigh_rows(self, activations: types.Activations) -> tf.Tensor:
-        """Return o / p, [B], without gradients."""
+        """Compute o / p, [B], without gradients."""
         head = cast(types.WeighingHead, activations.heads[self.task])
         observed = head.row_weights(activations.labels) > 0
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
-        # `1 / p` is `1 + exp(-log-odds)`. Its logarithm is cut, before exp could overflow.
+        # `1 / p` is `1 + exp(-log-odds)`. The limit applies to its logarithm, because exp could
+        # overflow.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
-        # o is 0 or 1: a row outside of the space has no label of this task, and weighs nothing.
+        # o is 0 for rows outside of the space, which have no label of this task.
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
         if not self.normalizes:
             return weights
         rows = self.row_weights(activations.labels, activations.heads)
         total = tf.reduce_sum(rows * weights)
-        # The loss divides by the sum of the rows' weights later, which this factor cancels.
+        # The mean over rows divides by the sum of the rows' weights later, and this factor cancels
+        # the division.
         return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
 
 
 @checks.dataclass
 class DoublyRobust(representation.OfRepresentation, InversePropensity):
-    """`mean_i e_i + o_i (loss_i - e_i) / p_i`, with e an expected loss of a row.
+    """`mean_i e_i + o_i (loss_i - e_i) / p_i`: inverse propensity with a predicted loss e_i.
 
-    o, p and the rows are as in `InversePropensity`. A new tower, hidden layers on top of the shared
-    representation, predicts the probability q of a label of 1; e is `q loss(1) + (1 - q) loss(0)`.
-    The expectation is right if p or q is right. Gradients of this mean do not reach q. q learns
-    from the labels by a second term: `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
+    o, p and the weights of rows are as in `InversePropensity`. A new tower of hidden layers on the
+    shared representation predicts the probability q that the label is 1, and e is `q loss(1) + (1 -
+    q) loss(0)`. The expectation is the mean loss over all rows if p or q is right. Gradients of
+    this mean do not go through q. The tower learns q from labels by a second term, `mean_i o_i /
+    p_i CE(q_i, y_i)`, times `imputation_weight`.
 
-    H. Wang et al., 2022, as for `InversePropensity`. Their tower predicts e itself, so the gradient
-    by the task's logits equals the gradient of `InversePropensity`. Here q teaches the task on rows
-    outside of the space, as in X. Wang et al., "Doubly Robust Joint Learning for Recommendation on
-    Data Missing Not at Random", ICML 2019. The loss may fall below 0: do not weigh it by its
-    logarithm or its share.
+    The paper is the same as for `InversePropensity`. In the paper, the tower predicts e itself, so
+    the gradient by the task's logits equals the gradient of `InversePropensity`. Here, e depends on
+    the logits, so q trains the task on rows outside of the space, as in X. Wang et al., "Doubly
+    Robust Joint Learning for Recommendation on Data Missing Not at Random", ICML 2019. The loss may
+    be negative, so do not choose a weighting that takes logarithms or ratios of losses.
 
     Attributes:
-      layers: units of the hidden layers of the tower, with ReLU; in `auxiliary/<name>`.
-      imputation_weight: the factor of the loss of q, above 0.
+      layers: the units of the hidden layers of the tower, with ReLU; scope `auxiliary/<name>`.
+      imputation_weight: the factor of the second term, above 0.
     """
 
     name: str = "doubly_robust"
@@ -134,13 +137,14 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of rows, [B], including the loss of the tower."""
+        """Compute the losses of rows, [B], including the loss of the tower."""
         head: Any = activations.heads[self.task]
         hidden = self._read(activations)
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         imputed = tf.squeeze(layers.dense(hidden, 1, "imputed"), -1)
         logits = tf.squeeze(activations.logits[self.task], -1)
-        # q learns only from `fit` below: otherwise it would learn to make the task's loss small.
+        # q is trained only by `fit` below. A gradient of `expected` would train q to make the
+        # task's loss small.
         chance = tf.stop_gradient(tf.sigmoid(imputed))
         expected = chance * head.losses(logits, tf.ones_like(logits))
         expected += (1 - chance) * head.losses(logits, tf.zeros_like(logits))
@@ -148,24 +152,24 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         task_losses = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
         targets = head.examples(activations.logits[self.task], labels).targets
         fit = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=imputed)
-        # [B]; `weights` are 0 for rows outside of the space, whose `task_losses` then do not count.
+        # For rows outside of the space, `weights` are 0, so their `task_losses` do not count.
         robust = expected + weights * (task_losses - expected)
         return robust + self.imputation_weight * weights * fit
 
 
 @checks.dataclass
 class Calibrator(base.Base):
-    """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be likelier than s.
+    """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be more probable than s.
 
-    The p are probabilities over the same rows, such as of a click, and of a click with an order. A
-    task with a space `within` has other rows. D. Xi et al., "Modeling the Sequential Dependence
-    among Audience Multi-step Conversions with Multi-task Learning in Targeted Display Advertising",
-    KDD 2021, arXiv:2105.08489, with the paper's weight of 0.6. The loss is a mean over all rows,
-    with labels or without. If the later task is a `heads.Joint` with the earlier one in its chain,
-    the loss is always 0.
+    The probabilities p of both tasks must be over the same rows, such as of a click, and of a click
+    with an order. A task with the setting `within` has a probability over other rows. D. Xi et al.,
+    "Modeling the Sequential Dependence among Audience Multi-step Conversions with Multi-task
+    Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with the paper's weight
+    of 0.6. The loss is a mean over all rows, labelled or not. If task t is a `heads.Joint` whose
+    chain contains s, the loss is always 0.
 
     Attributes:
-      after: {task: the task before it, or several}, as in `networks.AITM`.
+      after: {task t: an earlier task s, or a list of them}, as in `networks.AITM`.
     """
 
     name: str = "calibrator"
@@ -191,7 +195,7 @@ class Calibrator(base.Base):
         return [before] if isinstance(before, str) else before
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, have binary heads, and cover the same rows."""
+        """Check that the tasks exist, have binary heads, and cover the same rows."""
         super().check(heads)
         where = self._where("after")
         for task in self.after:
@@ -204,7 +208,7 @@ class Calibrator(base.Base):
                 checks.require(is_fit, f"{where}[{task!r}]", rule, task, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the excess of later probabilities over earlier ones, summed over pairs, [B]."""
+        """Compute the losses of rows, [B], summed over pairs of tasks."""
 
         def predict(task: str) -> tf.Tensor:
             return tf.sigmoid(tf.squeeze(activations.logits[task], -1))
@@ -214,7 +218,7 @@ class Calibrator(base.Base):
 
 
 def _find_space(head: types.Head) -> Any:
-    """Return the space of a task's probability; None for all rows."""
+    """Return the setting `within` of a task; None if its probability is over all rows."""
     composes = types.read_member(head, types.ComposingHead, "composes")
     return None if composes else getattr(head, "within", None)
 
@@ -224,11 +228,11 @@ def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> No
 
     Args:
       where: the name of the setting, for errors.
-      task: the task.
+      task: the name of the task.
       heads: {task: its head}.
 
     Raises:
-      UserError: the task is unknown, or has another head.
+      UserError: the task is unknown, or has a head of another kind.
     """
     checks.one_of(where, task, heads)
     head: Any = heads[task]

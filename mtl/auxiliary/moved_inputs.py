@@ -1,6 +1,6 @@
-"""Settings of losses that move the inputs of the network: which inputs, how far, and how.
+"""Base classes of losses that change the inputs of the network, with their settings.
 
-auxiliary.Adversarial.columns = ["image_photo"]          # encoded columns; all by default
+auxiliary.Adversarial.columns = ["image_photo"]          # encoded columns
 auxiliary.Adversarial.bounds = (0.0, 1.0)
 auxiliary.PiModel.noise = 0.3
 """
@@ -18,10 +18,10 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class OfColumns(base.Base):
-    """A loss that moves some columns of the inputs.
+    """The base class of losses that change some columns of the inputs.
 
     Attributes:
-      columns: the encoded columns that are moved, by name; None for all columns with numbers.
+      columns: the names of the encoded columns that are changed; None for all columns of numbers.
     """
 
     columns: checks.SomeNames | None = None
@@ -29,14 +29,14 @@ class OfColumns(base.Base):
     bounds: ClassVar[Sequence[float] | None] = None
 
     def open_space(self, inputs: types.Tensors, norm: str = "l2") -> perturbations.Space:
-        """Return the space of perturbations, {column: [B, ...]} -> space."""
+        """Return the space of perturbations of inputs, {column: [B, ...]}."""
         columns = perturbations.choose_columns(self._where("columns"), self.columns, inputs)
         return perturbations.Space(inputs, columns, norm, self.bounds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfBounded(OfColumns):
-    """A loss that moves inputs within bounds.
+    """The base class of losses that change inputs within bounds.
 
     Attributes:
       bounds: the least and the greatest value of an input, such as (0, 1) for pixels; None for no
@@ -58,12 +58,13 @@ class OfBounded(OfColumns):
 
 @checks.dataclass
 class OfAscent(OfBounded):
-    """A loss that moves inputs step by step to raise a value.
+    """The base class of losses that change inputs by gradient ascent.
 
     Attributes:
-      epsilon: the greatest norm of a perturbation, above 0, in the unit of the encoded columns.
-      norm: "l2", over all moved values of a row, or "max", the greatest absolute value.
-      steps: the number of steps, at least 1; each takes a forward and a backward pass.
+      epsilon: the largest norm of a perturbation, above 0, in the unit of the encoded columns.
+      norm: the norm of a row's perturbation: "l2", over all changed values, or "max", the largest
+        absolute value.
+      steps: the number of steps, at least 1. Each step takes a forward and a backward pass.
       step_size: the norm of a step, above 0; by default 2.5 epsilon / steps.
     """
 
@@ -75,20 +76,21 @@ class OfAscent(OfBounded):
     def plan_ascent(
         self, activations: types.Activations, measure: Callable[[types.Activations], tf.Tensor]
     ) -> perturbations.Ascent:
-        """Return an ascent of `measure`, which returns a sum over rows."""
+        """Return the gradient ascent that maximises `measure`, a sum over rows."""
         size = self._default_size if self.step_size is None else self.step_size
         space = self.open_space(activations.inputs, self.norm)
         return perturbations.Ascent(space, measure, size, self.epsilon)
 
     @property
     def _default_size(self) -> float:
-        # As in Madry et al., steps can reach the boundary from any start, and move along it.
+        # As in Madry et al., the steps can reach the border of the ball from any start, and move
+        # along the border.
         return 2.5 * self.epsilon / self.steps
 
 
 @checks.dataclass
 class OfNoise(OfColumns):
-    """A loss of noisy inputs.
+    """The base class of losses at noisy inputs.
 
     Attributes:
       noise: the standard deviation of the noise, at least 0, in the unit of the encoded columns.
@@ -97,7 +99,7 @@ class OfNoise(OfColumns):
     noise: checks.NotNegative = 0.0
 
     def add_noise(self, inputs: types.Tensors) -> types.Tensors:
-        """Return the inputs with noise, {column: [B, ...]}; unchanged without noise."""
+        """Add noise to inputs, {column: [B, ...]}; return them unchanged if `noise` is 0."""
         if not self.noise:
             return inputs
         space = self.open_space(inputs)

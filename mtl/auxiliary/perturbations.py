@@ -1,7 +1,7 @@
-"""Perturbations of the encoded columns of rows: which columns, how large, in which direction.
+"""Perturbations of encoded columns: their norms, bounds, random draws and gradient ascent.
 
-A perturbation is {column: [B, ...]}. Each row has a single norm, over all columns that take part.
-Random numbers depend on the row, so slices and replicas draw the same as the whole batch.
+A perturbation is {column: [B, ...]}. Each row has a single norm, over all perturbed columns. The
+random numbers of a row do not depend on micro-batches and replicas.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Space:
     """The space of perturbations of a batch: some columns, a norm, and bounds.
 
     Attributes:
-      inputs: {column: [B, ...]} of all columns; only `columns` are perturbed.
+      inputs: {column: [B, ...]}, all columns of the batch.
       columns: the names of the perturbed columns.
-      norm: "l2", over all values of a row, or "max", the greatest absolute value.
+      norm: the norm of a row: "l2", over all values, or "max", the largest absolute value.
       bounds: the least and the greatest value of a perturbed input; None for no bounds.
     """
 
@@ -35,37 +35,38 @@ class Space:
     bounds: Sequence[float] | None = None
 
     def apply(self, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
-        """Add a perturbation to the inputs; gradients do not go through the perturbation."""
+        """Add a perturbation to the inputs; gradients do not go through it."""
         inputs = dict(self.inputs)
         for name, change in perturbation.items():
             values = self.inputs[name]
-            # With this declaration, `example_gradients` needs no rules for the ops that compute the
-            # change.
+            # `proof.declare` says that each row of the change depends only on this row. With this
+            # declaration, `example_gradients` needs no rules for the ops of the change.
             change = tf.stop_gradient(self._bound_change(values, change))
             inputs[name] = values + proof.declare(change)
         return inputs
 
     def _bound_change(self, values: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-        """Return the change, cut to keep the sum within the bounds."""
+        """Clip a change, so that the changed input is within the bounds."""
         if self.bounds is None:
             return change
-        # An input outside the bounds may stay there, but does not move further out.
+        # An input that is outside of the bounds may stay there, but does not move further out.
         least, greatest = tf.minimum(self.bounds[0], values), tf.maximum(self.bounds[1], values)
         return tf.clip_by_value(values + change, least, greatest) - values
 
     def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
-        """Scale directions to perturbations of norm `size`, row by row.
+        """Scale the direction of each row to a norm.
 
         Args:
-          directions: d, {column: [B, ...]}.
-          size: the norm, a scalar of at least 0.
+          directions: the directions d, {column: [B, ...]}.
+          size: the norm, a scalar that is at least 0.
 
         Returns:
-          `size d / |d|`, or `size sign(d)` for the norm "max"; 0 if d is 0.
+          `size d / |d|`, or `size sign(d)` for the norm "max"; 0 for a row with d = 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}
-        # Divides by the greatest value first, so that squares neither overflow nor vanish.
+        # The values are divided by the largest value first, so that squares neither overflow nor
+        # underflow.
         greatest = self._over_row(directions, tf.abs, tf.reduce_max, tf.maximum)
         shrunk = self._scale_rows(
             directions, tf.math.divide_no_nan(tf.ones_like(greatest), greatest)
@@ -76,7 +77,7 @@ class Space:
         )
 
     def project(self, perturbation: types.Tensors, size: float) -> dict[str, tf.Tensor]:
-        """Return the nearest perturbation of at most this norm."""
+        """Project the perturbation of each row to a norm of at most `size`."""
         if self.norm == "max":
             return {name: tf.clip_by_value(x, -size, size) for name, x in perturbation.items()}
         squares = self._over_row(perturbation, tf.square, tf.reduce_sum, tf.add)
@@ -85,9 +86,9 @@ class Space:
         return self._scale_rows(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
 
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the derivatives of a loss by the columns; 0 for columns that it ignores."""
+        """Differentiate a loss by the columns; 0 for columns that do not affect the loss."""
         sources = [inputs[name] for name in self.columns]
-        # `stop_gradient` makes the perturbation a constant, so that there are no second
+        # With `stop_gradient`, the perturbation is a constant, so TensorFlow computes no second
         # derivatives.
         gradients = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return {
@@ -96,13 +97,14 @@ class Space:
         }
 
     def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw each value from [-size, size), separately for each row."""
+        """Draw a uniform perturbation with values in [-size, size)."""
         uniform = self._draw(name)
         return {column: size * (2 * values - 1) for column, values in uniform.items()}
 
     def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
-        """Draw each value from a normal distribution, separately for each row."""
-        # Moves draws to the middle of their steps of 2^-23, because the quantile of 0 is infinite.
+        """Draw a normal perturbation with mean 0 and a standard deviation."""
+        # Uniform draws are multiples of 2^-23. Half a step is added, because the quantile of 0 is
+        # infinite.
         uniform = self._draw(name)
         half = 2.0**-24
         return {
@@ -111,14 +113,14 @@ class Space:
         }
 
     def draw_start(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw a random perturbation for each row.
+        """Draw a random perturbation with a norm of at most `size`.
 
         Args:
           name: the name of the draw.
-          size: the greatest norm.
+          size: the largest norm.
 
         Returns:
-          {column: [B, ...]}: uniform in the cube for the norm "max", else uniform in the ball.
+          {column: [B, ...]}, uniform in the cube for the norm "max", else uniform in the ball.
         """
         if self.norm == "max":
             return self.draw_uniform(name, size)
@@ -140,7 +142,7 @@ class Space:
         return numbers
 
     def _over_row(self, values, of_value, over_axes, of_two) -> tf.Tensor:  # type: ignore[no-untyped-def]
-        """Reduce all values of each row, over all columns, to a number: [B]."""
+        """Reduce all values of each row, over all columns, to one number, [B]."""
         total = None
         for column in values.values():
             flat = tf.reshape(column, [-1, math.prod(column.shape[1:])])
@@ -149,7 +151,7 @@ class Space:
         return total
 
     def _scale_rows(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Multiply each row by a factor [B]."""
+        """Multiply each row by its factor, [B]."""
         return {
             name: column * tf.reshape(factors, [-1] + [1] * (column.shape.rank - 1))
             for name, column in values.items()
@@ -157,12 +159,12 @@ class Space:
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Return B; a tensor if the graph does not know it, as before a warm start."""
+    """Return the number of rows; a tensor if the static shape does not have it."""
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
 def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
-    """Choose the columns to move.
+    """Choose the columns to perturb.
 
     Args:
       where: the name of the setting, for errors.
@@ -173,7 +175,7 @@ def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tens
       The names of the columns.
 
     Raises:
-      UserError: a column is unknown or not encoded as numbers, or no column is.
+      UserError: a column is unknown or not encoded as floats, or there is no column of floats.
     """
     if columns is None:
         numeric = [name for name, values in inputs.items() if values.dtype.is_floating]
@@ -182,20 +184,20 @@ def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tens
         return numeric
     for name in columns:
         checks.one_of(where, name, inputs)
-        rule = "be encoded as numbers, as an id cannot change a little"
+        rule = "be encoded as floats, because an id cannot change gradually"
         checks.require(inputs[name].dtype.is_floating, where, rule, name)
     return list(columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ascent:
-    """Moves inputs step by step, within a ball, to raise a measure.
+    """Gradient ascent on the inputs within a ball, to maximise a value.
 
     Attributes:
       space: the space of perturbations.
-      measure: a function from activations to the value to raise, a sum over rows.
+      measure: a function from activations to the value, which must be a sum over rows.
       step_size: the norm of a step.
-      epsilon: the greatest norm of a perturbation.
+      epsilon: the largest norm of a perturbation.
     """
 
     space: Space
@@ -209,8 +211,8 @@ class Ascent:
         """Yield the activations at the start, and after each of `steps` steps.
 
         Args:
-          activations: the activations of the unmoved inputs.
-          start: {column: the first perturbation}; {} for none.
+          activations: the activations of the inputs without a perturbation.
+          start: {column: initial perturbation, [B, ...]}; {} for no perturbation.
           steps: the number of steps.
         """
         perturbation = dict(start)
@@ -224,13 +226,13 @@ class Ascent:
     def run_loop(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> types.Activations:
-        """Return the activations after the last step of `unroll`, computed by a loop.
+        """Return the activations after the last step of the ascent, computed by a `tf.while_loop`.
 
         Gradients cannot go through the loop.
 
         Args:
-          activations: the activations of the unmoved inputs.
-          start: {column: the first perturbation, [B, ...]}; {} for none.
+          activations: the activations of the inputs without a perturbation.
+          start: {column: initial perturbation, [B, ...]}; {} for no perturbation.
           steps: the number of steps.
         """
         names, inputs = self.space.columns, self.space.inputs
@@ -255,7 +257,7 @@ class Ascent:
     def _move_perturbation(
         self, at: types.Activations, perturbation: types.Tensors
     ) -> dict[str, tf.Tensor]:
-        """Return the perturbation after a step, from the activations before the step."""
+        """Take a step of the ascent: return the next perturbation."""
         directions = self.space.differentiate(self.measure(at), at.inputs)
         ascent = self.space.scale(directions, self.step_size)
         changes = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}

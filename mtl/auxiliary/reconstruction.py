@@ -1,4 +1,4 @@
-"""Predicts the columns of a row after some of them were replaced.
+"""Reconstruction: predicts the columns of a row from a corrupted copy of the row.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Reconstruction()]
 auxiliary.Reconstruction.share = 0.3
@@ -18,21 +18,23 @@ from mtl.networks import trunk
 
 @checks.dataclass
 class Reconstruction(representation.OfCorruption):
-    """`mean_d (x'_d - x_d)^2`, with x the encoded columns and x' the output of a decoder.
+    """`mean_d (x'_d - x_d)^2`: a decoder predicts the encoded columns x of a corrupted row.
 
-    Some columns of a row are replaced, the network runs again, and the decoder reads its
-    representation. The mean covers all values of the columns, also of columns that stayed.
-    Gradients do not go through x, but through the replaced inputs. So vectors of tokens learn to
-    help predict other columns. J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS
-    2020, without its loss that predicts the replaced columns. With "zero" it is a denoising
-    autoencoder (P. Vincent et al., ICML 2008). Other rows come from the same slice and replica.
+    Some columns of a row are replaced, and the network takes a second forward pass. The decoder
+    reads the representation of this pass, and its output is x'. The mean covers all values of the
+    columns, replaced or not. Gradients do not go through the target x, but through the inputs of
+    the second pass. So embeddings learn to predict other columns. J. Yoon, Y. Zhang, J. Jordon, M.
+    van der Schaar, "VIME", NeurIPS 2020, without the paper's loss that predicts which columns are
+    replaced. With the replacement "zero", the loss trains a denoising autoencoder (P. Vincent et
+    al., ICML 2008). The other rows come from the same micro-batch and replica.
 
     Attributes:
       share: the share of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an
         image or a vector of tokens is one column.
-      replacement: "row" takes the column of another row, "zero" takes zeros.
-      layers: units of the hidden layers of the decoder, with ReLU.
-      columns: the columns that are replaced and predicted, by name; None for all.
+      replacement: the new value of a replaced column: "row", the column of another row, or "zero",
+        zeros.
+      layers: the units of the hidden layers of the decoder, with ReLU.
+      columns: the names of the columns that are replaced and predicted; None for all columns.
     """
 
     name: str = "reconstruction"
@@ -42,14 +44,14 @@ class Reconstruction(representation.OfCorruption):
 
     @property
     def are_rows_apart(self) -> bool:  # type: ignore[override]
-        """True if the loss of a row reads only that row: with zeros as the replacement."""
+        """True for the replacement "zero": the loss of a row does not depend on other rows."""
         return self.replacement == "zero"
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the mean squared error of each row's decoded columns, [B]."""
+        """Compute the mean squared error of each row's decoded columns, [B]."""
         inputs = activations.inputs
         columns = {name: inputs[name] for name in self.open_space(inputs).columns}
-        # Otherwise the embeddings could shrink to make their own prediction easy.
+        # With a gradient through the target, embeddings could shrink to make their prediction easy.
         target = tf.stop_gradient(trunk.join_columns("Reconstruction", columns))
         corrupted = self._corrupt("corrupted", activations, self.share, self.replacement)
         hidden = self._read(activations.run(corrupted, draw=1))

@@ -1,4 +1,4 @@
-"""Tools of losses on the representation: reading it, layers on top, corrupted columns.
+"""Base classes and functions for losses on the representation: layers, corrupted columns.
 
 vectors = representation.read("Contrastive", "shared", activations)          # [B, H]
 vectors = representation.stack_layers(vectors, (64, 32))                     # the last is linear
@@ -23,16 +23,17 @@ REPLACEMENTS = ("row", "zero")
 
 @checks.dataclass
 class OfRepresentation(base.Base):
-    """A loss of the network's representation of a row.
+    """The base class of losses that read the network's representation of a row.
 
     Attributes:
-      at: "shared" for the joined outputs that all tasks share, or a task for its tower.
+      at: "shared" for the outputs of the network that tasks share, or the name of a task for its
+        tower.
     """
 
     at: Annotated[str, checks.Is(str, "be 'shared', or a task")] = _SHARED
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the task exists."""
+        """Check that the task exists."""
         super().check(heads)
         checks.one_of(self._where("at"), self.at, [_SHARED, *base.list_towers(heads)])
 
@@ -42,7 +43,7 @@ class OfRepresentation(base.Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfCorruption(moved_inputs.OfColumns, OfRepresentation):
-    """A loss of rows with replaced columns; only `columns` may be replaced."""
+    """The base class of losses that replace some columns of rows."""
 
     are_rows_apart: ClassVar[bool] = False
 
@@ -54,7 +55,7 @@ class OfCorruption(moved_inputs.OfColumns, OfRepresentation):
         replacement: str = "row",
         noise: float = 0.0,
     ) -> dict[str, tf.Tensor]:
-        """Return the encoded columns with a share of them replaced, and with noise."""
+        """Replace a share of the encoded columns, and add noise."""
         space = self.open_space(activations.inputs)
         changed = dict(activations.inputs)
         for column in space.columns if share else ():
@@ -86,14 +87,14 @@ def read(where: str, at: str, activations: types.Activations) -> tf.Tensor:
 
     Args:
       where: the name of the setting, for errors.
-      at: "shared" for the outputs that the tasks share, joined if there are several, or a task.
-      activations: the outputs of a pass.
+      at: "shared" for the outputs that tasks share, which are concatenated, or the name of a task.
+      activations: the outputs of a forward pass.
 
     Returns:
       float32 [B, H].
 
     Raises:
-      UserError: the network shares no output between its tasks.
+      UserError: the network has no output that tasks share.
     """
     if at != _SHARED:
         return activations.towers[at]
@@ -107,11 +108,11 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
     """Stack dense layers with ReLU between them; the last layer is linear.
 
     Args:
-      vectors: [B, H].
-      sizes: the units of each layer; may be empty.
+      vectors: the inputs, [B, H].
+      sizes: the units of each layer; [] for no layer.
 
     Returns:
-      [B, sizes[-1]]; the vectors themselves without sizes.
+      [B, sizes[-1]]; the inputs themselves if there is no layer.
     """
     for index, size in enumerate(sizes):
         activation = tf.nn.relu if index + 1 < len(sizes) else tf.identity
@@ -120,13 +121,13 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 
 
 def require_rows(where: str, values: tf.Tensor) -> None:
-    """Fail if a pass has a single row."""
-    rule = "have at least two rows in each slice and replica, as it compares rows"
+    """Check that a forward pass has at least two rows."""
+    rule = "get at least two rows in each micro-batch and replica, because it compares rows"
     checks.require(values.shape[0] != 1, where, rule, values.shape[0])
 
 
 def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
-    """Replace a column, [B, ...], in a share of the rows: by another row's column, or by 0."""
+    """Replace a column [B, ...] in a share of the rows, by the column of another row or by 0."""
     rows = perturbations.count_rows(values)
     numbers = draws.draw_rows(name, rows, 2)
     is_replaced = proof.declare(numbers[:, 0] < share)
@@ -134,8 +135,8 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
     if replacement == "zero":
         return tf.where(is_replaced, tf.zeros_like(values), values)
     require_rows(where, values)
-    # Every other row is equally likely; float32 may round the product up to `rows - 1`.
+    # All other rows have the same probability. float32 may round the product up to `rows - 1`.
     offset = tf.minimum(tf.cast(numbers[:, 1] * tf.cast(rows - 1, tf.float32), tf.int32), rows - 2)
-    # 1 + offset lies in [1, rows - 1]: no row is its own partner.
+    # 1 + offset is in [1, rows - 1], so a row is never its own partner.
     partners = (tf.range(rows) + 1 + offset) % rows
     return tf.where(is_replaced, tf.gather(values, partners), values)

@@ -1,4 +1,4 @@
-"""Auxiliary losses of the rows of a pass, and the weights of the rows.
+"""Computes the auxiliary losses of the rows in a forward pass, and the weights of the rows.
 
 losses = row_losses.compute(model.auxiliary_losses, activations)    # {name: RowLosses}
 weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
@@ -15,15 +15,20 @@ from mtl.variables import freezing
 
 
 class RowLosses(NamedTuple):
-    """Losses of rows and their weights, [B] or [B, P] each."""
+    """An auxiliary loss: the losses of the rows, and the rows' weights, [B] or [B, P] each."""
 
     losses: tf.Tensor
     weights: tf.Tensor
 
     def average(self, first: int = 0, count: int = 1) -> tf.Tensor:
-        """Return the weighted mean of every `count`-th row, from row `first` on: a scalar or [P].
+        """Compute the weighted mean loss of every `count`-th row, from row `first` on.
 
-        0 if the weights sum to 0.
+        Args:
+          first: the index of the first row.
+          count: the distance between two rows.
+
+        Returns:
+          A scalar or [P]; 0 if the weights sum to 0.
         """
         losses, weights = self.losses[first::count], self.weights[first::count]
         total = tf.reduce_sum(weights, 0)
@@ -35,25 +40,25 @@ def compute(
     activations: types.Activations,
     show: Callable[[types.AuxiliaryLoss], types.Activations] | None = None,
 ) -> dict[str, RowLosses]:
-    """Compute the losses of rows, each in the scope `auxiliary/<name>`.
+    """Compute auxiliary losses, each in the scope `auxiliary/<name>`.
 
     Args:
-      parts: the losses.
+      parts: the auxiliary losses.
       activations: the network's outputs for the rows.
-      show: a function from a loss to its activations; None gives `activations` to all losses.
+      show: a function from an auxiliary loss to the activations for it; None takes `activations`.
 
     Returns:
       {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
 
     Raises:
-      UserError: a loss has another shape than the weights of its rows.
+      UserError: a loss and the weights of its rows have different shapes.
     """
     losses_by_name = {}
     for part in parts:
         trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
         with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
             losses = part(show(part) if show else activations)
-        rows = activations.labels or activations.features  # There may be no labels at all.
+        rows = activations.labels or activations.features  # The data may have no labels.
         weights = _weigh_rows(part, rows, activations.heads)
         where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
         fits = losses.shape.rank == weights.shape.rank
@@ -66,29 +71,29 @@ def compute(
 def sum_weights(
     parts: Sequence[types.AuxiliaryLoss], labels: types.Tensors, heads: Mapping[str, types.Head]
 ) -> dict[str, tf.Tensor]:
-    """Sum the weights of rows for each loss.
+    """Sum the weights of the rows for each auxiliary loss.
 
     Args:
-      parts: the losses.
+      parts: the auxiliary losses.
       labels: {label: [B, ...]}.
-      heads: {task: its head}.
+      heads: {task: head}.
 
     Returns:
-      {name of the loss: a scalar, or [P] for P parts}.
+      {name of the loss: a scalar, or [P] for a loss with P terms}.
     """
     return {part.name: tf.reduce_sum(_weigh_rows(part, labels, heads), 0) for part in parts}
 
 
 def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor | float:
-    """Return the factor of an auxiliary loss in this step."""
+    """Compute the weight of an auxiliary loss in this step."""
     weight = types.read_member(part, types.AuxiliaryLoss, "weight")
     return weight(step) if callable(weight) else weight
 
 
 def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-    """Compute the loss of every row in a task.
+    """Compute the loss of every row in one task.
 
-    The mean of these losses, weighted by `WeighingHead.row_weights`, is the loss of the head.
+    The mean of the results, weighted by `WeighingHead.row_weights`, is the loss of the head.
 
     Args:
       head: the head, an `ExampleHead`.
@@ -96,14 +101,14 @@ def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors
       labels: {label: [B, ...]}.
 
     Returns:
-      [B].
+      The losses, [B].
     """
-    example_head = cast(types.ExampleHead, head)  # The `check` of each caller requires this.
+    example_head = cast(types.ExampleHead, head)  # Callers have checked the head.
     examples = example_head.examples(logits, labels)
     losses = example_head.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:
         return losses
-    # A row with several examples, such as labels or pixels: losses and weights are [B, K].
+    # If a row has several examples, such as pixels, losses and weights are [B, K].
     total = tf.reduce_sum(examples.weights * losses, 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 1))
 

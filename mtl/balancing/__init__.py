@@ -1,1 +1,1 @@
-"""Balances tasks on a shared network: `weighting` scales losses, `surgery` combines gradients."""
+"""Balances tasks that share a network: `weighting` scales losses, `surgery` combines gradients."""

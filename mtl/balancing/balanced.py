@@ -1,4 +1,4 @@
-"""From the losses of a batch to one gradient for each variable: weighting, then surgery.
+"""Turns the losses of a batch into one gradient for each variable: weighting, then surgery.
 
 result = balanced.balance_losses(batch, weigh, surgery, reads_losses)
 train_op, monitors = update(result.gradients, result.variables, result.losses)
@@ -18,18 +18,19 @@ from mtl.step import whole_batch
 
 
 class Balanced(NamedTuple):
-    """The balanced gradients of a step, and the values that a step reports.
+    """The balanced gradients of a training step, its losses, and scalars to monitor.
 
     Attributes:
-      gradients: one for each variable, of the whole batch.
-      penalised: these gradients plus the gradients of penalties on parts of the batch.
-      penalty: scalar, the value of these penalties; None if there are none.
-      variables: all trainable variables, including variables of the weighting.
-      losses: {task: scalar}, unweighted, of the whole batch.
-      weights: {task: scalar}, the factor of the weighting for each task's gradient.
+      gradients: the gradient of each variable, over the whole batch.
+      penalised: `gradients` plus the gradients of penalties that depend on rows.
+      penalty: scalar, the value of the penalties that depend on rows; None if there are no
+        penalties.
+      variables: all trainable variables of the graph, including variables of the weighting.
+      losses: {task: scalar}, the unweighted losses of the whole batch.
+      weights: {task: scalar}, the factor by which the weighting scales each task's gradient.
       total: scalar, the sum of the weighted losses.
-      scaled: the parts of the batch, with weighted losses.
-      monitors: scalars of the surgery.
+      scaled: the batch in parts, with weighted losses.
+      monitors: scalars of the surgery, {name: scalar}.
     """
 
     gradients: Sequence[types.Gradient]
@@ -43,7 +44,7 @@ class Balanced(NamedTuple):
     monitors: types.Tensors
 
     def describe_tasks(self) -> dict[str, tf.Tensor]:
-        """Return monitors of each task: `<task>/loss`, unweighted, and `weight/<task>`."""
+        """Return scalars of each task: `<task>/loss`, the unweighted loss, and `weight/<task>`."""
         monitors: dict[str, tf.Tensor] = {}
         for task, loss in self.losses.items():
             monitors |= {f"{task}/loss": loss, f"weight/{task}": self.weights[task]}
@@ -56,28 +57,29 @@ def balance_losses(
     surgery: types.Surgery,
     reads_losses: bool,
 ) -> Balanced:
-    """Weigh the losses of a batch and combine their gradients, in the scope `balancing`.
+    """Weigh the losses of a batch, and combine the tasks' gradients; scope `balancing`.
 
-    The sum of the weighted losses joins UPDATE_OPS: its value then always comes from the weights
-    before the step.
+    The sum of the weighted losses is added to UPDATE_OPS, so that the sum is computed before the
+    update changes the network's weights.
 
     Args:
-      batch: the parts of the batch, with unweighted losses.
+      batch: the batch in parts, with unweighted losses.
       weigh: a function from {task: loss} and the global step to {task: weighted loss}, scalars.
-      surgery: combines the gradients.
-      reads_losses: True if weighting or surgery decide by the values of the losses.
+      surgery: the surgery, which combines the gradients.
+      reads_losses: True if weighting or surgery depend on the values of the losses.
     """
-    # Slices keep no activations, so summing their losses before surgery takes another pass. If no
-    # decision reads a loss, the first slice stands in for all slices.
+    # No activations of slices stay in memory, so the sum of their losses takes another forward
+    # pass. If neither weighting nor surgery reads a loss, the losses of the first slice are enough
+    # here.
     losses = batch.sum(lambda forward: forward.losses) if reads_losses else batch.first.losses
     with tf1.variable_scope("balancing"):
         step = tf1.train.get_or_create_global_step()
         weighted = weigh(losses, step)
-        # A weighting may be any function of the losses, such as a logarithm or a softmax. It
-        # multiplies a task's gradient by the derivative of the weighted loss by the plain loss: the
-        # weight of the task. Every pass scales its losses by the weights, so gradients need not go
-        # through the weighting, which needs the whole batch. `Equal` returns the losses themselves,
-        # so that the graph has no factors of 1.
+        # A weighting may be any function of the losses of the whole batch, such as a logarithm or a
+        # softmax. The weight of a task is the derivative of its weighted loss by its unweighted
+        # loss. Each forward pass over a part multiplies its losses by these weights, so gradients
+        # need not go through the weighting. `Equal` returns the losses unchanged, so that the graph
+        # has no factors of 1.
         weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
         variables = tf1.trainable_variables()  # Including variables of the weighting.
@@ -86,8 +88,9 @@ def balance_losses(
             scaled = penalised_lib.watch_penalties(scaled, variables)
         gradients, monitors = surgery(weighted, variables, scaled)
     if weighs:
-        # Surgery treats weights as constants. The weighting's own variables, such as log variances,
-        # get their gradients here: from the weighted losses, with the plain losses held constant.
+        # Surgery treats the weights of losses as constants. Variables of the weighting, such as log
+        # variances, get their gradients here: from the weighted losses, with the unweighted losses
+        # held constant.
         stop = list(losses.values())
         weighting_gradients = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
         gradients = list(map(gradients_lib.add_gradients, gradients, weighting_gradients))
@@ -100,23 +103,23 @@ def balance_losses(
         if weighs:
             weighted = {task: weights[task] * loss for task, loss in losses.items()}
     total = tf.add_n(list(weighted.values()))
-    # UPDATE_OPS run before the weights move. Otherwise nothing orders the reported loss and the
-    # update, and the loss might come from variables that have already moved.
+    # UPDATE_OPS run before the update. Without this order, the reported loss might be computed from
+    # variables that the update has already changed.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
     moves = gradients, penalised_gradients, penalty, variables
     return Balanced(*moves, losses, weights, total, scaled, monitors)
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:
-    """Return True if weighting or surgery decide by the values of the losses."""
+    """Return True if weighting or surgery depend on the values of the losses."""
     return types.read_member(weighting, types.Weighting, "reads_losses") or types.read_member(
         surgery, types.Surgery, "reads_losses"
     )
 
 
 def hide_nan(loss: tf.Tensor) -> tf.Tensor:
-    """Return the loss for Estimator, with 0 instead of NaN: Estimator would end the run at NaN.
+    """Replace a NaN loss by 0, because Estimator would end the run at a NaN.
 
-    `Update.if_not_finite` decides about such a step.
+    `Update.if_not_finite` says what happens in a step with a NaN.
     """
     return tf.where(tf.math.is_nan(loss), 0.0, loss)

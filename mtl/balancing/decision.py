@@ -1,4 +1,4 @@
-"""A single decision of a surgery method: the present tasks, their weights, and the method's state.
+"""Decides the weights of the tasks' gradients by a surgery method, and updates its state.
 
 weights = decision.decide_weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
 present = decision.find_present(gramian)                           # [T] bool
@@ -19,7 +19,7 @@ from mtl.step import draws, step_state
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find the tasks with a finite gradient other than zero.
+    """Find the present tasks: their gradient is finite and not zero.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
@@ -32,28 +32,30 @@ def find_present(gramian: tf.Tensor) -> tf.Tensor:
 
 
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
-    """Mark gradients that are not finite.
+    """Return NaN if the gradient of a task is not finite, else 0.
 
-    Decisions leave out gradients that are not finite. If this value is added to the result, the
-    update sees the NaN.
+    Decisions leave out gradients that are not finite. Add the returned value to a decision, so that
+    the update sees the NaN.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
 
     Returns:
-      A scalar: NaN if the gradient of a task is not finite, else 0.
+      A scalar, NaN or 0.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
-    # A product 0 * NaN would not do: TensorFlow's graph optimizer replaces it by 0.
+    # The code does not compute 0 * NaN, because TensorFlow's graph optimizer would replace the
+    # product by 0.
     return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
 def _find_taking_part(
     method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor
 ) -> tf.Tensor:
-    """Find the tasks that take part, [T] bool.
+    """Find the tasks that take part in a decision, [T] bool.
 
-    Products of different rows may have any sign on the diagonal, so the losses decide then.
+    If a method multiplies gradients of different samples, the diagonal of the products may be
+    negative, even for a present task. In this case, a nonzero loss marks a present task.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -62,11 +64,11 @@ def _find_taking_part(
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """Create the state of the method, as variables of the scope.
+    """Create the state of a method, as variables in the open scope.
 
     Args:
-      method: the method.
-      num_tasks: T, the number of all tasks, including tasks that a batch lacks.
+      method: the method of surgery.
+      num_tasks: T, the number of all tasks, including tasks that are absent from a batch.
 
     Returns:
       {name: a variable [T] or [T, T]}.
@@ -85,18 +87,18 @@ def decide_weights(
     """Decide the weight of each task's gradient in this step.
 
     Args:
-      method: the method that decides.
-      gramian: a function that builds the inner products, [T, T] float64. It is called in the branch
-        of steps that decide, so other steps do not run it.
+      method: the method of surgery.
+      gramian: a function that builds the inner products of the tasks' gradients, [T, T] float64.
+        The function is called in a branch, so that only steps with a decision run its ops.
       losses: {task: scalar}.
       every_steps: the number of steps from one decision to the next.
-      average: the share of the past weights that stays, in [0, 1).
+      average: the share of the old weights in the new weights, in [0, 1).
 
     Returns:
       float64 [T], in the order of the losses; NaN if the gradient of a task is not finite.
     """
     variables = create_state(method, len(losses))
-    # Weights are state, and in the checkpoint, only if a later step reads them.
+    # The weights are saved in the checkpoint only if a later step reads them.
     if every_steps > 1 or average > 0:
         variables["weights"] = step_state.create_variable("weights", np.ones(len(losses)))
     old = {name: variable.read_value() for name, variable in variables.items()}
@@ -106,7 +108,8 @@ def decide_weights(
         products = gramian()
         new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
-        # This NaN reaches the update; `assign_with_update` keeps it out of the state.
+        # The update must see this NaN. In the state of the method, `assign_with_update` keeps the
+        # old values.
         new["weights"] += mark_nonfinite(products)
         return new
 
@@ -114,7 +117,8 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
-        # Unlike in `is_due`, the first step of a run decides, as there are no weights before it.
+        # The first step of a run decides, because there are no earlier weights; in `is_due`, the
+        # first step is not due.
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
     for name, variable in variables.items():
         step_state.assign_with_update(variable, new[name])
@@ -127,16 +131,16 @@ def decide_once(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Decide weights and state for the present tasks; absent tasks keep their old values.
+    """Compute new weights and state of the present tasks; absent tasks keep the old values.
 
     Args:
-      method: the method that decides.
+      method: the method of surgery.
       gramian: inner products of the gradients of all T tasks, float64 [T, T].
       losses: {task: scalar}.
-      old: {name: the old value}, of the state and of "weights", [T] or [T, T].
+      old: {name: old value, [T] or [T, T]}, the state of the method and "weights".
 
     Returns:
-      {name: the new value}, in the same shapes.
+      {name: new value}, in the shapes of `old`.
     """
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     places = tf.where(_find_taking_part(method, gramian, values))[:, 0]
@@ -151,14 +155,15 @@ def decide_once(
             names=tuple(losses),
             places=places,
         )
-        # A GPU takes longer to start these small ops, in loops, than a CPU takes to run them.
-        # Eigenvalues and solutions of a GPU were wrong if gradients differed by many decades.
+        # The ops of a method are small and run in loops: a GPU takes longer to start such an op
+        # than a CPU takes to run it. The GPU's eigenvalues and solutions of linear systems were
+        # wrong if the norms of gradients differed by many orders of magnitude.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
             new = {**new, "weights": new_weights}
             return {name: _replace_entries(old[name], places, new[name]) for name in old}
 
-    # Methods divide by norms and take their maxima, so they need at least one task.
+    # Methods divide by norms and take maxima over tasks, so they need at least one task.
     return tf.cond(tf.size(places) > 0, decide, lambda: _copy_values(old))
 
 
@@ -167,20 +172,20 @@ def _copy_values(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _gather_entries(whole: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Return the entries of a tensor at these places of every axis."""
+    """Return the entries of a tensor at some indices of every axis."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, places, axis=axis)
     return whole
 
 
 def _replace_entries(whole: tf.Tensor, places: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Return `whole` with `part` in its entries at these places of every axis."""
+    """Return `whole` with the entries of `part` at some indices of every axis."""
     axes = tf.meshgrid(*[places] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
 
 def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Describe the gradients of the tasks by scalars to watch.
+    """Describe the gradients of the tasks by scalars to monitor.
 
     Args:
       gramian: inner products of the tasks' gradients, float64 [T, T].
@@ -204,23 +209,24 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
 
 
 def is_due(every_steps: int) -> tf.Tensor:
-    """Return True if this step ends at a multiple of `every_steps`, a bool scalar."""
+    """Return True if the next global step is a multiple of `every_steps`, a bool scalar."""
     step = tf1.train.get_or_create_global_step().read_value()
-    # The update counts the step last, so the variable still holds the number of steps before it.
+    # The update increments the global step at its end, so the variable still has the old value
+    # here.
     return tf.equal((step + 1) % every_steps, 0)
 
 
 def monitor_rarely(
     is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Return `monitor_gramian`; NaN in steps that are not due, whose gramian is NaN."""
+    """Return the scalars of `monitor_gramian`; in steps that are not due, they are NaN."""
     monitors = monitor_gramian(gramian, names)
-    # NaN < 0 is False, which would count as no conflict.
+    # NaN < 0 is False, so the share of conflicts would be 0 instead of NaN.
     monitors["surgery/conflicts"] = tf.where(is_due, monitors["surgery/conflicts"], math.nan)
     return monitors
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Return the weights of all tasks as scalars to watch."""
+    """Return the weights of all tasks as scalars to monitor, {"surgery/weight/<task>": scalar}."""
     parts = tf.unstack(tf.cast(weights, tf.float32))
     return {f"surgery/weight/{name}": part for name, part in zip(names, parts, strict=True)}

@@ -27,24 +27,25 @@ Gradients = list[types.Gradient]
 class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, g_i of the i-th of B examples.
 
-    No single example, mislabelled or broken, moves the weights by more than `max_norm / B`. With
-    noise it is the step of M. Abadi et al., "Deep Learning with Differential Privacy", 2016,
-    arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the code
-    counts no privacy budget. An example's gradient is the gradient of its weighted loss over tasks.
+    A single example, for example with a wrong label, adds at most `max_norm / B` to the norm of the
+    gradient. With noise, this is the step of M. Abadi et al., "Deep Learning with Differential
+    Privacy", 2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn,
+    and the code computes no privacy budget. The loss of an example is the weighted sum over its
+    tasks.
 
-    One backward pass gives the norms and, from the same cotangents, the sum (Z. Bu et al.,
-    "Differentially Private Optimization on Large Model at Small Cost", 2022, arXiv:2210.00038). It
-    needs `mtl.example_gradients` to know how the examples use each variable. Otherwise, and in
-    numbers of 16 bits, each example takes a pass, and a warning says so. The same happens if batch
-    norm in training mixes examples. Batch norm then normalises each example alone: freeze or remove
-    it.
+    One backward pass gives the norms of all examples' gradients, and the sum of the clipped
+    gradients (Z. Bu et al., "Differentially Private Optimization on Large Model at Small Cost",
+    2022, arXiv:2210.00038). The single pass is possible if `mtl.example_gradients` has a rule for
+    all uses of the variables. Otherwise, and in numbers of 16 bits, each example takes a separate
+    pass, and a warning says so. Batch norm in training also leads to separate passes. Batch norm
+    then normalises each example alone, so freeze it or remove it.
 
     Attributes:
-      max_norm: the largest norm of an example's gradient, above 0, in the units of
+      max_norm: the largest norm of an example's gradient, above 0, in the unit of the scalar
         `gradient_norm`.
-      noise_multiplier: at least 0. The sum over the examples gets Gaussian noise of deviation
-        `noise_multiplier * max_norm` in every coordinate. Rows of tables outside the batch get
-        noise as well, so the cost of a step grows with the tables.
+      noise_multiplier: at least 0. The sum over the examples gets Gaussian noise of standard
+        deviation `noise_multiplier * max_norm` in every coordinate. Table rows that are not in the
+        batch get noise as well, so the time of a step grows with the size of the tables.
     """
 
     max_norm: checks.Bound
@@ -58,13 +59,19 @@ class ExampleClipping(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, dict[str, tf.Tensor]]:
-        """Sum the clipped gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
+        """Compute the mean of the examples' clipped gradients.
 
-        The scalars are `clipped_share`, the share of examples whose gradient was scaled down, and
-        `<task>/loss` of `batch`, unweighted.
+        Args:
+          losses: {task: scalar}, the weighted losses of the whole batch.
+          variables: N variables.
+          batch: the batch in parts, whose `examples` are the rows.
+
+        Returns:
+          N gradients, and {name: scalar}: `clipped_share`, the share of examples whose gradient was
+          scaled down, and `<task>/loss`, the unweighted loss.
 
         Raises:
-          UserError: the batch does not know its examples.
+          UserError: the losses of the rows cannot be separated.
         """
         whole = whole_batch.or_losses(batch, losses)
         examples = whole.first.examples
@@ -79,8 +86,8 @@ class ExampleClipping(types.Surgery):
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
         gradients, above, plain = whole.sum(clip_part, update=True)
-        # Noise comes after the sum over slices and replicas, so that all replicas draw the same
-        # noise.
+        # Noise is added after the sum over slices and replicas, so that the sum has one draw of
+        # noise, the same on all replicas.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
             gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]
@@ -90,7 +97,7 @@ class ExampleClipping(types.Surgery):
     def _clip_pass(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Sum the clipped gradients of a part's examples; count examples that are scaled down."""
+        """Sum the clipped gradients of one part of the batch; count the clipped examples."""
         examples = _examples_of(forward)
         if examples.count == 1:
             return self._clip_single(forward, variables, count)
@@ -128,7 +135,7 @@ class ExampleClipping(types.Surgery):
         scales = self._find_factors(
             _squared_norms(by_name.values(), _examples_of(forward).count), count
         )
-        # A variable that no loss reaches has no entry.
+        # A variable has no entry if no loss depends on it.
         columns = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
             column and gradient_forms.to_gradient(column.scaled(scales), variable)
@@ -139,7 +146,7 @@ class ExampleClipping(types.Surgery):
     def _clip_single(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Clip the gradient of a pass with a single example."""
+        """Clip the gradient of a forward pass with a single example."""
         gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         known_gradients = [gradient for gradient in gradients if gradient is not None]
@@ -151,11 +158,13 @@ class ExampleClipping(types.Surgery):
         )
 
     def _find_factors(self, squares: tf.Tensor, count: int) -> tf.Tensor:
-        """Return clipping factors, from squared norms of the examples' shares in the mean.
+        """Return clipping factors, from squared norms of the examples' gradients divided by B.
 
-        The gradient of an example is B times its share.
+        Args:
+          squares: squared norms of any shape, float64.
+          count: B, the number of examples in the batch.
         """
-        # Rounding may make a square negative.
+        # Rounding errors may make a square negative.
         squares = tf.where(squares < 0, tf.zeros_like(squares), squares)
         return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
 
@@ -173,12 +182,12 @@ class ExampleClipping(types.Surgery):
 
 
 def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
-    """Return the examples of a part; all parts have them, because the first one has."""
+    """Return the examples of a part of the batch; `__call__` has checked that they exist."""
     return cast(whole_batch.Examples, forward.examples)
 
 
 def _squared_norms(parts: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
-    """Add up the squared norms of B examples' gradients over several variables, [B] float64."""
+    """Add up the squared norms of B examples' gradients over variables, [B] float64."""
 
     def sum_squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)

@@ -1,4 +1,4 @@
-"""Gradients that are products of two thin matrices, such as gradients by a head's input.
+"""Keeps gradients as products of two thin matrices, as for weights in front of few logits.
 
 thin = factors.Factors.from_gradients((0, 2), [gradient of task 0, gradient of task 2])
 if thin:
@@ -15,17 +15,18 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """S gradients `G[s] = left[s] right[s]'`, [P, Q] = [P, C] [C, Q], C the logits of a head.
+    """S gradients as products, `G[s] = left[s] right[s]'` with [P, C] and [Q, C], C small.
 
-    With few logits, inner products and weighted sums do not need the gradients themselves: the
-    inner product of two gradients is the sum over `(left[s]' left[t]) * (right[s]' right[t])`.
+    C is the number of logits of a head, for example. If C is small, inner products and weighted
+    sums do not need the gradients [P, Q]: the inner product of two gradients is the sum of the
+    entries of `(left[s]' left[t]) * (right[s]' right[t])`.
 
     Attributes:
       tasks: the indices of the S tasks.
-      gradients: S gradients, [P, Q] each.
-      left: the left factors side by side, [P, sum of C].
-      right: the right factors side by side, [Q, sum of C].
-      owners: the task of each of these columns, as a place among the S tasks.
+      gradients: the S gradients, [P, Q] each.
+      left: the left factors of all tasks, side by side, [P, sum of C].
+      right: the right factors of all tasks, side by side, [Q, sum of C].
+      owners: the task of each column of `left` and `right`, as an index into `tasks`.
     """
 
     tasks: tuple[int, ...]
@@ -40,7 +41,7 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> Factors | None:
-        """Split a gradient of each task into factors; None if they are not thin products."""
+        """Split the gradients of S tasks into thin factors; return None if that is impossible."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -57,29 +58,29 @@ class Factors:
         return tf.stack(self.gradients)
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Return inner products of all pairs of tasks, [S, S] float64."""
+        """Compute the inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
-        # The products of all pairs of columns, [sum of C, sum of C].
+        # The entries are products of all pairs of columns, [sum of C, sum of C].
         products = tf.linalg.matmul(left, left, transpose_a=True)
         products *= tf.linalg.matmul(right, right, transpose_a=True)
         owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
-        # Sums over the columns of each pair of tasks, [S, S].
+        # The result has a sum over columns for each pair of tasks, [S, S].
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Return the weighted sum of the gradients, [T] -> [P, Q]."""
+        """Compute the weighted sum of the gradients, for weights [T] of all tasks -> [P, Q]."""
         column_weights = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(column_weights, self.left.dtype), self.right, transpose_b=True
         )
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor:
-        """Return a gradient with these values, which have its shape already."""
+        """Return values [P, Q] as a dense gradient."""
         return tf.ensure_shape(values, self.gradients[0].shape)
 
 
 def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the factors [P, C] and [Q, C] of a `MatMul`."""
+    """Return the factors [P, C] and [Q, C] of a `MatMul` with the result [P, Q]."""
     left, right = product.inputs
     if product.get_attr("transpose_a"):
         left = tf.transpose(left)
@@ -89,7 +90,7 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
     """Return True if inner products cost less with the factors than with the gradients.
 
-    Products of factors are [columns, columns], products of gradients [T, T]. Costs are per row, for
-    gradients about as high as they are wide.
+    The products of factors are [columns, columns], the products of gradients [T, T]. The costs are
+    compared for a single row of a gradient with about as many rows as columns.
     """
     return width is not None and 2 * columns**2 <= num_tasks**2 * width

@@ -1,9 +1,10 @@
-"""Penalties of a batch in parts: their values and gradients over all rows, without balancing.
+"""Adds the gradients of penalties that depend on rows, over all parts of a batch.
 
 watched = penalised.watch_penalties(batch, variables)
-gradients, value = penalised.add_penalties(gradients, watched)     # after the gradients
+gradients, value = penalised.add_penalties(gradients, watched)     # call it after the gradients
 
-Networks add such terms to REGULARIZATION_LOSSES; see `mtl.step.penalties`.
+Networks add these penalties to REGULARIZATION_LOSSES; see `mtl.step.penalties`. Weighting and
+surgery do not change the gradients of penalties.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from mtl.step import penalties, replicas, whole_batch
 def watch_penalties(
     batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]
 ) -> whole_batch.WholeBatch:
-    """Return a batch whose parts also watch their penalties, with gradients by N variables.
+    """Return a batch that also sums the penalties of its parts, and their gradients.
 
     Args:
-      batch: the batch in parts, with the penalties of each part.
-      variables: the N variables of the gradients.
+      batch: the batch in parts; each part has `penalties`.
+      variables: the N variables by which gradients are taken.
     """
     share = 1 / (batch.slices * replicas.count())
     tangents = _find_tangents(batch, share)
@@ -49,10 +50,10 @@ def watch_penalties(
 def add_penalties(
     gradients: Sequence[types.Gradient], batch: whole_batch.WholeBatch
 ) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Add the watched gradients of penalties to N gradients; return the penalties' value, too.
+    """Add the gradients of penalties to N gradients; also return the value of the penalties.
 
     Args:
-      gradients: N gradients of the losses, after balancing; None for a variable without one.
+      gradients: N gradients of the losses, after surgery; None for a variable without a gradient.
       batch: a result of `watch_penalties`, for the same N variables.
     """
     value, terms = batch.sum_watched()[_NAME]
@@ -62,10 +63,11 @@ def add_penalties(
 def _find_tangents(
     batch: whole_batch.WholeBatch, share: float
 ) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
-    """Return the tangent of each term at the means of the whole batch; None for a plain mean.
+    """Linearise each penalty around the means of the whole batch; None for a plain mean.
 
-    A part knows only its own rows. The tangent, `f(m) + f'(m) (x - m)`, is a mean over rows. Over
-    the whole batch it has the value and gradient of `f`. It takes one more pass over slices.
+    A part has only some of the rows, so it cannot compute a function f of the whole batch's means
+    m. The tangent `f(m) + f'(m) (x - m)` of f at m is linear: its sum over all parts has the value
+    and the gradient of f. The means m take one more pass over the slices.
     """
 
     def scale(penalty: penalties.Penalty) -> Any:
@@ -83,7 +85,7 @@ def _find_tangents(
 def _take_tangent(
     penalty: penalties.Penalty, means: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return the value of the tangent at means of 0, and its slopes by the flat means."""
+    """Return the tangent of a penalty: its value at means of 0, and its slopes."""
     if penalty.compute is None:
         return None
     means = tf.nest.map_structure(tf.stop_gradient, means)
@@ -94,7 +96,7 @@ def _take_tangent(
 
 
 def _follow_tangent(means: Any, tangent: tuple[tf.Tensor, list[tf.Tensor]] | None) -> tf.Tensor:
-    """Return the value of a tangent at the means of a part."""
+    """Return the value of a tangent at the means of one part of the batch."""
     if tangent is None:
         return tf.cast(means, tf.float32)
     start, slopes = tangent

@@ -1,11 +1,11 @@
-"""Shortens gradients of dense layers: fewer rows, with the same inner products.
+"""Replaces gradients of dense layers by smaller matrices with the same inner products.
 
 blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task 2])
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
 
-A gradient that is a sum over slices or replicas is not a single product, and is built in full. The
-type of its op shows that, so the code need not ask about slices or replicas.
+A gradient that is a sum over micro-batches or replicas is not a single matrix product. The type of
+its op shows this, and the gradient is then used as it is.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from collections.abc import Sequence
 from mtl.deferred import tf
 
 _BLOCKS, _ROWS = 4, 64
-"""The largest number of blocks of a root, and the smallest number of rows of a block.
+"""The largest number of blocks into which the root R is cut, and the least rows of a block.
 
-Blocks skip the products below the diagonal, but many small products take longer than one.
+R is triangular, so blocks save multiplications by zeros. But many small matrix products take longer
+than a single product.
 """
 
 
 def shorten_gradients(
     gradients: Sequence[tf.Tensor], products_elsewhere: int = 0
 ) -> list[tf.Tensor] | None:
-    """Shorten S gradients `X' D[s]` [I, H] of a weight: N blocks of [S, rows, H], B rows in all.
+    """Shorten S gradients `X' D[s]` [I, H] of a weight matrix to B rows, in N blocks [S, rows, H].
 
-    X [B, I] is the input of the layer, and D[s] [B, H] the cotangent of its output. With a root R
-    [B, B] of the products of the inputs, `X X' = R' R`, the inner product of two gradients is the
-    inner product of `R D[s]` and `R D[t]`. These have as many rows as the batch, and no gradient is
-    built.
+    X [B, I] is the input of the layer, and D[s] [B, H] the gradient of task s by the layer's
+    output. Let R [B, B] be a root of the products of the inputs, `X X' = R' R`. Then the inner
+    product of two gradients is the inner product of `R D[s]` and `R D[t]`. The matrices `R D[s]`
+    have as many rows as the batch, and the gradients need not be built.
 
-    The root, unlike X X' itself, keeps nearly dependent gradients apart: rounding changes
-    `R D[s]` no more than the gradient.
+    With the root, rounding errors are as small as with the gradients, even if gradients are nearly
+    dependent. With `X X'` itself they would be larger.
 
     Args:
-      gradients: the gradients of a single weight, one for each task.
-      products_elsewhere: the number of products of a gradient's size that the caller needs if this
-        function builds no gradient.
+      gradients: the gradients of S tasks by a single weight matrix.
+      products_elsewhere: the number of matrix products, each as large as a gradient, that the
+        caller computes later if the gradients are not built.
 
     Returns:
-      N blocks [S, rows, H] with B rows in all. None if a gradient is not such a product, as when
-      several ops read the weight, if sizes are unknown, or if the gradients themselves cost less.
+      N blocks [S, rows, H] with B rows in all. None if a gradient is not a single product (several
+      ops may read the weight), if a size is unknown, or if the gradients themselves cost less.
     """
     factors = _find_factors(gradients)
     if factors is None:
@@ -63,7 +64,7 @@ def shorten_gradients(
 
 
 def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return the inputs [B, I] and the cotangents [B, H] of each gradient, [I, H] or [H, I]."""
+    """Return X [B, I], and D [B, H] of each gradient, for gradients [I, H] or [H, I]."""
     ops = [gradient.op for gradient in gradients]
     if not all(map(_is_product, ops)):
         return None
@@ -75,32 +76,33 @@ def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Te
 
 
 def _is_product(op: tf.Operation) -> bool:
-    """Return True if an op multiplies two matrices, the first of them transposed."""
-    # In 16 bits the method must see the rounding of the gradient.
+    """Return True if an op multiplies two matrices, of which only the first is transposed."""
+    # In 16 bits, the gradient is rounded, and the inner products must include the rounding.
     if op.type != "MatMul" or op.get_attr("T") != tf.float32:
         return False
     return op.get_attr("transpose_a") and not op.get_attr("transpose_b")
 
 
 def _find_root(inputs: tf.Tensor) -> tf.Tensor:
-    """Return L [B, B], lower triangular, with `X X' = L L'`; computed in float64."""
+    """Return a lower triangular L [B, B] with `X X' = L L'`, computed in float64."""
     size, inputs = inputs.shape[0], tf.cast(inputs, tf.float64)
     products = tf.linalg.matmul(inputs, inputs, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    # Dependent or zero rows could round to pivots below 0. So each square grows by more than
-    # rounding in float64, and by less than rounding in float32.
+    # If rows are dependent or zero, rounding could make a pivot of the decomposition negative. So
+    # each diagonal entry is increased, by more than rounding errors in float64 and by less than
+    # rounding errors in float32.
     larger = squares * (1 + 32 * math.sqrt(size) * 2.0**-52) + 1e-300
     lower = tf.linalg.cholesky(tf.linalg.set_diag(products, larger))
     return tf.cast(lower, tf.float32)
 
 
 def _find_step(size: int) -> int:
-    """Return the number of rows of a block."""
+    """Return the number of rows of each block."""
     return max(_ROWS, math.ceil(size / _BLOCKS))
 
 
 def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: int) -> tf.Tensor:
-    """Return some rows of `L' D`; earlier examples contribute 0 to them."""
+    """Return a block of rows of `L' D`; rows of D before the block are multiplied by 0."""
     columns = lower[start:, start : start + step]
     return tf.linalg.matmul(columns, cotangents[start:], transpose_a=True)
 
@@ -108,7 +110,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return True if short gradients cost fewer multiplications; in float64, each counts twice."""
+    """Return True if short gradients need fewer multiplications; float64 counts twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     build_cost = num_tasks * height * width * (size + 2 * num_tasks)
     short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)

@@ -1,6 +1,6 @@
-"""Joins the tasks' backward passes through shared layers into a single pass.
+"""Joins the tasks' backward passes through shared layers into a single backward pass.
 
-passes = stacked_passes.StackedPasses(columns)       # N times T gradients
+passes = stacked_passes.StackedPasses(columns)       # N columns of T gradients
 gradients = passes.build(n)                          # T gradients by one variable
 """
 
@@ -16,26 +16,26 @@ _Column = Sequence[types.Gradient]
 _Tensors = Sequence["tf.Tensor"]
 _Names = tuple[str, ...]
 _Inputs = Sequence["tf.Tensor | tuple[tf.Tensor, ...]"]
-"""The inputs of S equal ops: for each input, a tensor that all share, or a tuple of S tensors."""
+"""The inputs of S equal ops: for each input, one tensor for all ops, or a tuple of S tensors."""
 
 
 class StackedPasses:
     """Gradients of T tasks by N variables, with one backward pass through the shared layers.
 
-    Below its head, the pass of each task has the same ops with the same weights, for a different
-    cotangent [B, H]. The cotangents of all tasks are stacked, [T, B, H], and each op runs once: a
-    product of [T B, H] takes less time than T of [B, H]. The ops show where the shared layers
-    begin, because every head has its own weight.
+    In the shared layers, the backward pass of each task has the same ops with the same weights;
+    only the incoming gradient [B, H] differs. The incoming gradients of all tasks are stacked, [T,
+    B, H], and each op runs once: one matrix product with [T B, H] takes less time than T products
+    with [B, H]. The ops show where the shared layers begin, because heads have different weights.
 
-    Passes are stacked only if each op below the heads has a rule here. An op without a rule would
-    need the passes of single tasks in addition to the stacked pass.
+    Passes are stacked only if this module has a rule for each op of the shared layers. Otherwise an
+    op without a rule would need the passes of single tasks, in addition to the stacked pass.
     """
 
     def __init__(self, columns: Sequence[_Column]):
-        """Find the ops to stack, without building any.
+        """Find the ops to stack; build no op.
 
         Args:
-          columns: N times T gradients; None if a task does not reach a variable.
+          columns: N columns of T gradients; None if a task does not reach a variable.
         """
         self._columns = columns
         self._parts = list(map(_take_apart, columns))
@@ -58,7 +58,7 @@ class StackedPasses:
         self._are_stacked = saves_products and replaced_ops.isdisjoint(_list_needed(single_tensors))
 
     def build(self, index: int) -> _Column:
-        """Build the T gradients by one variable."""
+        """Build the T gradients by the variable with this index."""
         column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:
             return column
@@ -70,7 +70,7 @@ class StackedPasses:
 
     def _stack_tensors(self, tensors: _Tensors) -> tf.Tensor:
         queue = [tensors]
-        while queue:  # A queue, not recursion, as networks may be deep.
+        while queue:  # Not recursion: networks may be deep.
             current = queue.pop()
             if _list_names(current) in self._stacks:
                 continue
@@ -85,7 +85,7 @@ class StackedPasses:
 
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
-            # The stack begins here, with the cotangents of single tasks: [S, ...].
+            # The stack begins at these ops, with the incoming gradients of single tasks, [S, ...].
             return tf.stack(tensors)
         stacks = [
             self._stacks[_list_names(part)] if isinstance(part, tuple) else part for part in inputs
@@ -94,13 +94,13 @@ class StackedPasses:
 
 
 class _Rule(NamedTuple):
-    """A rule to stack ops of a type.
+    """A rule that builds one stacked op from equal ops of several tasks.
 
     Attributes:
-      build: a function from the tensor of a single task, and inputs that are stacked if they differ
-        by task, to a stack [S, ...].
-      place: the only input that may differ by task; None if any input may.
-      suits: a function that returns True if the rule holds for an op.
+      build: a function (tensor of one task, inputs) -> stack [S, ...]. Inputs that differ by task
+        are stacks.
+      place: the index of the only input that may differ by task; None if any input may differ.
+      suits: a function that returns True if the rule applies to an op.
     """
 
     build: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]
@@ -117,8 +117,8 @@ def _multiply_matrix(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tens
 
 
 def _scale_derivative(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Multiply by the derivative of an activation; these ops do not broadcast."""
-    # The cotangent has the axis of tasks; the activation does not.
+    """Multiply a stack by the derivative of an activation, because these ops do not broadcast."""
+    # The incoming gradient has the axis of tasks; the activation does not.
     (place,) = (n for n, operand in enumerate(inputs) if operand.shape.rank > example.shape.rank)
     ones = [tf.ones(example.shape) if n == place else operand for n, operand in enumerate(inputs)]
     return inputs[place] * _copy_op(example.op, ones)
@@ -156,7 +156,7 @@ def _sum_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _shift_axes(axes: tf.Tensor, stack: tf.Tensor) -> tf.Tensor:
-    """Convert axes of a task's tensor into axes of the stack."""
+    """Convert axes of one task's tensor into axes of the stack."""
     return axes % (stack.shape.rank - 1) + 1
 
 
@@ -172,7 +172,7 @@ def _tile_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
-    # In 16 bits, another order of additions would change the result.
+    # In 16 bits, a different order of additions would change the result.
     return op.get_attr("T") == tf.float32 and not op.get_attr("transpose_a")
 
 
@@ -214,16 +214,16 @@ def _list_names(tensors: _Tensors) -> _Names:
 
 
 def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
-    """Return the inputs that differ by task, {place: tensors}."""
+    """Return the inputs that differ by task, {index of the input: tensors}."""
     return {place: tensors for place, tensors in enumerate(inputs) if isinstance(tensors, tuple)}
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return the tensors to stack for a variable, and their place as a factor of its gradients.
+    """Return the tensors to stack for a variable, and their index as inputs of its gradients.
 
-    Gradients of a weight are products with inputs that all tasks share. For these, the cotangents
-    are stacked, so `short_gradients` still sees the products. Other gradients are stacked
-    themselves.
+    The gradient of a weight matrix is a product of the layer's inputs, which all tasks share, and a
+    task's incoming gradient. Only the incoming gradients are stacked then, so `short_gradients`
+    still finds the products. Other gradients are stacked themselves; their index is None.
     """
     gradients = [gradient for gradient in column if gradient is not None]
     values = [
@@ -243,7 +243,7 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
 def _replace_part(
     gradient: tf.Tensor | tf.IndexedSlices, factor: int | None, part: tf.Tensor
 ) -> tf.Tensor | tf.IndexedSlices:
-    """Return a gradient with another value in the place that `_take_apart` has found."""
+    """Return a gradient in which a tensor of `_take_apart` is replaced by its part of the stack."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(part, gradient.indices, gradient.dense_shape)
     if factor is None:
@@ -254,7 +254,7 @@ def _replace_part(
 
 
 def _find_inputs(tensors: _Tensors) -> _Inputs:
-    """Return the inputs of S ops that can be stacked; [] if they cannot."""
+    """Return the inputs of S ops that can be stacked; [] if the ops cannot be stacked."""
     example = tensors[0]
     rule = _RULES.get(example.op.type)
     if rule is None or not rule.suits(example.op):
@@ -265,7 +265,7 @@ def _find_inputs(tensors: _Tensors) -> _Inputs:
         return []
     if rule.place is not None:
         return inputs if list(task_inputs) == [rule.place] else []
-    # With other ranks, an axis of one task could meet the axis of tasks.
+    # With different ranks, broadcasting could match an axis of one task with the axis of tasks.
     return (
         inputs
         if all(operands[0].shape.rank == example.shape.rank for operands in task_inputs.values())
@@ -279,7 +279,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
-    """Return the inputs of S ops that are equal up to their inputs; [] if they differ."""
+    """Return the inputs of S equal ops; [] if the ops differ in more than their inputs."""
     example, *rest = tensors
     if any(_describe_tensor(example) != _describe_tensor(other) for other in rest):
         return []
@@ -291,17 +291,17 @@ def _match_inputs(tensors: _Tensors) -> _Inputs:
 
 
 def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
-    """Describe a tensor, without the inputs of its op."""
+    """Describe the op of a tensor, without the inputs."""
     op = tensor.op
     settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
     return op.type, settings, len(op.inputs), tensor.value_index
 
 
 def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
-    """Return True if two tensors are provably equal; compare their ops up to a depth."""
+    """Return True if two tensors are certainly equal; compare ops and inputs up to a depth."""
     if first.name == second.name:
         return True
-    # A branch of tf.cond has placeholders for tensors from outside.
+    # In a branch of `tf.cond`, placeholders stand for tensors from outside.
     is_open = first.op.op_def.is_stateful or first.op.type.startswith("Placeholder")
     if depth == 0 or is_open or _describe_tensor(first) != _describe_tensor(second):
         return False
@@ -310,7 +310,7 @@ def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
 
 
 def _list_needed(tensors: _Tensors) -> set[tf.Operation]:
-    """Return the ops that have to run for these tensors."""
+    """Return all ops that the tensors depend on."""
     required: set[tf.Operation] = set()
     queue = [tensor.op for tensor in tensors]
     while queue:

@@ -1,13 +1,13 @@
-"""Surgery: combines the gradients of several tasks into one update direction.
+"""Surgery: combines the gradients of several tasks into a single gradient.
 
 from mtl.balancing import methods, surgery
 model.MultiTaskModel.surgery = @surgery.Combine()      # surgery.Sum() by default
 surgery.Combine.method = @methods.PCGrad()
 
-A method of surgery gets inner products, losses and a little state, and returns a weight for each
-task. `Combine` handles everything else: sparse rows, absent tasks, scopes, the shared
-representation, rare decisions and averages of the weights. Only methods that choose by coordinate
-get the gradients themselves.
+A method of surgery gets the inner products of the tasks' gradients, the losses and its state, and
+returns a weight for each task. `Combine` handles sparse gradients, absent tasks, scopes, the shared
+representation, decisions at some steps only, and averages of the weights. Only a `CoordinateMethod`
+gets the gradients themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Monitors = dict[str, "tf.Tensor"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sum(types.Surgery):
-    """The gradient of the sum of the weighted losses, in one backward pass."""
+    """Takes the gradient of the sum of the weighted losses, in one backward pass."""
 
     reads_losses = False
     adds_losses = True
@@ -45,16 +45,16 @@ class Sum(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
-        """Differentiate the sum of the losses.
+        """Compute the gradient of the sum of the losses.
 
         Args:
           losses: {task: scalar}, weighted.
           variables: N variables.
-          batch: the parts of the batch; by default these losses alone.
+          batch: the batch in parts; by default a batch with these losses.
 
         Returns:
-          N gradients, and `<task>/loss` of `batch`, unweighted. A table that was only looked up has
-          IndexedSlices as its gradient. A variable that does not affect any loss has None.
+          N gradients, and {`<task>/loss`: the unweighted loss}. The gradient of an embedding table
+          is IndexedSlices, and the gradient of a variable that affects no loss is None.
         """
         whole = whole_batch.or_losses(batch, losses)
 
@@ -68,29 +68,30 @@ class Sum(types.Surgery):
 
 @checks.dataclass
 class Combine(types.Surgery):
-    """Combines the tasks' gradients as `method` decides; `g = sum_t w_t g_t` for most methods.
+    """Combines the tasks' gradients by a method, for most methods as `g = sum_t w_t g_t`.
 
-    It acts on the variables that several tasks share, read from the graph. A variable of a single
-    task gets the gradient of that task's weighted loss. A task without a gradient in a batch (no
-    label, a loss of zero) takes no part in the decision of that step.
+    The method acts on variables that several tasks share, as the graph shows. A variable of a
+    single task gets the gradient of this task's weighted loss. A task that has no gradient in a
+    batch, for example without a label, takes no part in the decision of the step.
 
     Attributes:
-      method: the method that decides, a part of `mtl.balancing.methods`.
-      on: the place where gradients are compared. "parameters" is exact: one backward pass for each
-        task. It builds no gradient of a single task for layers that are wider than the batch.
-        "representation" is the shared output of the network: each task's pass ends there, and one
-        pass of the combined gradient goes on through the shared trunk (Sener and Koltun, 2018,
-        arXiv:1810.04650). It is cheap, and an upper bound: directions differ from the exact ones.
-      scopes: patterns; compares only the gradients of matching shared variables, such as the last
-        shared layer. The weights then apply to all shared variables.
-      every_steps: decides the weights at global steps that are multiples of this number. Steps in
-        between keep the weights, and take a single backward pass. 1 decides at every step.
-      average: rate in [0, 1) at which past weights persist: `w <- average w + (1 - average) new`,
-        from w = 1. 0 takes only the new weights. S. Zhou et al., "On the Convergence of Stochastic
+      method: the method of surgery, a part of `mtl.balancing.methods`.
+      on: the tensors by which gradients are compared. "parameters" is exact, and takes a backward
+        pass for each task. For layers that are wider than the batch, the gradients of single tasks
+        are not built. "representation" is the output of the network that tasks share: the backward
+        pass of each task ends there, and one pass carries the combined gradient through the shared
+        trunk (Sener and Koltun, 2018, arXiv:1810.04650). "representation" is cheaper, but
+        approximate: the directions differ from the exact directions.
+      scopes: patterns; only gradients by shared variables that match a pattern are compared, such
+        as the last shared layer. The weights then apply to all shared variables.
+      every_steps: new weights are decided at global steps that are multiples of this number. Steps
+        in between use the last weights, and take a single backward pass. 1 decides at every step.
+      average: the share of the old weights in [0, 1): `w <- average w + (1 - average) new`, from w
+        = 1. 0 takes only the new weights. S. Zhou et al., "On the Convergence of Stochastic
         Multi-Objective Gradient Manipulation and Beyond" (CR-MOGM), NeurIPS 2022.
-      per_replica: False lets replicas decide together, from the gradients of the whole batch; they
-        exchange T gradients. True lets each replica decide from its part of the batch. Replicas
-        then exchange only their results, which is cheaper, but another method.
+      per_replica: False decides from the gradients of the whole batch, so replicas exchange the
+        gradients of T tasks. True decides on each replica from its part of the batch. Replicas then
+        exchange only combined gradients, which is cheaper, but the result differs.
     """
 
     method: Annotated[
@@ -129,12 +130,12 @@ class Combine(types.Surgery):
 
     @property
     def _weighing_method(self) -> method_lib.Method:
-        """The method, if it decides weights."""
+        """The method, if it decides the weights of whole gradients."""
         return cast(method_lib.Method, self.method)
 
     @property
     def _choosing_method(self) -> method_lib.CoordinateMethod:
-        """The method, if it chooses by coordinate."""
+        """The method, if it combines gradients coordinate by coordinate."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
@@ -151,22 +152,23 @@ class Combine(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
-        """Combine the tasks' gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
-
-        The scalars are `surgery/weight/<task>`. If every step decides by whole batches, there are
-        also `surgery/norm/<task>` and `surgery/conflicts`, the share of pairs of tasks whose
-        gradients have a negative inner product.
+        """Combine the tasks' gradients.
 
         Args:
-          losses: {task: the loss of the whole batch}, scalars.
+          losses: {task: scalar}, the weighted losses of the whole batch.
           variables: N variables, in any order.
-          batch: the parts of the batch, and their shared outputs; by default these losses alone.
+          batch: the batch in parts, and the outputs that tasks share; by default a batch with these
+            losses.
+
+        Returns:
+          N gradients, and {name: scalar}: `surgery/weight/<task>`. If every step decides from its
+          whole batch, there are also the scalars of `decision.monitor_gramian`.
 
         Raises:
-          UserError: `on` is "representation" and the network has none, or a pattern of `scopes`
-            matches no shared variable.
+          UserError: `on` is "representation" and the network has no output that tasks share, or a
+            pattern of `scopes` matches no shared variable.
         """
-        # A single task needs no decision: plain training, in one backward pass.
+        # A single task needs no surgery, only one backward pass.
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
         whole = whole_batch.or_losses(batch, losses)
@@ -175,13 +177,13 @@ class Combine(types.Surgery):
         batch_gradients = task_gradients.BatchGradients(
             whole, variables, self._check_representation
         )
-        # Gradients are combined in one of three ways, by the method's inputs:
-        # - by coordinate, if the method reads gradients (GradDrop) and not only their products;
-        # - by decisions, if weights are decided at some steps only or from samples of the batch.
-        #   The gradients that decide then differ from the gradients that move the variables, so the
-        #   weighted losses take a separate pass, the only pass of a step between two decisions;
-        # - by weights, if every step decides from the gradients of its whole batch. The step then
-        #   sums these same gradients.
+        # The gradients are combined in one of three ways:
+        # - by coordinate, if the method is a `CoordinateMethod`, such as GradDrop;
+        # - by decisions, if weights are decided at some steps only, or from samples of the batch.
+        #   The decision then takes separate gradients of single tasks. The update takes one pass of
+        #   the weighted losses, which is the only backward pass of a step without a decision;
+        # - by weights, if every step decides from its whole batch. The gradients that decide are
+        #   then also the gradients that are summed for the update.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing_method.samples > 1:
@@ -189,7 +191,7 @@ class Combine(types.Surgery):
         else:
             combine = self._combine_by_weights
         gradients, monitors = combine(batch_gradients, losses)
-        # A replica's losses are shares of the losses of the whole batch, so the results add up.
+        # The losses of the replicas add up to the loss of the whole batch, and so do the gradients.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
     def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -212,7 +214,7 @@ class Combine(types.Surgery):
     def _combine_by_weights(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Sum by weight the same gradients that decided the weights."""
+        """Decide weights from whole gradients, and sum the same gradients by these weights."""
         compare = (
             self._compare_parameters if self.on == "parameters" else self._compare_representation
         )
@@ -220,8 +222,8 @@ class Combine(types.Surgery):
         monitors = decision.monitor_weights(weights, list(losses))
         return gradients, monitors | decision.monitor_gramian(gramian, list(losses))
 
-    # Inner products of the whole batch need its whole gradients, which are summed first: the
-    # product of two sums differs from the sum of products.
+    # The product of two sums differs from the sum of products. So the gradients are summed over all
+    # parts of the batch before their inner products are taken.
     def _compare_parameters(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
@@ -239,7 +241,7 @@ class Combine(types.Surgery):
     def _track_gradients(
         self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of tracked gradients, and the products to show and to decide by."""
+        """Return leaves of averaged gradients, their inner products, and the method's products."""
         names = [patterns.variable_name(tasks.variables[n]) for n in indices]
         leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:
@@ -256,8 +258,8 @@ class Combine(types.Surgery):
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        # The weights need products over all parts, and the gradients need the weights. This takes
-        # two passes over the slices; only the second one runs their UPDATE_OPS.
+        # The weights need products over all parts of the batch, and the gradients need the weights.
+        # So the slices are passed twice; only the second pass runs their UPDATE_OPS.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
@@ -278,17 +280,18 @@ class Combine(types.Surgery):
     def _combine_by_decisions(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Differentiate the weighted losses in one pass, without gradients of single tasks."""
+        """Decide weights at some steps or from samples, then differentiate the weighted losses."""
         size, indices = len(losses), self._list_compared(batch_gradients.first)
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, indices, self._take_deciding
         )
-        # With two samples, this block holds the products between samples; with one sample, it is
-        # the whole matrix.
+        # With two samples, this block has the products of the first sample with the second; with
+        # one sample, it is the whole matrix.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
         def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
-            # A third sample moves the variables: the weights do not depend on its rows.
+            # With three samples, the third sample gives the gradients of the update, because the
+            # weights do not depend on its rows.
             moving = (
                 self._take_samples(tasks)[-1]
                 if self._weighing_method.samples == 3
@@ -302,7 +305,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part with the losses that decide: of two samples if the method samples."""
+        """Return a part of the batch with the losses that decide: of all rows or of samples."""
         if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -320,8 +323,9 @@ class Combine(types.Surgery):
     def _combine_by_coordinate(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Take the method's choice at each coordinate."""
-        # A choice by coordinate has no weights: other variables get the plain sum.
+        """Combine the gradients coordinate by coordinate, by the method."""
+        # A choice by coordinate has no weights. So shared variables outside of `scopes` get the sum
+        # of the tasks' gradients.
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = batch_gradients.sum_gradients()
@@ -338,7 +342,7 @@ class Combine(types.Surgery):
                 evidence = [self._choosing_method.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
-            # The choice in each part needs the evidence of the whole batch first.
+            # A choice in one part of the batch needs the evidence of the whole batch.
             gramian, evidence = batch_gradients.sum(compare)
 
             def spread(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -355,12 +359,13 @@ class Combine(types.Surgery):
         evidence: Sequence[tf.Tensor | None],
         gramian: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return a gradient for each leaf, by the tasks that are present."""
+        """Return the combined gradient of each leaf, from the tasks that are present."""
         present, gradients = decision.find_present(gramian), []
         for index, (leaf, leaf_evidence) in enumerate(zip(leaves, evidence, strict=True)):
             is_present, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
             values = self._choose_among(is_present, leaf.rows, leaf_evidence, seed)
-            # The choice leaves out gradients that are not finite; the update has to see them.
+            # The choice leaves out gradients that are not finite, but the update has to see the
+            # NaN.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             gradients.append(leaf.to_gradient(values))
         return gradients
@@ -368,15 +373,15 @@ class Combine(types.Surgery):
     def _choose_among(
         self, is_present: tf.Tensor, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor
     ) -> tf.Tensor:
-        """Choose from the rows [S, ...] of the present tasks, [S] bool."""
+        """Combine the gradients [S, ...] of the present tasks, which are marked by a bool [S]."""
 
         def choose_some() -> tf.Tensor:
-            # The zeros of an absent task would count as values, for example in a trimmed mean.
+            # In a trimmed mean, for example, the zeros of an absent task would count as values.
             present_evidence = (
                 evidence if evidence is None else tf.boolean_mask(evidence, is_present)
             )
             return self._choosing_method(tf.boolean_mask(rows, is_present), present_evidence, seed)
 
-        # Without absent tasks this copies nothing, and keeps the static number of rows.
+        # If no task is absent, this branch copies no gradient, and the number of rows is static.
         choose_all = functools.partial(self._choosing_method, rows, evidence, seed)
         return tf.cond(tf.reduce_all(is_present), choose_all, choose_some)

@@ -1,7 +1,7 @@
-"""Computes the gradients of every task once, and the inner products and sums that surgery needs.
+"""Computes the gradient of every task, and the inner products and sums that surgery needs.
 
 leaf = task_gradients.Leaf.from_gradients([gradient of task 0, gradient of task 1, None])
-gramian = task_gradients.compute_gramian([leaf], num_tasks=3)      # [T, T] inner products, float64
+gramian = task_gradients.compute_gramian([leaf], num_tasks=3)      # inner products, [T, T] float64
 update = leaf.combine(weights)                           # sum_t weights[t] gradient[t]
 """
 
@@ -24,15 +24,15 @@ Columns = Sequence[Sequence[types.Gradient]]
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """The gradients of several tasks at a variable or a representation.
+    """The gradients of several tasks by one variable, or by one tensor of the representation.
 
-    For a looked-up table it holds only the rows that some task looked up, aligned over the tasks.
-    Nothing here is as large as the table.
+    For an embedding table, a leaf has only the rows that some task has looked up, in the same order
+    for all tasks. So no tensor of a leaf is as large as the table.
 
     Attributes:
-      tasks: the indices of the S tasks that reach this place.
+      tasks: the indices of the S tasks whose losses depend on the variable or tensor.
       rows: the gradients of these tasks, [S, ...]; [S, U, ...] for a table.
-      ids: [U] row numbers of a table; None for a dense gradient.
+      ids: the row numbers of a table, [U]; None for a dense gradient.
       shape: the shape of the table; None for a dense gradient.
     """
 
@@ -43,39 +43,40 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> Leaf | factors.Factors:
-        """Align T gradients of a variable; None for a task that does not reach it."""
+        """Align T gradients of a variable; None for a task whose loss does not depend on it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
             ids, rows = _align_rows(values)
             return cls(tasks, rows, ids, values[0].dense_shape)
-        # If one task looks rows up and another reads the whole table, all gradients become dense.
+        # If one task looks up rows and another task reads the whole table, all gradients become
+        # dense.
         dense = [tf.convert_to_tensor(value) for value in values]
         return factors.Factors.from_gradients(tasks, dense) or cls(tasks, tf.stack(dense))
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Return inner products of all pairs of tasks, [S, S] float64.
+        """Compute the inner products of all pairs of tasks, [S, S] float64.
 
-        In float64, products of float32 rows are exact and cannot overflow.
+        In float64, products of float32 numbers are exact and cannot overflow.
         """
         flat = tf.cast(tf.reshape(self.rows, [len(self.tasks), -1]), tf.float64)
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return the weighted sum of the gradients, for weights [T]."""
+        """Compute the weighted sum of the gradients, for weights [T] of all tasks."""
         leaf_weights = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, leaf_weights, transpose_a=True)
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return values with the shape of a row as a gradient: dense, or IndexedSlices of ids."""
+        """Return values [...] as a gradient: dense, or IndexedSlices for a table."""
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
 
 def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Align S sparse gradients of a table: the [U] ids that occur, and rows [S, U, ...]."""
+    """Align S sparse gradients of a table; return the row numbers [U] and the rows [S, U, ...]."""
     indices = [part.indices for part in slices]
     if len(set(map(_find_origin, indices))) == 1:
         ids, slot = tf.unique(indices[0])
@@ -91,9 +92,9 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _find_origin(indices: tf.Tensor) -> str | tuple:
-    """Return a key that is equal for equal flat indices.
+    """Return a key that is equal for tensors with the same flat indices.
 
-    Tasks mostly share a lookup. Its ids then need to be made unique only once.
+    Most tasks share a lookup, and the unique ids are then computed only once.
     """
     if indices.op.type in ("Reshape", "Identity"):
         return _find_origin(indices.op.inputs[0])
@@ -103,10 +104,10 @@ def _find_origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Return True if parts are joined along the first axis.
+    """Return True if an axis is the first axis.
 
-    Only then does the flat result hold the flat parts one after another. Along any other axis,
-    entries of the parts alternate.
+    If tensors are concatenated along the first axis, the flat result has their flat values one
+    after another. Along any other axis, the values alternate.
     """
     return tf.get_static_value(axis) == 0
 
@@ -115,8 +116,8 @@ def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
     """Sum the inner products of the tasks' gradients over all leaves.
 
     Args:
-      leaves: each leaf holds the gradients by one variable, of the tasks that reach it.
-      num_tasks: T.
+      leaves: the leaves; each has the gradients of some tasks by one variable.
+      num_tasks: T, the number of all tasks.
 
     Returns:
       float64 [T, T]; 0 for absent tasks.
@@ -132,17 +133,19 @@ def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TaskGradients:
-    """Every task's gradients, and the variables that tasks share, read from the graph.
+    """The gradients of every task, and the variables that tasks share.
 
     Attributes:
       losses: the losses of T tasks.
       variables: N variables.
-      representation: the tensors at which the shared part of the network ends; may be empty.
-      at_representation: T gradients for each of these tensors; None if a task does not reach it.
-      at_variables: N times T gradients; passes stop at the representation.
-      shared: the indices of the variables that several tasks reach.
-      samples: a function from S to the losses of S parts of the rows; None if the model has no such
-        parts.
+      representation: the outputs of the network that tasks share; empty for gradients by variables.
+      at_representation: T gradients by each tensor of the representation; None if a loss does not
+        depend on the tensor.
+      at_variables: N columns of T gradients by the variables, without the paths through the
+        representation.
+      shared: the indices of the variables on which the losses of several tasks depend.
+      samples: a function from S to the losses of S samples of the rows; None if the rows cannot be
+        sampled.
     """
 
     losses: Sequence[tf.Tensor]
@@ -160,22 +163,22 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> TaskGradients:
-        """Build a backward pass for each task; TensorFlow does not run the unused parts.
+        """Build a backward pass for each task; TensorFlow does not run unused ops.
 
         Args:
           losses: T scalars.
           variables: N variables.
-          representation: tensors that the tasks share, at which the passes end; empty for passes
-            down to the variables.
+          representation: outputs of the network that tasks share, at which backward passes end;
+            empty for backward passes to the variables.
         """
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
-        # The code reads only whether these gradients exist: nothing runs them.
+        # The code checks only which of these gradients exist; no step runs them.
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
-        # All variables below the representation are shared, even if one task also reaches them by
-        # another path.
+        # All variables that affect the representation are shared, even if a task also depends on
+        # them by another path.
         shared = [
             n
             for n, gradients in enumerate(at[split:])
@@ -184,11 +187,11 @@ class TaskGradients:
         return cls(losses, variables, representation, at[:split], at[split:], shared)
 
     def own_gradient(self, index: int) -> types.Gradient:
-        """Return the gradient of an unshared variable: of its task's loss, or None."""
+        """Return the gradient by a variable that only one task uses; None if no task uses it."""
         return next((value for value in self.at_variables[index] if value is not None), None)
 
     def select_shared(self, where: str, chosen: Iterable[str]) -> list[int]:
-        """Return the indices of the shared variables that any of the patterns matches.
+        """Return the indices of the shared variables that match any of the patterns.
 
         Raises:
           UserError: a pattern matches no shared variable.
@@ -200,20 +203,26 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return the leaves at the representation, or at the variables with these indices."""
+        """Return leaves of the representation; if there is none, of the variables `compared`."""
         if self.representation:
             return self._at_representation
         passes = stacked_passes.StackedPasses([self.at_variables[n] for n in compared])
         return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
-        """Return the inner products by these variables, [T, T], and leaves of built gradients.
+        """Compute inner products over some variables, and leaves of the gradients that were built.
 
-        The weighted sums of the other gradients need a pass of the weighted losses.
+        The weighted sums of the other gradients need a backward pass of the weighted losses.
+
+        Args:
+          compared: the indices of the variables.
+
+        Returns:
+          The inner products, float64 [T, T], and {index: leaf of a built gradient}.
         """
         columns = [self.at_variables[n] for n in compared]
-        # The pass of the weighted losses multiplies twice for each layer: for its input and its
-        # weight.
+        # For a gradient that is not built, the pass of the weighted losses takes two matrix
+        # products: for the layer's input and its weight.
         gramian, leaves = multiply_columns(columns, len(self.losses), products_elsewhere=2)
         return gramian, {compared[place]: leaf for place, leaf in leaves.items()}
 
@@ -225,22 +234,22 @@ class TaskGradients:
         return build_leaves(self.at_representation)
 
     def differentiate_anew(self, compared: Sequence[int]) -> Columns:
-        """Build the gradients again in the current graph, such as a branch that rarely runs."""
+        """Build the gradients again in the current graph, such as in a branch that rarely runs."""
         places = self.representation or [self.variables[n] for n in compared]
         return differentiate_tasks(self.losses, places, self.representation)
 
     def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
-        """Differentiate `sum_t weights[t] loss[t]` by some variables, in one pass.
+        """Differentiate `sum_t weights[t] loss[t]` by some variables, in one backward pass.
 
         Args:
           weights: float64 [T]; gradients treat them as constants.
-          chosen: the indices of the variables.
-          stop: tensors that gradients do not go through.
+          chosen: the indices of variables.
+          stop: tensors at which gradients stop.
 
         Returns:
           {index: gradient}.
         """
-        # Weights depend on gradients: without `stop_gradient`, the pass would take second
+        # The weights depend on gradients. Without `stop_gradient`, TensorFlow would compute second
         # derivatives.
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
@@ -253,14 +262,14 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """Return gradients of all N variables, from combined gradients at the representation.
+        """Return the gradients of all N variables, from combined gradients by the representation.
 
-        One backward pass carries them to the variables below the representation. Other shared
-        variables get the gradients of the weighted losses.
+        One backward pass carries the combined gradients to the variables that affect the
+        representation. Other shared variables get the gradients of the weighted losses.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
-        # This pass stops at the representation, as `below` already has the gradients through it.
+        # This pass stops at the representation, because `below` has the gradients through it.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         sums = {
             n: gradients_lib.add_gradients(part, second)
@@ -269,20 +278,20 @@ class TaskGradients:
         return self.complete(sums)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Return N gradients: `of_shared`, and for other variables the gradient of their task."""
+        """Return N gradients: `of_shared`, and gradients by variables of a single task."""
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchGradients:
-    """The tasks' gradients of every part of the whole batch.
+    """The gradients of every task, over all parts of a batch.
 
     Attributes:
-      batch: the parts.
+      batch: the batch in parts.
       variables: N variables.
       representation: a function from the shared outputs of a part to the tensors at which the
-        passes of single tasks end.
+        backward passes of single tasks end.
     """
 
     batch: whole_batch.WholeBatch
@@ -291,14 +300,14 @@ class BatchGradients:
 
     @replicas.once
     def first(self) -> TaskGradients:
-        """Return the tasks' gradients of the first part; all parts share the same variables."""
+        """Return the tasks' gradients of the first part; all parts have the same variables."""
         return self._differentiate_losses(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
-        """Return the sum of `function` over all parts; see `WholeBatch.sum`."""
+        """Sum a function of the tasks' gradients over all parts; see `WholeBatch.sum`."""
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
-            # The loop over slices has to build gradients anew.
+            # Within the loop over slices, the gradients of a part must be built again.
             return function(
                 self.first if forward is self.batch.first else self._differentiate_losses(forward)
             )
@@ -313,7 +322,7 @@ class BatchGradients:
         return dataclasses.replace(tasks, samples=forward.samples)
 
     def sum_gradients(self) -> TaskGradients:
-        """Return the tasks' gradients of the whole batch, at the variables."""
+        """Return the tasks' gradients by the variables, summed over the whole batch."""
         at_variables = self.sum(lambda tasks: tasks.at_variables, update=True)
         return dataclasses.replace(self.first, at_variables=at_variables)
 
@@ -324,7 +333,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients: the combined ones, and gradients of weighted losses for the rest."""
+        """Return N gradients: combined gradients, and gradients of weighted losses for the rest."""
         rest = [n for n in tasks.shared if n not in compared]
         rest_gradients = (
             self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
@@ -339,25 +348,26 @@ class BatchGradients:
         deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
         is_due: tf.Tensor | None = None,
     ) -> Callable[[], tf.Tensor]:
-        """Return a function for inner products, to call in a branch that rarely runs.
+        """Return a function that builds the inner products, to call in a branch that rarely runs.
 
         Args:
-          where: the part with `every_steps`, for errors.
+          where: the class with the setting `every_steps`, for errors.
           every_steps: 1 if the function is called outside of a branch.
-          compared: indices of the variables whose gradients are compared.
-          deciding: a function from a part to the part with the losses that decide.
-          is_due: a bool scalar, True in the steps whose branch calls the function; by default the
-            steps that start at a multiple of `every_steps`.
+          compared: the indices of the variables whose gradients are compared.
+          deciding: a function from a part of the batch to a part with the losses for the decision.
+          is_due: a bool scalar, True in the steps that run the branch; by default the global steps
+            that are multiples of `every_steps`.
 
         Raises:
-          UserError: gradients are compared on the parameters, and replicas that decide together
-            would have to communicate in a branch.
+          UserError: gradients are compared on the parameters, and replicas would have to
+            communicate in a branch.
         """
         count = len(deciding(self.first).losses)
         needs_no_branch = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
         def differentiate_part(tasks: TaskGradients) -> Columns:
-            # Gradients from outside of a tf.cond are inputs of it, and would run at every step.
+            # A tensor from outside of a `tf.cond` is computed at every step, so gradients are built
+            # inside.
             return deciding(tasks).differentiate_anew(compared)
 
         if not self.first.representation:
@@ -369,7 +379,8 @@ class BatchGradients:
             return lambda: self.sum(
                 lambda tasks: multiply_columns(differentiate_part(tasks), count)[0]
             )
-        # Each replica computes its products in due steps; the sum over replicas runs in every step.
+        # Each replica computes its products only in due steps, but the sum over replicas runs in
+        # every step.
         one_replica = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = (
             one_replica.rare_gramian(where, every_steps, compared, deciding),
@@ -384,7 +395,7 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Return a leaf for each of N places, from N times T gradients."""
+    """Return N leaves, from N columns of T gradients."""
     # `Factors` has the methods of `Leaf`.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
@@ -392,7 +403,7 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return leaves with the inner products of a variable's T gradients; None if they cost more."""
+    """Return short leaves with the same inner products as T gradients; None if they cost more."""
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
         return None
@@ -403,22 +414,23 @@ def shorten_gradients(
 def multiply_columns(
     columns: Columns, num_tasks: int, products_elsewhere: int = 0
 ) -> tuple[tf.Tensor, dict[int, Leaf]]:
-    """Add up the inner products of N times T gradients, building few of the gradients.
+    """Add up the inner products of N columns of T gradients; build only some of the gradients.
 
     Args:
-      columns: the gradients.
-      num_tasks: T.
-      products_elsewhere: the number of products that a gradient costs elsewhere if it is not built;
-        see `short_gradients`.
+      columns: N columns of T gradients.
+      num_tasks: T, the number of all tasks.
+      products_elsewhere: the number of matrix products that the caller computes later for a
+        gradient that is not built; see `short_gradients`.
 
     Returns:
-      [T, T] float64, and {place among the N: leaf} of the gradients that are built.
+      The inner products, float64 [T, T], and {index of the column: leaf} of gradients that are
+      built.
     """
     passes = stacked_passes.StackedPasses(columns)
     total, built_leaves = tf.zeros([num_tasks, num_tasks], tf.float64), {}
     for place in reversed(range(len(columns))):
-        # The pass waits for the products of a layer before it goes on. The layer's cotangents are
-        # free after that, so only one layer's cotangents take memory.
+        # The backward pass waits for the inner products of a layer before it continues. So only one
+        # layer's incoming gradients are in memory.
         with tf.control_dependencies([total]):
             column = passes.build(place)
         leaves = shorten_gradients(column, products_elsewhere)
@@ -432,12 +444,12 @@ def multiply_columns(
 def differentiate_tasks(
     losses: Sequence[tf.Tensor], places: Sequence, stop: Sequence[tf.Tensor] = ()
 ) -> Columns:
-    """Differentiate losses one by one.
+    """Differentiate each of several losses.
 
     Args:
       losses: T scalars.
       places: N variables or tensors.
-      stop: tensors that gradients do not go through.
+      stop: tensors at which gradients stop.
 
     Returns:
       N columns of T gradients each; None if a loss does not depend on a place.

@@ -1,7 +1,7 @@
-"""State of every task's gradients over the steps, for methods that decide by it.
+"""Averages each task's gradients over the steps, for methods that decide by the averages.
 
 surgery.Combine.method = @methods.MoCo()
-surgery.Combine.scopes = ["^network/"]      # dense variables: the state is as large as they are
+surgery.Combine.scopes = ["^network/"]      # no embedding tables: the state has their size
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from mtl.step import step_state
 def track_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str], num_tasks: int, rate: float
 ) -> list[task_gradients.Leaf]:
-    """Return the leaves with `y <- y + rate (g - y)` instead of each gradient g, from y = 0.
+    """Replace each gradient g by its running average, `y <- y + rate (g - y)` from y = 0.
 
-    The averages y are variables of the scope, `tracked/<name of the leaf>`. A task that is absent
-    from a batch keeps its average.
+    The averages y are variables `tracked/<name of the leaf>` in the open scope. The average of a
+    task that is absent from a batch does not change.
 
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
-      names: the name of the state of each leaf.
+      names: a name for the state of each leaf.
       num_tasks: T.
-      rate: the rate of the averages, in (0, 1]; 1 forgets all earlier steps.
+      rate: the rate of the averages, in (0, 1]; with 1, the average is the gradient of the step.
 
     Raises:
-      UserError: a leaf is a looked-up table, whose averages would be as large as the table.
+      UserError: a leaf is an embedding table; its averages would be as large as the table.
     """
     _require_dense(leaves, names)
     present = _find_present(leaves, num_tasks)
@@ -43,13 +43,13 @@ def track_gradients(
 def precondition_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of its squares so far.
+    """Divide each gradient g by `s^(1/4)`, where s is the sum of its squares over all steps so far.
 
-    Their inner products are `g' diag(sqrt(s))^-1 g`, in AdaGrad's metric. The sums are variables of
-    the scope, `squares/<name of the leaf>`.
+    The inner products of the results are `g' diag(sqrt(s))^-1 g`, in AdaGrad's metric. The sums s
+    are variables `squares/<name of the leaf>` in the open scope.
 
     Raises:
-      UserError: as `track_gradients`.
+      UserError: a leaf is an embedding table; its sums would be as large as the table.
     """
     _require_dense(leaves, names)
     return [_divide_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -62,7 +62,7 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
 
 
 def _find_present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
-    """Find tasks with a gradient other than zero: [T] bool."""
+    """Find the tasks with a nonzero gradient, [T] bool."""
     present = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:
         count = len(leaf.tasks)
@@ -77,7 +77,7 @@ def _average_leaf(
 ) -> task_gradients.Leaf:
     average = _create_state(leaf, f"tracked/{name}")
     old = average.read_value()
-    # [S, 1, ...], to choose whole gradients of a task.
+    # The shape [S, 1, ...] broadcasts over the entries of each task's gradient.
     is_present = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
     new = old + tf.where(is_present, rate * (leaf.rows - old), tf.zeros_like(old))
     step_state.assign_with_update(average, new)
@@ -88,8 +88,8 @@ def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
     squares = _create_state(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
     step_state.assign_with_update(squares, new)
-    # Both factors of an inner product are divided, hence the fourth root of s and not the square
-    # root.
+    # An inner product has two factors, and each is divided. So the divisor is the fourth root of s,
+    # not its square root.
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 

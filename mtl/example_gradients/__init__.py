@@ -1,5 +1,7 @@
-"""Computes gradients of single examples from the graph: `uses` -> `gradient_forms` -> `ghost`.
+"""Computes the gradients of single examples from the graph of a whole batch.
 
-The modules read the ops, so a network needs no code for it. If the ops do not tell the examples of
-a variable apart, the variable takes one pass for each example.
+`uses` finds the ops that use a variable, and `ghost` computes gradients in the forms of
+`gradient_forms`. The modules read the graph, so a network needs no further code. If the ops do not
+show which entries of their tensors belong to which example, callers take a separate backward pass
+for each example.
 """

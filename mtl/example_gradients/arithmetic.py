@@ -1,4 +1,4 @@
-"""Rules for the layout of examples after elementwise ops, products, sums and ops on images."""
+"""Rules for the layout of examples after elementwise ops, products, sums and image ops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, Layout, State
 
 
 def _entry_by_entry(facts: Given) -> list[State] | None:
-    """Place the output of an op that works entry by entry on inputs broadcast to each other."""
+    """Return the layout after an elementwise op, whose inputs are broadcast."""
     rank = facts.output.shape.rank
     first, layout = facts.placed[0]
-    # Broadcasting aligns shapes at their ends, so axes are counted from there.
+    # Broadcasting aligns shapes at their last axes, so axes are counted from the end.
     from_end = facts.op.inputs[first].shape.rank - layout.axis
     for n, state in enumerate(facts.states):
         if isinstance(state, Layout):
@@ -27,14 +27,14 @@ def _entry_by_entry(facts: Given) -> list[State] | None:
 
 
 def _place_select(facts: Given) -> list[State] | None:
-    """Place the output of a Select, which takes inputs without broadcasting."""
-    # A condition [B] of a Select chooses whole rows, unlike a condition that broadcasts.
+    """Return the layout after a Select, whose inputs are not broadcast."""
+    # A condition [B] of a Select chooses whole rows; this case has no rule.
     is_alike = len({tensor.shape.rank for tensor in facts.op.inputs}) == 1
     return _entry_by_entry(facts) if is_alike else None
 
 
 def _broadcast_sizes(facts: Given, rank: int) -> sizes.Known:
-    """Return the sizes of the common broadcast shape; None for unknown sizes."""
+    """Return the sizes of the broadcast shape of all inputs; None for unknown sizes."""
     common: sizes.Known = []
     for from_end in range(rank, 0, -1):
         distinct: set[sizes.Size | None] = set()
@@ -44,18 +44,18 @@ def _broadcast_sizes(facts: Given, rank: int) -> sizes.Known:
                 distinct.add(None)
             elif len(dims) >= from_end:
                 distinct.add(dims[len(dims) - from_end])
-        # An axis of size 1 takes the size of the other input.
+        # An axis of size 1 is broadcast to the size of the other input.
         distinct.discard(sizes.ONE)
         common.append(distinct.pop() if len(distinct) == 1 else (None if distinct else sizes.ONE))
     return common
 
 
 def _of_images(facts: Given) -> list[State] | None:
-    """Handle ops on single images of any size."""
+    """Return the layout after an op that treats each image separately."""
     are_first = all(of.axis == 0 and of.key == facts.layout.key for _, of in facts.placed)
     if not are_first or facts.placed[0][0] != 0 or EVEN in facts.states:
         return None
-    # A pool whose window covers several images mixes examples.
+    # A pooling window over several images mixes examples.
     if "ksize" in facts.op.node_def.attr and facts.op.get_attr("ksize")[0] != 1:
         return None
     return facts.to(0)
@@ -69,27 +69,27 @@ def _bias_add(facts: Given) -> list[State] | None:
 
 
 def _batch_norm(facts: Given) -> list[State] | None:
-    """Handle batch norm with moments as inputs, or of the batch if examples are channels."""
+    """Return the layout after batch norm: in inference, or with each example as a channel."""
     op, layout = facts.op, facts.layout
     channels = 3 if op.get_attr("data_format") == b"NHWC" else 1
     if facts.states[0] is not layout or len(facts.placed) > 1:
         return None
     if layout.axis == channels:
-        # Each channel holds one example here, and so do its moments. Scales must be equal for all
-        # examples.
+        # Each channel is one example here, and so are the moments of the channel. The scales must
+        # be equal for all examples.
         fits = all(facts.is_even(tensor) for tensor in op.inputs[1:])
     else:
-        # Moments of the batch in training depend on all examples.
+        # In training, the moments depend on all examples of the batch.
         fits = not op.get_attr("is_training") and facts.is_free(1, 2, 3, 4)
     if not fits:
         return None
-    # The further outputs are the moments, one for each channel.
+    # The other outputs are the moments of the channels.
     others: list[State] = [DATA if layout.axis == channels else None] * (len(op.outputs) - 1)
     return [facts.placed_at(facts.output, layout.axis, layout.dims), *others]
 
 
 def _along_last(facts: Given) -> list[State] | None:
-    """Handle ops along the last axis."""
+    """Return the layout after an op along the last axis."""
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     others = facts.is_free(*range(1, len(facts.states)))
     return facts.to(layout.axis, layout.dims) if layout.axis < rank - 1 and others else None
@@ -120,21 +120,22 @@ def _place_reduction(facts: Given) -> list[State] | None:
 
 
 def _added_up(facts: Given) -> list[State] | None:
-    """Handle reductions over the examples."""
-    # A sum keeps the gradients of examples apart; a maximum or a product mixes them.
+    """Return the state after a reduction over the examples."""
+    # The gradient of a sum by an example does not depend on other examples, but the gradient of a
+    # maximum or a product does.
     is_sum = facts.op.type in ("Mean", "Sum") and facts.is_moved and not facts.layout.owner
     return [TOTAL] if is_sum else None
 
 
 def _place_matmul(facts: Given) -> list[State] | None:
-    """Handle products of [..., M, K] and [..., K, N]; examples along K would be added up."""
+    """Return the layout after a product of [..., M, K] and [..., K, N]."""
     op, rank = facts.op, facts.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-    turned = [op.get_attr(name) for name in names]
+    transposes = [op.get_attr(name) for name in names]
     kept_axes = (
-        2 - turned[0],
-        1 + turned[1],
-    )  # The axes of M and N, counted from the end.
+        2 - transposes[0],
+        1 + transposes[1],
+    )  # The axes of M and N, from the end.
     places = set()
     for place, layout in facts.placed:
         from_end = op.inputs[place].shape.rank - layout.axis
@@ -144,7 +145,8 @@ def _place_matmul(facts: Given) -> list[State] | None:
             return facts.to(rank - 2 + place)
         if len(facts.placed) == 1 and not facts.fits(1 - place, from_end):
             return None
-        # A batch axis of the product: both inputs must have the examples at the same place.
+        # The examples are along a batch axis of the product, so both inputs must have the same
+        # layout.
         places.add((rank - from_end, layout.key))
     return facts.to(places.pop()[0]) if len(places) == 1 else None
 
@@ -152,7 +154,7 @@ def _place_matmul(facts: Given) -> list[State] | None:
 def _place_einsum(facts: Given) -> list[State] | None:
     equation = facts.op.get_attr("equation").decode().replace(" ", "")
     terms, _, result = equation.partition("->")
-    # An ellipsis, or an implicit result, hides which letter is which axis.
+    # With an ellipsis or an implicit result, the letters do not show all axes.
     if "." in equation or "->" not in equation:
         return None
     terms = terms.split(",")
@@ -166,7 +168,7 @@ def _place_einsum(facts: Given) -> list[State] | None:
 
 
 def _find_letter(facts: Given, terms: Sequence[str]) -> str | None:
-    """Return the Einsum letter of the axis of examples; None if it is not the same in all terms."""
+    """Return the Einsum letter of the axis of examples; None if terms have different letters."""
     letters = {(terms[n][layout.axis], layout.key) for n, layout in facts.placed}
     letter = terms[facts.placed[0][0]][facts.layout.axis]
     fit = all(
@@ -179,12 +181,12 @@ def _find_letter(facts: Given, terms: Sequence[str]) -> str | None:
 
 
 def _place_segments(facts: Given) -> list[State] | None:
-    """Handle reductions of the values of each list."""
+    """Return the layout after a reduction of each list of a ragged tensor to one row."""
     layout, (_, segments, count) = facts.layout, facts.op.inputs
     if facts.states[0] is not layout or not layout.owner or layout.axis:
         return None
     ragged = facts.known.list_of(layout)
-    # The values of a list become one row of each example, [N, ...] -> [B, ...].
+    # The values of a list become one row of an example, [N, ...] -> [B, ...].
     is_plain = layout.outer == layout.inner == sizes.ONE
     if not is_plain or not (lists.is_rows(segments, ragged) and lists.is_count(count, ragged)):
         return None
@@ -193,7 +195,7 @@ def _place_segments(facts: Given) -> list[State] | None:
 
 
 OF_SEGMENTS = {f"UnsortedSegment{name}": (1, 2) for name in ("Max", "Min", "Prod", "Sum")}
-"""{op: the places of the inputs with the list of each value, and with the number of lists}."""
+"""{op: (index of the input with segment ids, index of the input with the number of segments)}."""
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ENTRY_BY_ENTRY, _entry_by_entry),

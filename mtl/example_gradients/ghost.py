@@ -1,12 +1,12 @@
-"""Computes gradients of single examples by each variable, in one pass over the whole batch.
+"""Computes the gradients of single examples in one backward pass over the whole batch.
 
 gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
 by_variable = gradients.by_variable(cotangents)               # {variable: ExampleGradients}
 
-If the norm of a gradient follows from the inputs of a layer and the gradients of its outputs, the
-gradient itself is not built. Examples must not depend on each other, as they do in batch norm in
-training.
+If the norm of a gradient can be computed from the inputs of a layer and the gradient by its
+outputs, the gradient itself is not built. Examples must not depend on each other, so batch norm in
+training is not possible.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 
 class Gradients:
-    """Gradients of examples by variables, for a graph with a finished forward pass.
+    """The gradients of examples by variables, after the forward pass is built.
 
     Args:
-      losses: the losses to differentiate, [B] or sums of them.
-      batch: the tensors that hold the examples, in any nesting.
-      variables: the variables of the gradients.
+      losses: the losses to differentiate, [B] each, or sums over examples.
+      batch: the tensors with the examples, in any nesting.
+      variables: the variables by which gradients are taken.
       batch_size: B, a scalar.
-      rows: B, if it is known while the graph is built.
+      rows: B as an int; None if unknown while the graph is built.
 
     Attributes:
-      unknown: the names of variables with a use that this module does not know.
-      gap: the name of the first op that hides which example is which; None if there is no such op.
+      unknown: the names of variables with a use for which there is no rule.
+      gap: the name of the first op after which the layout of examples is unknown; None if there is
+        no such op.
     """
 
     def __init__(
@@ -53,32 +54,33 @@ class Gradients:
         self._inputs: dict[str, tf.Tensor] = {}
 
     def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
-        """Differentiate losses [B] by the output of each use, in one pass: {use: cotangent}.
+        """Differentiate losses by the outputs of all uses of variables, in one backward pass.
 
-        A cotangent is the gradient by an output.
+        The gradient by an output is called its cotangent.
 
         Args:
-          losses: [B], or a sum of losses [B], in the graph of the constructor's losses.
+          losses: a loss [B], or a sum of losses [B], in the graph of the constructor's losses.
 
         Returns:
-          {name of an output: its cotangent in the same shape}; None if no loss depends on it.
+          {name of an output: cotangent in the output's shape}, with None if the loss does not
+          depend on the output.
         """
         outputs = {use.output.name: use.output for group in self._uses.values() for use in group}
-        # A gradient by the variables would already be the sum over the examples.
+        # A gradient by the variables would be a sum over the examples.
         gradients = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, gradients, strict=True))
 
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
     ) -> dict[str, gradient_forms.ExampleGradients]:
-        """Turn {use: cotangent} into {variable: gradients of all examples}.
+        """Compute the gradients of all examples from the cotangents.
 
         Args:
           cotangents: the result of `cotangents`, or a weighted sum of several results.
 
         Returns:
-          The gradients by the variables that the losses depend on, without the variables in
-          `unknown`.
+          {name of a variable: gradients of all examples}, without the variables in `unknown`, and
+          without variables that do not affect the losses.
         """
         gradients = {}
         for name, variable_uses in self._uses.items():
@@ -92,7 +94,8 @@ class Gradients:
     ) -> gradient_forms.ExampleGradients:
         parts = [self._of_use(use, cotangents[use.output.name]) for use in variable_uses]
         is_alike = len({type(part) for part in parts}) == 1
-        # Equal kinds of uses of the variable itself are joined without building gradients.
+        # If all uses have the same kind, and read the variable itself, they are joined without
+        # building gradients.
         if is_alike and all(use.is_plain for use in variable_uses):
             return gradient_forms.join_gradients(parts)
         return self._differentiate_through(variable_uses, parts)
@@ -109,7 +112,7 @@ class Gradients:
             self._by_example(values, use.placed, [size])
             for values, size in zip(factors, sides, strict=True)
         ]
-        # A kernel is [P, Q] for inputs [.., P]; a transposed use has it as [Q, P].
+        # For inputs [.., P], a kernel is [P, Q]; if the op transposes the kernel, it is [Q, P].
         if use.kind == uses.MATRIX:
             return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
         products = gradient_forms.Products(*pair)
@@ -128,14 +131,14 @@ class Gradients:
             is_known = is_apart and places is not None
             return tf.reshape(values, [self._batch_size, places if is_known else -1, *core])
         before = self._num_before(values, layout)
-        # Time-major tensors, for example: [T, B, D] -> [B, T, D].
+        # A time-major tensor, for example, is transposed from [T, B, D] to [B, T, D].
         apart = tf.reshape(values, [before, self._batch_size, -1, *core])
         order = [1, 0, 2, *range(3, 3 + len(core))]
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """Return the number of repetitions of the whole batch, each in order."""
-        # A number that is known while the graph is built spares ops in each step.
+        """Return the number of repetitions of the whole batch in the flat tensor."""
+        # If the number is known while the graph is built, no op is needed.
         if not layout.before.unknown:
             return layout.before.number
         shape, outer = tf.shape(values), 1
@@ -144,7 +147,7 @@ class Gradients:
         return outer * tf.reduce_prod(shape[: layout.axis])
 
     def _find_factor(self, use: uses.Use) -> tf.Tensor:
-        """Return the factor of a weight: the inputs, or the patches of a convolution."""
+        """Return the tensor that a weight is multiplied by: inputs, or patches of a convolution."""
         op = use.op
         if use.kind == uses.MATRIX:
             return op.inputs[0]
@@ -159,11 +162,12 @@ class Gradients:
         return gradient_forms.Rows(ids, self._examples_of_ids(use), values, batch_size)
 
     def _examples_of_ids(self, use: uses.Use) -> tf.Tensor:
-        """Return the example that each id belongs to, [N]."""
+        """Return the index of the example to which each id belongs, [N]."""
         ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
-            # A value of a list may look up several rows; an empty batch of lists has no owners.
+            # Each value of a ragged tensor may look up several rows. A batch of empty lists has no
+            # owners.
             places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
             return tf.cast(tf.repeat(owners, places), tf.int64)
         before, count = self._num_before(ids, layout), self._batch_size
@@ -175,14 +179,15 @@ class Gradients:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
-            # The derivative of `scale (x - mean) / sqrt(variance + epsilon) + offset` by the scale.
+            # The factor is the derivative of `scale (x - mean) / sqrt(variance + epsilon) + offset`
+            # by the scale.
             values, _, _, mean, variance = use.op.inputs
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
-        # `uses` only accepts uses with a known core shape.
+        # `uses` accepts only uses with a known core shape.
         core = cast(list[int], uses.core_shape(use.parameter))
-        # [B, T, *core]: a parameter without leading axes is used at T places of an example.
+        # The shape is [B, T, *core], because a parameter may be used at T places of an example.
         by_place = self._by_example(cotangent, use.placed, core)
         shape = [self._batch_size, *use.parameter.shape]
         return gradient_forms.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
@@ -190,8 +195,8 @@ class Gradients:
     def _differentiate_through(
         self, variable_uses: Sequence[uses.Use], parts: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Continue gradients from tensors that a variable enters to the variable itself."""
-        # `Rows`, the only other kind, belong to the variable itself and never come here.
+        """Continue gradients of examples from tensors that depend on a variable to the variable."""
+        # `Rows`, the only other kind, need no continuation.
         built = [
             part.built()
             if isinstance(part, gradient_forms.Products)
@@ -214,13 +219,13 @@ class Gradients:
 
 
 def _can_add(variable_uses: Sequence[uses.Use]) -> bool:
-    """Return True if the gradients of these uses add up; rows of a table add up only to rows."""
+    """Return True if gradients of several uses can be added; rows of a table add only to rows."""
     kinds = {use.kind for use in variable_uses}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 
 
 def _find_widths(use: uses.Use) -> tuple[int, int]:
-    """Return the widths of the input rows and the output rows of a weight."""
+    """Return the number of inputs and the number of outputs of a weight."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):
         return outputs, *inputs
@@ -228,11 +233,11 @@ def _find_widths(use: uses.Use) -> tuple[int, int]:
 
 
 def _is_turned(op: tf.Operation) -> bool:
-    """Return True if the op multiplies by the transposed matrix."""
+    """Return True if an op multiplies by the transposed matrix."""
     return op.get_attr("transpose_b" if op.type == "MatMul" else "adj_y")
 
 
 def _is_smaller_built(use: uses.Use) -> bool:
-    """Return True if a kernel's gradients are smaller than the Gram matrices of its places."""
+    """Return True if the gradients of a kernel are smaller than the Gram matrices [T, T]."""
     places = use.output.shape[1:3].num_elements()
     return places is None or 2 * places**2 > use.parameter.shape.num_elements()

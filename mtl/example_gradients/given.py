@@ -1,4 +1,4 @@
-"""An op and the known layouts of its inputs, for the rules of `arithmetic` and `movement`."""
+"""An op, and the layouts of its inputs, for the rules in `arithmetic` and `movement`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Known(Protocol):
 
 
 class Given:
-    """An op and facts about its inputs."""
+    """An op, and facts about its inputs."""
 
     def __init__(self, op: tf.Operation, known: Known, is_moved: bool):
         self.op, self.known, self.is_moved = op, known, is_moved
@@ -75,21 +75,21 @@ class Given:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the first input that has one."""
+        """The layout of the first input that has a layout."""
         return self.placed[0][1]
 
     def static(self, place: int) -> np.ndarray | None:
-        """Return the value of an input, if it is known while the graph is built."""
+        """Return the value of an input if it is constant; else None."""
         return tf.get_static_value(self.op.inputs[place])
 
     def axes(self, place: int, rank: int) -> list[int] | None:
-        """Return an input's value as axes from 0 on."""
+        """Return the value of an input as a list of axes, counted from 0; None if unknown."""
         value = self.static(place)
         # Negative axes count from the end.
         return None if value is None else [int(n) % max(rank, 1) for n in np.reshape(value, [-1])]
 
     def entries(self, place: int) -> sizes.Known | None:
-        """Return an input's entries as sizes."""
+        """Return the entries of an input as sizes; None if unknown."""
         return sizes.infer_sizes(self.op.inputs[place], self.known.dims)
 
     def to(
@@ -98,12 +98,13 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> list[State]:
-        """Return layouts of all outputs with examples along an axis.
+        """Return layouts for all outputs, with the examples along an axis.
 
         Args:
-          axis: the axis of the outputs, from 0 on.
-          dims: sizes for the axes whose size TensorFlow does not know; None leaves them unknown.
-          outer: the number of repetitions of the batch along the axis; by default as in the input.
+          axis: the axis of the outputs, from 0.
+          dims: sizes for axes whose static size is unknown; None leaves them unknown.
+          outer: the number of repetitions of the batch along the axis; by default, the number in
+            the input.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
@@ -114,7 +115,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """Return the layout of an output with examples along an axis; see `to`."""
+        """Return the layout of one output, with the examples along an axis; see `to`."""
         axis_sizes = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(axis_sizes)]):
             if size is not None and axis_sizes[n].unknown:
@@ -122,15 +123,15 @@ class Given:
         return self.layout.at(axis, axis_sizes, outer)
 
     def is_free(self, *places: int) -> bool:
-        """Return True if these inputs do not depend on the batch."""
+        """Return True if the inputs with these indices do not depend on the batch."""
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
-        """Return True if a broadcast input does not vary along an axis, counted from the end.
+        """Return True if a broadcast input is constant along an axis.
 
         Args:
           place: the index of the input.
-          from_end: 1 for the last axis.
+          from_end: the axis, counted from the end; 1 is the last axis.
         """
         tensor = self.op.inputs[place]
         rank = tensor.shape.rank
@@ -139,7 +140,7 @@ class Given:
         return rank < from_end or tensor.shape[rank - from_end] == 1 or self.is_even(tensor)
 
     def is_even(self, tensor: tf.Tensor) -> bool:
-        """Return True if all entries of a tensor are equal, or drawn independently."""
+        """Return True if all entries of a tensor are equal, or independent random draws."""
         if self.known.state(tensor) is not None:
             return self.known.state(tensor) == EVEN
         op = tensor.op
@@ -158,4 +159,4 @@ def _are_equal(values: np.ndarray | None) -> bool:
 
 
 Rule = Callable[[Given], list[State] | None]
-"""A function from an op, one input of which has a layout, to its output states, or None."""
+"""A function from an op with a layout in an input to the states of its outputs, or None."""

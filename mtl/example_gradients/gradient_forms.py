@@ -1,13 +1,13 @@
-"""Forms of the gradients of B examples by one variable, with cheap norms.
+"""Forms of the gradients of B examples by one variable, from which norms are cheap to compute.
 
 gradients = gradient_forms.Products(inputs, cotangents)  # g_i = sum_t inputs[i,t] cotangents[i,t]^T
-gradients.squared_norms()                                 # [B], without building a g_i
+gradients.squared_norms()                                 # [B]; builds no g_i
 gradients.products(gradients.total())                     # [B], <g_i, sum_j g_j>
 
-The norm of a layer's gradient from its inputs and cotangents: I. Goodfellow, "Efficient
-Per-Example Gradient Computations", 2015, arXiv:1510.01799; for layers that use a weight several
-times in an example, X. Li, F. Tramer, P. Liang, T. Hashimoto, "Large Language Models Can Be Strong
-Differentially Private Learners", 2021, arXiv:2110.05679, whose ghost norm is `Products` here.
+The norm of a dense layer's gradient is computed from the layer's inputs and cotangents as in I.
+Goodfellow, "Efficient Per-Example Gradient Computations", 2015, arXiv:1510.01799. If an example
+uses a weight several times, the norm is the ghost norm of X. Li, F. Tramer, P. Liang, T. Hashimoto,
+"Large Language Models Can Be Strong Differentially Private Learners", 2021, arXiv:2110.05679.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class ExampleGradients(Protocol):
     """The gradients of B examples by one variable, as a tuple of tensors."""
 
     def __iter__(self) -> Iterator[tf.Tensor]:
-        """Yield the tensors."""
+        """Yield the tensors of the form."""
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norm of each gradient, [B]."""
+        """Compute the squared norm of each gradient, [B]."""
 
     def scaled(self, factors: tf.Tensor) -> ExampleGradients:
-        """Return the gradients, each multiplied by its factor, [B]."""
+        """Multiply each gradient by its factor, [B]."""
 
     def total(self) -> tf.Tensor:
-        """Return the sum of the gradients over the examples."""
+        """Sum the gradients over the examples."""
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        """Return the inner product of each gradient with the result of `total`, [B]."""
+        """Compute the inner product of each gradient with a result of `total`, [B]."""
 
 
 class Plain(NamedTuple):
-    """The gradients themselves.
+    """The gradients as a tensor.
 
     Attributes:
-      gradients: [B, ...].
+      gradients: the gradient of each example, [B, ...].
     """
 
     gradients: tf.Tensor
@@ -63,19 +63,20 @@ class Plain(NamedTuple):
 
 
 class Products(NamedTuple):
-    """`g_i = sum_t x_it d_it^T` of a weight [P, Q]: of a dense layer, or of patches of images.
+    """Gradients `g_i = sum_t x_it d_it^T` by a weight [P, Q] of a dense layer or a convolution.
 
     Attributes:
-      inputs: x, [B, T, P].
-      cotangents: d, [B, T, Q].
+      inputs: the inputs or image patches x, [B, T, P], with T places in an example.
+      cotangents: the gradients d by the outputs, [B, T, Q].
     """
 
     inputs: tf.Tensor
     cotangents: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Return `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
-        # [B, T, T] each: cheap while T^2 is small beside P Q; see `ghost._is_smaller_built`.
+        """Compute `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
+        # The Gram matrices are [B, T, T]: cheap if T^2 is small compared with P Q; see
+        # `ghost._is_smaller_built`.
         grams = [tf.linalg.matmul(factor, factor, transpose_b=True) for factor in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
@@ -83,7 +84,7 @@ class Products(NamedTuple):
         return self._replace(cotangents=self.cotangents * factors[:, tf.newaxis, tf.newaxis])
 
     def total(self) -> tf.Tensor:
-        # [B T, P] and [B T, Q]: one product adds up places and examples.
+        # One product of [B T, P] and [B T, Q] sums over places and examples.
         inputs, cotangents = (tf.reshape(factor, [-1, factor.shape[-1]]) for factor in self)
         return tf.linalg.matmul(inputs, cotangents, transpose_a=True)
 
@@ -93,17 +94,17 @@ class Products(NamedTuple):
         return tf.reduce_sum(along * self.cotangents, axis=[1, 2])
 
     def built(self) -> Plain:
-        """Return the gradients themselves, [B, P, Q]."""
+        """Compute the gradients as a tensor, [B, P, Q]."""
         return Plain(tf.linalg.matmul(self.inputs, self.cotangents, transpose_a=True))
 
 
 class Rows(NamedTuple):
-    """Gradients by a table: `examples[n]` looked up row `ids[n]`, with cotangent `values[n]`.
+    """Gradients by an embedding table, with a cotangent for each looked-up row.
 
     Attributes:
-      ids: [N]; an example may look a row up several times.
-      examples: [N], in [0, batch_size).
-      values: [N, D].
+      ids: the row numbers of N lookups, [N]; an example may look up a row several times.
+      examples: the index of the example of each lookup, [N], in [0, batch_size).
+      values: the cotangent of each lookup, [N, D].
       batch_size: B, a scalar.
     """
 
@@ -113,9 +114,10 @@ class Rows(NamedTuple):
     batch_size: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norms, [B]; repeated lookups of a row in an example are summed."""
+        """Compute squared norms, [B]; lookups of the same row in an example are summed first."""
         batch_size = tf.cast(self.batch_size, tf.int64)
-        # One integer for each pair of a row and an example, as `tf.unique` only takes vectors.
+        # `tf.unique` takes only vectors, so each pair of a row and an example is encoded as an
+        # integer.
         pairs, slots = tf.unique(self.ids * batch_size + self.examples)
         sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))
         squares = tf.reduce_sum(sums**2, axis=1)
@@ -125,49 +127,49 @@ class Rows(NamedTuple):
         return self._replace(values=self.values * tf.gather(factors, self.examples)[:, tf.newaxis])
 
     def total(self) -> tf.Tensor:
-        """Return the sums of the rows, in the order of their first lookup."""
+        """Sum the cotangents of each row, in the order of the rows' first lookups."""
         rows, slots = tf.unique(self.ids)
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        # This repeats an op of `total`, so `slots` are rows of its result.
+        # `total` calls the same op, so `slots` are row indices of its result.
         _, slots = tf.unique(self.ids)
         along = tf.reduce_sum(self.values * tf.gather(total, slots), axis=1)
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
 
 
 def cast_gradients(part: ExampleGradients, dtype: tf.DType) -> ExampleGradients:
-    """Return the same gradients with another dtype of floats."""
+    """Cast all float tensors of gradients to a dtype."""
     return type(part)(
         *(tf.cast(tensor, dtype) if tensor.dtype.is_floating else tensor for tensor in part)
     )
 
 
 def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
-    """Join the gradients of several uses of a variable, all of the same kind, into one."""
+    """Add up the gradients of several uses of a variable; all must have the same form."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
-        # Several uses of a weight add up like several places T of an example.
+        # Several uses of a weight in an example are further places T.
         return Products(*(tf.concat(tensors, axis=1) for tensors in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]
         ids, examples, values = (tf.concat(tensors, axis=0) for tensors in columns)
         return Rows(ids, examples, values, parts[0].batch_size)
-    plain = typing.cast(Sequence[Plain], parts)  # The only remaining kind.
+    plain = typing.cast(Sequence[Plain], parts)  # The only other form.
     return Plain(tf.add_n([part.gradients for part in plain]))
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
-    """Return the weighted sum of gradients by the same variable, from pairs (weight, gradients)."""
+    """Compute a weighted sum of gradients by the same variable, from pairs (weight, gradients)."""
     return Plain(tf.add_n([weight * _flatten_rows(part.gradients) for weight, part in parts]))
 
 
 def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient:
-    """Return the sum over the examples, in the shape of the variable."""
+    """Sum the gradients over the examples, as the gradient of a variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
-    # This repeats an op of `total`, so rows and sums have the same order.
+    # `total` calls the same op, so rows and sums have the same order.
     rows, _ = tf.unique(part.ids)
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 

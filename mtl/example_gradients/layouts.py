@@ -1,10 +1,11 @@
-"""Describes where the examples of a batch lie in a tensor.
+"""Layouts, which say which entries of a tensor belong to which example of the batch.
 
 layout = layouts.along("", batch_size, axis=1, dims=[steps, batch_size, units])
-layout.reshaped([None, units])                # [T B, D]: all examples, T times one after the other
+layout.reshaped([None, units])                # [T B, D]: T times all B examples
 
-A reshape keeps the order of entries. So the number of entries before and after the examples decides
-where they lie. Sizes of single axes do not decide it: one may equal B by chance.
+A reshape keeps the order of entries. So the numbers of entries before and after the axis of the
+examples determine the layout after a reshape. The sizes of single axes do not, because a size may
+equal B by chance.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mtl.example_gradients import sizes
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The layout in which entry `(o * count + b) * inner + i` of an axis belongs to example b.
+    """A layout in which entry `(o * count + b) * inner + i` of an axis belongs to example b.
 
     Attributes:
-      owner: "" if b counts examples; the name of a list's splits if b counts its values.
+      owner: "" if b is an example; for values b of a ragged tensor, the name of its row splits.
       count: the number of examples or values.
-      axis: the axis along which they lie.
-      outer: the number of o.
-      inner: the number of i.
+      axis: the axis of the examples or values.
+      outer: the number of values of o.
+      inner: the number of values of i.
       dims: the sizes of all axes.
     """
 
@@ -38,17 +39,17 @@ class Layout:
 
     @property
     def before(self) -> sizes.Size:
-        """The number of repetitions of the whole batch, each in order."""
+        """The number of repetitions of the whole batch in the flat tensor."""
         return sizes.product([*self.dims[: self.axis], self.outer])
 
     @property
     def after(self) -> sizes.Size:
-        """The number of consecutive entries of an example."""
+        """The number of consecutive entries of an example in the flat tensor."""
         return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
 
     @property
     def key(self) -> tuple:
-        """The key that two tensors must share to be combined entry by entry."""
+        """The part of the layout that must be equal in the inputs of an elementwise op."""
         return self.owner, self.outer, self.inner
 
     def at(
@@ -58,41 +59,41 @@ class Layout:
         outer: sizes.Size | None = None,
         inner: sizes.Size | None = None,
     ) -> Layout:
-        """Return the same examples along another axis, of a tensor of these sizes.
+        """Return a layout of the same examples along another axis of another tensor.
 
         Args:
           axis: the axis of the examples.
           dims: the sizes of all axes; the size at `axis` is ignored.
-          outer: the number of o; by default unchanged.
-          inner: the number of i; by default unchanged.
+          outer: the number of values of o; by default unchanged.
+          inner: the number of values of i; by default unchanged.
         """
         layout = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
         )
-        # The size of the axis follows from the layout; `dims` may hold any size there.
+        # The size of the axis follows from the layout, not from `dims`.
         size = layout.outer * layout.count * layout.inner
         return dataclasses.replace(layout, dims=(*dims[:axis], size, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> Layout | None:
-        """Return the same entries in the same order; None unless examples lie along one axis."""
+        """Return the layout after a reshape; None unless the examples are along a single axis."""
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
-                # Axes before the examples take a part of the repetitions; the rest stays within the
-                # axis.
+                # Axes before the axis of examples count some of the repetitions; the other
+                # repetitions are within the axis.
                 outer = self.before.divide_by(sizes.product(first))
                 inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:
-                    axis_sizes = [*first, sizes.ONE, *last]  # `at` fills in the axis of examples.
+                    axis_sizes = [*first, sizes.ONE, *last]  # `at` computes the size of the axis.
                     return self.at(axis, axis_sizes, outer=outer, inner=inner)
         return None
 
 
 TOTAL = "a sum over examples"
-"""The state of a sum over examples of values that depend on variables."""
+"""The state of a sum over examples, of values that depend on variables."""
 EVEN = "draws or equal entries, alike wherever examples lie"
 DATA = "data of any examples"
-"""The state of values that do not depend on variables. They may be factors of a TOTAL."""
+"""The state of values that do not depend on variables; a TOTAL may be multiplied by them."""
 UNKNOWN = "not known"
 
 State = Layout | str | None
@@ -100,12 +101,12 @@ State = Layout | str | None
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
-    """Return a symbolic size for an axis of unknown size."""
+    """Return a symbol for the unknown size of an axis."""
     return sizes.Size(1, (f"{tensor.name}[{axis}]",))
 
 
 def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
-    """Return the static sizes of all axes, and symbolic sizes for unknown ones."""
+    """Return the static sizes of all axes, with symbols for unknown sizes."""
     return [unknown(tensor, n) if d is None else sizes.Size(d) for n, d in enumerate(tensor.shape)]
 
 
@@ -113,9 +114,9 @@ def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) 
     """Return the layout of a tensor with one entry of each example along an axis.
 
     Args:
-      owner: "" for examples; the name of a list's splits for the values of the list.
+      owner: "" for examples; for values of a ragged tensor, the name of its row splits.
       count: the number of examples or values.
-      axis: the axis.
+      axis: the axis of the examples.
       dims: the sizes of all axes; the size at `axis` is ignored.
     """
     return Layout(owner, count, axis, sizes.ONE, sizes.ONE, ()).at(axis, dims)

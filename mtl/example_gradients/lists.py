@@ -1,7 +1,7 @@
-"""Recognises in a graph the tensors that TensorFlow makes from ragged lists.
+"""Recognises tensors that TensorFlow computes from a ragged tensor, such as row lengths.
 
-lists.is_rows(tensor, ragged)        # the number of the list that each value belongs to
-lists.is_lengths(tensor, ragged)     # how many values each list has
+lists.is_rows(tensor, ragged)        # True for `ragged.value_rowids()`
+lists.is_lengths(tensor, ragged)     # True for `ragged.row_lengths()`
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return True if a tensor is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
-    # If both numbers are known, there is no op to compare.
+    """Return True if a tensor is the number of rows of a ragged tensor."""
+    # If both numbers are constants, there is no op to compare.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
     return any(
         _is_made(tensor, ragged, functools.partial(tf.RaggedTensor.nrows, out_type=dtype))
-        # Functions of TensorFlow on lists compute the count in one of these types.
+        # TensorFlow's functions on ragged tensors compute the number in one of these types.
         for dtype in (tf.int64, tf.int32)
     ) or _is_made(tensor, ragged, lambda values: tf.shape(values.row_splits)[0] - 1)
 
@@ -38,13 +38,14 @@ def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 def _is_made(
     tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
 ) -> bool:
-    """Return True if a tensor is the result of `make`.
+    """Return True if a tensor is the result of a function of a ragged tensor.
 
-    The result is built again in a separate graph, and compared op by op.
+    The code builds the result of the function in a separate graph, and compares it with the tensor,
+    op by op.
     """
     origin = ragged.row_splits
     with tf.Graph().as_default():
-        value = tf.get_static_value(origin)  # TensorFlow folds constants: use one here, too.
+        value = tf.get_static_value(origin)  # TensorFlow folds constants.
         splits = (
             tf1.placeholder(origin.dtype, origin.shape) if value is None else tf.constant(value)
         )
@@ -74,11 +75,11 @@ def _find_source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def settings(op: tf.Operation) -> dict[str, bytes]:
-    """Return the attributes that decide the results of an op, and its overridden gradient."""
+    """Return the attributes of an op that determine its result, and its overridden gradient."""
     attributes = op.node_def.attr.items()
     return {
         name: value.SerializeToString()
         for name, value in attributes
-        # Attributes with an underscore, such as `_output_shapes`, only describe an op.
+        # Attributes with an underscore, such as `_output_shapes`, do not affect the result.
         if not name.startswith("_") or name == "_gradient_op_type"
     }

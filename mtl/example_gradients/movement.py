@@ -1,4 +1,4 @@
-"""Rules for the layout of examples after reshapes, transposes, joins, cuts and lookups."""
+"""Rules for the layout of examples after reshapes, transposes, slices, lookups and the like."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _place_reshaped(facts: Given) -> list[State] | None:
     static = facts.output.shape
     dims = facts.entries(1) or [None] * static.rank
     dims = [
-        # A static size is certain. For a -1 in the new shape, only TensorFlow may know the size.
+        # Static sizes are certain. The size for a -1 in the new shape may be known only as a static
+        # size.
         size if fixed_size is None else sizes.Size(fixed_size)
         for size, fixed_size in zip(dims, static, strict=True)
     ]
@@ -30,7 +31,7 @@ def _place_expanded(facts: Given) -> list[State] | None:
         return None
     axis, dims = facts.layout.axis, list(facts.layout.dims)
     dims.insert(axes[0], sizes.ONE)
-    # A new axis before the axis of examples moves it back by one.
+    # A new axis before the axis of examples increases the index of this axis by one.
     return facts.to(axis + (axes[0] <= axis), dims)
 
 
@@ -38,7 +39,8 @@ def _place_squeezed(facts: Given) -> list[State] | None:
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     axes = [n % rank for n in facts.op.get_attr("squeeze_dims")]
     remaining = [n for n in range(rank) if n not in axes]
-    # Without a list of axes, the op drops all axes of size 1, which may differ from batch to batch.
+    # Without a list of axes, the op removes all axes of size 1, which may be other axes in another
+    # batch.
     if not axes or layout.axis in axes:
         return None
     return facts.to(remaining.index(layout.axis), [layout.dims[n] for n in remaining])
@@ -56,12 +58,12 @@ def _place_tiled(facts: Given) -> list[State] | None:
     if times is None or facts.states[0] is not layout:
         return None
     dims = [count * size for count, size in zip(times, layout.dims, strict=True)]
-    # A tiled batch is the whole batch several times in order.
+    # Tiling repeats the whole batch.
     return facts.to(layout.axis, dims, outer=times[layout.axis] * layout.outer)
 
 
 def _place_joined(facts: Given) -> list[State] | None:
-    """Handle ConcatV2 along another axis than the examples, or along it (`_place_repeated`)."""
+    """Return the layout after a ConcatV2."""
     axes, layout = facts.axes(len(facts.states) - 1, facts.output.shape.rank), facts.layout
     if axes is None:
         return None
@@ -71,19 +73,19 @@ def _place_joined(facts: Given) -> list[State] | None:
 
 
 def _place_repeated(facts: Given) -> list[State] | None:
-    """Handle ConcatV2 along the axis of examples, which then holds all examples several times."""
+    """Return the layout after a ConcatV2 along the axis of examples, which repeats the batch."""
     layout, parts = facts.layout, facts.states[:-1]
-    placed = [
+    same_layouts = [
         of
         for of in parts
         if isinstance(of, Layout)
         and (of.owner, of.axis, of.inner) == (layout.owner, layout.axis, layout.inner)
         and not of.outer.unknown
     ]
-    if len(placed) < len(parts):
+    if len(same_layouts) < len(parts):
         return None
-    # [x, x'] along the batch: example b lies at b, B + b, ...
-    outer = sizes.Size(sum(of.outer.number for of in placed))
+    # After a concatenation of x and x', example b is at b and at B + b.
+    outer = sizes.Size(sum(of.outer.number for of in same_layouts))
     return facts.to(layout.axis, layout.dims, outer=outer)
 
 
@@ -96,7 +98,7 @@ def _place_packed(facts: Given) -> list[State] | None:
 
 
 def _are_aligned(facts: Given, arguments: int) -> bool:
-    """Return True if examples have the same layout in all inputs, without the last `arguments`."""
+    """Return True if all inputs except the last `arguments` have the same layout."""
     layout, count = facts.layout, len(facts.states) - arguments
     return all(
         (state.axis, state.key) == (layout.axis, layout.key)
@@ -107,7 +109,7 @@ def _are_aligned(facts: Given, arguments: int) -> bool:
 
 
 def _forget_sizes(layout: Layout, axes: Sequence[int]) -> sizes.Known:
-    """Return the sizes, with None for some axes."""
+    """Return the sizes of a layout, with None for some axes."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
@@ -118,7 +120,8 @@ def _place_split(facts: Given) -> list[State] | None:
         return None
     outer = layout.outer
     if axes[0] == layout.axis:
-        # Split cuts between whole repetitions of the batch; SplitV may cut anywhere.
+        # A Split along the axis of examples is allowed between repetitions of the batch. A SplitV
+        # could split the batch itself.
         share = outer.divide_by(sizes.Size(len(facts.op.outputs)))
         if place or share is None:
             return None
@@ -136,56 +139,58 @@ def _place_unpacked(facts: Given) -> list[State] | None:
 
 
 def _place_strided(facts: Given) -> list[State] | None:
-    """Handle a StridedSlice that takes all of the axis that examples lie along."""
+    """Return the layout after a StridedSlice that keeps the axis of examples whole."""
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     steps = facts.static(3)
     if steps is None or facts.states[0] is not layout:
         return None
-    remaining, cut = _trace_axes(facts.op, steps, rank)
-    if layout.axis in cut:
+    remaining, sliced_axes = _trace_axes(facts.op, steps, rank)
+    if layout.axis in sliced_axes:
         return None
-    dims = [sizes.ONE if n is None else None if n in cut else layout.dims[n] for n in remaining]
+    dims = [
+        sizes.ONE if n is None else None if n in sliced_axes else layout.dims[n] for n in remaining
+    ]
     return facts.to(remaining.index(layout.axis), dims)
 
 
 def _trace_axes(
     op: tf.Operation, steps: np.ndarray, rank: int
 ) -> tuple[list[int | None], list[int]]:
-    """Return the input axis of each output axis of a slice, None for a new one; and the cut axes.
+    """Return the input axis of each output axis of a slice (None if new), and the sliced axes.
 
     Args:
-      op: the slice.
-      steps: the step of each term of the slice.
-      rank: the number of axes of its input.
+      op: a StridedSlice.
+      steps: the step of each index of the slice.
+      rank: the number of axes of the input.
     """
     names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     masks = {name: op.get_attr(f"{name}_mask") for name in names}
     remaining: list[int | None] = []
-    cut: list[int] = []
+    sliced_axes: list[int] = []
     axis = 0
     for n, step in enumerate(steps):
         bit = 1 << n
         if masks["ellipsis"] & bit:
-            # New axes behind the ellipsis use up no axis of the input.
+            # New axes after the ellipsis do not stand for an axis of the input.
             after = len(steps) - n - 1 - bin(masks["new_axis"] >> (n + 1)).count("1")
             remaining += range(axis, rank - after)
             axis = rank - after
         elif masks["new_axis"] & bit:
             remaining.append(None)
         else:
-            # Of all slices, only `:` keeps the axis whole for every size of the batch.
+            # Only the slice `:` keeps the axis whole for every size of the batch.
             is_whole = masks["begin"] & bit and masks["end"] & bit and step == 1
-            cut += [] if is_whole else [axis]
+            sliced_axes += [] if is_whole else [axis]
             remaining += [] if masks["shrink_axis"] & bit else [axis]
             axis += 1
-    return [*remaining, *range(axis, rank)], cut
+    return [*remaining, *range(axis, rank)], sliced_axes
 
 
 def _place_slice(facts: Given) -> list[State] | None:
     layout, begin, size = facts.layout, facts.static(1), facts.static(2)
     if begin is None or size is None or facts.states[0] is not layout:
         return None
-    # A size of -1 means up to the end; a number may cut larger batches.
+    # A size of -1 means up to the end. With any other size, a larger batch would be sliced.
     is_whole = begin[layout.axis] == 0 and size[layout.axis] == -1
     return facts.to(layout.axis) if is_whole else None
 
@@ -200,7 +205,7 @@ def _place_padded(facts: Given) -> list[State] | None:
 
 
 def _by_axes(facts: Given) -> list[State] | None:
-    """Handle ops along some axes: reverse, roll, cumulative sums."""
+    """Return the layout after an op along some axes: reverse, roll, cumulative sum."""
     place = 2 if facts.op.type == "Roll" else 1
     layout, axes = facts.layout, facts.axes(place, facts.output.shape.rank)
     if axes is None or layout.axis in axes or facts.states[0] is not layout:
@@ -209,7 +214,7 @@ def _by_axes(facts: Given) -> list[State] | None:
 
 
 def _place_gathered(facts: Given) -> list[State] | None:
-    """Handle GatherV2: rows by indices of examples, or the same indices of every example."""
+    """Return the layout after a GatherV2."""
     table, indices = facts.states[:2]
     ranks = [tensor.shape.rank for tensor in facts.op.inputs[:2]]
     axes = facts.axes(2, ranks[0])
@@ -217,7 +222,7 @@ def _place_gathered(facts: Given) -> list[State] | None:
         return None
     if facts.op.get_attr("batch_dims"):
         return _gathered_apart(facts)
-    # The table does not depend on examples, so each example gets its own rows.
+    # If the table does not depend on examples, the rows belong to the examples of the indices.
     if isinstance(indices, Layout) and table is None:
         return facts.to(axes[0] + indices.axis)
     if isinstance(table, Layout) and indices is None and table.axis != axes[0]:
@@ -226,7 +231,7 @@ def _place_gathered(facts: Given) -> list[State] | None:
 
 
 def _gathered_apart(facts: Given) -> list[State] | None:
-    """Handle a GatherV2 that looks rows up in a separate table for each example."""
+    """Return the layout after a GatherV2 from a separate table for each example."""
     table, indices = facts.states[:2]
     if not isinstance(table, Layout) or not isinstance(indices, Layout):
         return None
@@ -249,7 +254,7 @@ def _one_hot(facts: Given) -> list[State] | None:
 
 
 def _to_blocks(facts: Given) -> list[State] | None:
-    """Handle SpaceToBatchND and back; all examples of a block come before the next block."""
+    """Return the layout after SpaceToBatchND or BatchToSpaceND, which order entries by blocks."""
     block, layout = facts.static(1), facts.layout
     if block is None or layout.axis or facts.states[0] is not layout:
         return None

@@ -1,6 +1,6 @@
-"""Extracts the image patch that each output place of a convolution reads.
+"""Extracts the image patches that the outputs of a convolution read.
 
-patches.extract_patches(op)         # [B, H', W', KH KW C] of a Conv2D whose images are [B, H, W, C]
+patches.extract_patches(op)         # [B, H', W', KH KW C] for a Conv2D of [B, H, W, C]
 
 On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
@@ -18,18 +18,18 @@ from mtl.deferred import tf
 _Size: TypeAlias = "int | tf.Tensor"
 
 _FEW = 4
-"""Up to this number of channels, a convolution copies patches faster than slices do."""
+"""Up to this number of channels, a convolution is faster than slices."""
 
 
 def extract_patches(op: tf.Operation) -> tf.Tensor:
-    """Return the patches of an NHWC convolution padded as "SAME" or "VALID"."""
+    """Extract the patches of an NHWC convolution with the padding "SAME" or "VALID"."""
     return (_convolve_patches if op.inputs[0].shape[3] <= _FEW else _slice_patches)(op)
 
 
 def _convolve_patches(op: tf.Operation) -> tf.Tensor:
     shape = op.inputs[1].shape[:3]
     size = shape.num_elements()
-    # With the identity as kernel, output n is the n-th number of a patch.
+    # With an identity matrix as the kernel, output n is the n-th number of the patch.
     return layers.replace_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
@@ -39,14 +39,15 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
     strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
     outputs = _find_sizes(op.outputs[0])
     reaches = [
-        # The number of pixels from the first to the last one that the outputs read.
+        # The number of pixels from the first to the last pixel that the outputs read.
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
     ]
     if op.get_attr("padding") == b"SAME":
         images = _pad_images(images, reaches)
     offsets = itertools.product(*map(range, sizes))
-    # Each offset in the kernel sees one pixel for each output: a strided slice of the images.
+    # Each offset in the kernel reads one pixel for each output, which is a strided slice of the
+    # images.
     ends = [(out - 1) * stride + 1 for out, stride in zip(outputs, strides, strict=True)]
     return tf.concat(
         [
@@ -58,7 +59,7 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
 
 
 def _pad_images(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
-    """Pad images with zeros on all sides; an odd row or column comes at the end."""
+    """Pad images with zeros on all sides; an odd row or column is added at the end."""
     missing = [reach - size for reach, size in zip(reaches, _find_sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]
@@ -66,6 +67,6 @@ def _pad_images(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
 
 
 def _find_sizes(images: tf.Tensor) -> list[_Size]:
-    """Return height and width."""
+    """Return the height and the width of images."""
     dynamic = tf.shape(images)
     return [images.shape[n] or dynamic[n] for n in (1, 2)]

@@ -1,11 +1,11 @@
-"""Proves, op by op, where examples lie in every tensor between a batch and its losses.
+"""Proves which entries of each tensor between a batch and its losses belong to which example.
 
 facts = proof.Proof(ops, losses, batch, rows)
-facts.find_layout(tensor)           # its `layouts.Layout`; None unless it is proved
-facts.is_apart(op)                  # True if each loss provably depends on its own example only
+facts.find_layout(tensor)           # a `layouts.Layout`; None without a proof
+facts.is_apart(op)                  # True if the op provably keeps examples apart
 
-Without a rule in `rules`, an op proves nothing: the layout of its outputs is unknown, and its
-inputs may reach losses of other examples.
+For an op without a rule in `rules`, nothing is proved: the layout of its outputs is unknown, and an
+example may affect the losses of other examples.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 
 
 def declare(values: tf.Tensor) -> tf.Tensor:
-    """Declare that the first axis of a tensor is the batch, for ops without a rule."""
+    """Declare that row i of a tensor belongs to example i, for ops without a rule."""
     values = tf.identity(values)
-    # Eager code needs no proof, and a collection would keep every batch.
+    # Eager code needs no proof, and the collection would keep every batch in memory.
     if not tf.executing_eagerly():
         tf1.add_to_collection(_DECLARED, values)
     return values
@@ -34,12 +34,12 @@ class Proof:
 
     Args:
       ops: the ops between the batch and its losses, in the order in which they were built.
-      losses: [B] each, or sums of them.
+      losses: losses [B], or sums over examples.
       batch: the tensors that hold the examples, in any nesting.
       rows: B, if it is known while the graph is built.
 
     Attributes:
-      gap: the first op without a proof that depends on a variable; None if there is no such op.
+      gap: the first op that depends on variables and has no proof; None if there is no such op.
     """
 
     def __init__(
@@ -62,28 +62,28 @@ class Proof:
         self._tied = self._leading_to_gaps(ops, losses)
 
     def find_layout(self, tensor: tf.Tensor) -> layouts.Layout | None:
-        """Return where examples, or values of lists, lie in a tensor; None if unknown."""
+        """Return the layout of examples, or of values of ragged tensors; None if unknown."""
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return True if entries of an example provably reach only the loss of this example."""
+        """Return True if, after an op, an example provably affects only its own loss."""
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
-        """Return the ragged lists of the batch."""
+        """Return the ragged tensors of the batch."""
         return list(self._lists.values())
 
     def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
-        """Return the list whose values a layout describes."""
+        """Return the ragged tensor whose values a layout describes."""
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return the known state of a tensor."""
+        """Return the state of a tensor."""
         return self._states.get(tensor.name)
 
     def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:
-        """Return the sizes of a tensor's axes; `of_one` drops sizes that grow with the batch."""
+        """Return the sizes of a tensor's axes; with `of_one`, None if a size grows with B."""
         state, rank = self._states.get(tensor.name), tensor.shape.rank
         if rank is None:
             return None
@@ -98,7 +98,7 @@ class Proof:
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Return True if the sizes in a tensor do not depend on the number of examples."""
+        """Return True if a tensor of sizes does not depend on the number of examples."""
 
         def static(part: tf.Tensor) -> Any:
             is_fixed = part is not tensor and self.state(part) is None
@@ -114,15 +114,15 @@ class Proof:
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
         """Return True if a custom gradient of an op keeps examples apart.
 
-        The gradient is built again, from cotangents with the layouts of the outputs.
+        The code builds the gradient, from cotangents with the layouts of the outputs.
         """
         pairs = [pair for pair in zip(op.outputs, states, strict=True) if pair[0].dtype.is_floating]
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
             return False
         gap = self.gap
         upstream = self._make_cotangents(pairs)
-        # Ops come in the order in which they were built: all from `first` on belong to the
-        # gradient.
+        # The ops are in the order in which they were built, so all ops from `first` on belong to
+        # the gradient.
         first, inputs = len(op.graph.get_operations()), list(op.inputs)
         outputs = [output for output, _ in pairs]
         gradients = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
@@ -134,8 +134,8 @@ class Proof:
         return is_apart
 
     def _make_cotangents(self, pairs: Sequence[tuple[tf.Tensor, layouts.State]]) -> list[tf.Tensor]:
-        """Return a stand-in for the gradient of each output, with the output's state."""
-        # These ops never run: only the layout of their results counts.
+        """Build a tensor in place of the gradient by each output, with the state of the output."""
+        # These ops never run; only the layouts of their results matter.
         upstream = [tf.zeros_like(output) for output, _ in pairs]
         for tensor, (_, state) in zip(upstream, pairs, strict=True):
             self._states[tensor.name] = state
@@ -143,7 +143,7 @@ class Proof:
         return upstream
 
     def _lies_like_input(self, gradient: tf.Tensor | None, tensor: tf.Tensor) -> bool:
-        """Return True if the gradient of an input, if it has one, has the layout of that input."""
+        """Return True if a gradient has the layout of its input, or does not exist."""
         if gradient is None or self.state(tensor) is None:
             return True
         pair = sizes.all_known([self.find_layout(gradient), self.find_layout(tensor)])
@@ -154,7 +154,7 @@ class Proof:
             if values.shape.rank:
                 self._states[values.name] = self.examples(0, layouts.own_dims(values))
             else:
-                # A scalar of the batch, such as its size, belongs to no example.
+                # A scalar of the batch, such as its size, does not belong to an example.
                 self._states[values.name] = layouts.DATA
             return
         for part in tf.nest.flatten(values, expand_composites=True):
@@ -181,7 +181,7 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Return the states of the outputs, from the inputs; record the op if it is a gap."""
+        """Find the states of an op's outputs from the states of its inputs; record a gap."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states
@@ -189,8 +189,8 @@ class Proof:
         if output_states is not None:
             return output_states
         if not is_moved:
-            # Without variables, an op has no gradients that could mix examples, so its outputs are
-            # data.
+            # An op that does not depend on variables has no gradients that could mix examples, so
+            # its outputs are data.
             return [layouts.DATA] * len(op.outputs)
         if is_known:
             self.gap = self.gap or op
@@ -201,8 +201,8 @@ class Proof:
         # Shapes do not depend on the values of variables.
         if op.type in _SIZES:
             return False
-        # Handles of variables are resources. Handles of vocabularies are resources, too, but do not
-        # train.
+        # Handles of variables are resources. Handles of lookup tables are also resources, but are
+        # not trained.
         is_lookup = op.type.startswith("LookupTable")
         return any(
             tensor.name in self._moved or (tensor.dtype == tf.resource and not is_lookup)
@@ -212,7 +212,7 @@ class Proof:
     def _leading_to_gaps(
         self, ops: Sequence[tf.Operation], losses: Sequence[tf.Tensor]
     ) -> set[str]:
-        """Return the names of the ops that reach a loss through unknown ops."""
+        """Return the names of ops that lead to a loss through an op without a proof."""
         tied = {
             op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
         }
@@ -223,7 +223,7 @@ class Proof:
         return _add_leading(ops, tied)
 
     def _is_by_example(self, loss: tf.Tensor) -> bool:
-        """Return True if a loss holds a value for each example, [B], or is a sum over examples."""
+        """Return True if a loss is [B], a value for each example, or a sum over examples."""
         state = self.state(loss)
         if isinstance(state, layouts.Layout):
             return state == self.examples(0, state.dims[:1])
@@ -231,9 +231,9 @@ class Proof:
 
 
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
-    """Return these names, and the names of all ops that lead to them."""
+    """Extend a set of op names by the names of all ops that lead to these ops."""
     op_names, leading = {op.name for op in ops}, set(names)
-    # Users come after an op, so one pass from the end reaches all.
+    # Consumers of an op are built after it, so one pass from the end finds all ops.
     for op in reversed(ops):
         users = (user.name for out in op.outputs for user in out.consumers())
         if any(name in leading and name in op_names for name in users):
@@ -242,7 +242,7 @@ def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
 
 
 def _are_linear(ops: Sequence[tf.Operation], tensors: Sequence[tf.Tensor]) -> bool:
-    """Return True if the results of ops are linear in these tensors, as gradients should be."""
+    """Return True if the results of ops are linear in some tensors, as gradients should be."""
     names = {tensor.name for tensor in tensors}
     for op in ops:
         places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]
@@ -265,4 +265,4 @@ _LINEAR: dict[str, Callable[[list[int]], bool]] = {
     **dict.fromkeys(("Select", "SelectV2"), lambda places: 0 not in places),
     "MaxPoolGrad": lambda places: places == [2],
 }
-"""{op: a function that returns True if the op is linear in its inputs at these places}."""
+"""{op: a function that returns True if the op is linear in its inputs with some indices}."""

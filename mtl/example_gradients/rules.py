@@ -1,9 +1,9 @@
-"""Finds the layout of examples in the outputs of an op, from the layouts of its inputs.
+"""Finds the layouts of an op's outputs from the layouts of its inputs.
 
-states = rules.outputs(op, proof, is_moved)          # a state for each output; None: not known
+states = rules.outputs(op, proof, is_moved)          # a state for each output, or None
 
-A rule holds for every size of the batch. Inputs without examples must not vary along the axis of
-the examples.
+A rule is valid for every size of the batch. Inputs that do not depend on examples must be constant
+along the axis of examples.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
 
 def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | None:
-    """Return a state for each output of an op that depends on the batch; None if unknown.
+    """Find the state of each output of an op that depends on the batch; None if unknown.
 
     Args:
       op: an op without inputs in state `layouts.UNKNOWN`.
-      known: facts about its inputs.
-      is_moved: True if its values depend on variables.
+      known: facts about the tensors before the op.
+      is_moved: True if the values of the outputs depend on variables.
     """
     if op.outputs[0].shape.rank is None:
         return None
@@ -33,23 +33,23 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
     states = _apart_from_layouts(facts)
     if states is None and facts.placed:
         states = _by_rule(facts)
-    # The op overrides the gradient of its type, so the rule says nothing about its gradient.
+    # If an op overrides the gradient of its type, the rule is not valid for its gradient.
     if states and "_gradient_op_type" in op.node_def.attr and is_moved:
         return states if known.is_apart_back(op, states) else None
     return states
 
 
 def _by_rule(facts: Given) -> list[State] | None:
-    """Handle ops with an input that has a layout."""
+    """Find the states after an op with an input that has a layout."""
     kind = facts.op.type
     rule = _RULES.get(kind)
-    named = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
-    is_data = any(s == DATA for n, s in enumerate(facts.states) if n not in named)
+    size_places = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
+    is_data = any(s == DATA for n, s in enumerate(facts.states) if n not in size_places)
     return rule(facts) if rule and not is_data and TOTAL not in facts.states else None
 
 
 def _apart_from_layouts(facts: Given) -> list[State] | None:
-    """Handle ops whose inputs have no layout, and ops that only read sizes of their inputs."""
+    """Find the states after an op whose inputs have no layout, or that reads only their sizes."""
     op = facts.op
     is_size = sizes.is_made(op) and (op.type == "Shape" or not facts.placed)
     if is_size and facts.known.is_of_one(facts.output):
@@ -65,7 +65,7 @@ def _apart_from_layouts(facts: Given) -> list[State] | None:
 
 
 def _are_even(facts: Given) -> bool:
-    """Return True if all inputs are even, or single values."""
+    """Return True if all inputs are even (`layouts.EVEN`) or scalars."""
     if facts.placed or DATA in facts.states:
         return False
     return all(tensor.shape.rank == 0 or facts.is_even(tensor) for tensor in facts.op.inputs)
@@ -78,11 +78,11 @@ _EVEN_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(("OnesLike", "ZerosLike"), lambda facts: True),
     "Fill": lambda facts: facts.is_free(1),
 }
-"""{op: a function that returns True if the output is even, as `layouts.EVEN` says}."""
+"""{op: a function that returns True if the output is even (`layouts.EVEN`)}."""
 
 
 def _are_lengths(facts: Given) -> bool:
-    """Return True if the output holds the lengths of the lists of a batch."""
+    """Return True if the output has the lengths of the rows of a ragged tensor."""
     op = facts.op
     is_difference = op.type == "Sub" and op.inputs[0].op.type == "StridedSlice"
     if not is_difference or facts.placed:
@@ -91,8 +91,8 @@ def _are_lengths(facts: Given) -> bool:
 
 
 def _place_total(facts: Given) -> list[State] | None:
-    """Handle ops that turn a sum over examples into another sum over examples."""
-    # After a StopGradient, a sum has no gradient that could mix examples.
+    """Find the state after an op with a sum over examples as an input."""
+    # After a StopGradient, a sum has no gradient, which could mix examples.
     if facts.op.type == "StopGradient":
         return [DATA]
     is_total = _TOTAL_IF.get(facts.op.type, lambda facts: False)
@@ -105,7 +105,7 @@ def _is_first(facts: Given) -> bool:
 
 
 def _is_one(facts: Given) -> bool:
-    """Return True if exactly one input is a sum over examples, and the others lack layouts."""
+    """Return True if exactly one input is a sum over examples, and no input has a layout."""
     return facts.states.count(TOTAL) == 1 and not facts.placed
 
 
@@ -117,11 +117,11 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(("ExpandDims", "Mean", "Reshape", "Squeeze", "Sum"), _is_first),
     "Mul": _is_one,
 }
-"""{op: a function that returns True if the op turns a sum over examples into another one}."""
+"""{op: a function that returns True if the output is a sum over examples, like an input}."""
 
 
 def _place_spread(facts: Given) -> list[State] | None:
-    """Handle ops that repeat a common value once for each example."""
+    """Find the layout after an op that repeats a value for each example."""
     dims, target = facts.known.dims(facts.op.inputs[0]), facts.entries(1)
     if dims is None or target is None or len(target) != facts.output.shape.rank:
         return None
@@ -139,7 +139,7 @@ def _place_spread(facts: Given) -> list[State] | None:
 
 
 def _find_batch(dims: sizes.Known, count: sizes.Size) -> int | None:
-    """Return the only axis of size B; None if it is not certain."""
+    """Return the only axis whose size is certainly B; None if there is no such axis."""
     places = [n for n, size in enumerate(dims) if size == count]
-    # A size may equal a static B by chance, and proves nothing.
+    # If B is a number, another size may equal B by chance.
     return places[0] if count.unknown and len(places) == 1 else None

@@ -1,4 +1,4 @@
-"""Computes sizes of axes while a graph is built, as products of numbers and unknown sizes.
+"""Computes the sizes of axes while a graph is built, as products of numbers and symbols.
 
 batch, steps = sizes.Size(1, ("batch",)), sizes.Size(1, ("steps",))
 (batch * steps * sizes.Size(3)).divide_by(steps)     # 3 batch
@@ -18,11 +18,11 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A number times unknown sizes.
+    """A number times symbols for unknown sizes.
 
     Attributes:
-      number: 0 or more.
-      unknown: sorted names of the unknown sizes; a repeated factor is a repeated name.
+      number: the number, at least 0.
+      unknown: the sorted names of the symbols; a name may occur several times.
     """
 
     number: int = 1
@@ -32,13 +32,13 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def divide_by(self, other: Size) -> Size | None:
-        """Return the quotient; None if it may not be whole.
+        """Return the quotient; None if it may not be an integer.
 
         Args:
-          other: the divisor; each of its unknown sizes must be a factor here.
+          other: the divisor. Each symbol of the divisor must be a symbol of this size.
         """
         remaining = list(self.unknown)
-        # Nothing follows from a size of 0: any number times it is 0.
+        # A size of 0 has no unique quotient.
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
         for name in other.unknown:
@@ -51,17 +51,17 @@ class Size:
 ONE = Size()
 
 Known = list[Size | None]
-"""The entries of a tensor of sizes, None for those that are not known."""
+"""The entries of a tensor of sizes, with None for unknown sizes."""
 
 DimsOf = Callable[["tf.Tensor"], Sequence[Size | None] | None]
-"""A function from a tensor to the sizes of its axes; None if even their number is unknown."""
+"""A function from a tensor to the sizes of its axes; None if the rank is unknown."""
 
 
 _T = TypeVar("_T")
 
 
 def all_known(values: Iterable[_T | None]) -> list[_T] | None:
-    """Return the values; None if one of them is None."""
+    """Return a list of values; None if a value is None."""
     present: list[_T] = []
     for value in values:
         if value is None:
@@ -81,10 +81,10 @@ def infer_sizes(
     """Infer the entries of a scalar or a vector of sizes.
 
     Args:
-      tensor: the tensor of sizes.
+      tensor: a tensor of sizes.
       dims_of: a function that returns the sizes of the axes of a tensor.
-      static: a function that returns the value of a tensor if it is known while the graph is built,
-        or None; `tf.get_static_value` by default.
+      static: a function that returns the value of a constant tensor, else None; by default
+        `tf.get_static_value`.
 
     Returns:
       The entries; None if their number is unknown. An entry below 0, such as the -1 of a reshape,
@@ -102,7 +102,7 @@ def infer_sizes(
 
 
 def is_made(op: tf.Operation) -> bool:
-    """Return True if `infer_sizes` can infer the outputs of this kind of op."""
+    """Return True if `infer_sizes` has a rule for the type of an op."""
     return op.type in _MAKERS
 
 
@@ -154,7 +154,7 @@ def _gather_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _multiply_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
-    """Multiply all entries of a vector, or two scalars."""
+    """Multiply the entries of a vector, or two scalars."""
     values = op.inputs[:1] if op.type == "Prod" else op.inputs
     factors = all_known(entries(value) for value in values)
     if factors is None or op.outputs[0].shape.rank != 0:

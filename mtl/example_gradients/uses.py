@@ -1,11 +1,12 @@
-"""Finds the ops that combine variables with the batch, for gradients of single examples.
+"""Finds the ops that combine variables with examples, for gradients of single examples.
 
 found = uses.find_uses(losses, batch_tensors, variables)
 found.by_variable        # {name: uses}; None if a use of the variable is unknown
 
-A value that is read from a variable may pass ops without examples, such as a product of two scales.
-The op with examples that it then enters is a use of the variable. A use is known if it has one of a
-few kinds, and `proof` tells which entries of its output belong to which example.
+A value of a variable may first go through ops that do not depend on examples, such as a product of
+two scales. The first op that also depends on examples is called a use of the variable. A use is
+known if it has one of a few kinds, and if `proof` finds which entries of its output belong to which
+example.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ class Use(NamedTuple):
     """An op that combines a variable with examples.
 
     Attributes:
-      kind: a constant of this module.
-      op: the op.
+      kind: the kind of the use, a constant of this module.
+      op: the op that combines the variable with examples.
       place: the index of the input that comes from the variable.
-      reads: the readings of the variable that lead to this input; () for rows of a table.
-      is_plain: True if the input is the variable itself.
-      layout: where examples, or values of a list, lie in the output.
-      of_list: the list; None for examples.
+      reads: the read values of the variable on which this input depends; () for rows of a table.
+      is_plain: True if the input is the value of the variable, without ops in between.
+      layout: the layout of examples, or of values of a ragged tensor, in the output; None if
+        unknown.
+      of_list: the ragged tensor; None if the layout is of examples.
     """
 
     kind: str
@@ -58,7 +60,7 @@ class Use(NamedTuple):
 
     @property
     def placed(self) -> layouts.Layout:
-        """The layout of a known use; `find_uses` only returns known uses."""
+        """The layout of a known use; `find_uses` returns only known uses."""
         return cast(layouts.Layout, self.layout)
 
     @property
@@ -73,11 +75,12 @@ class Use(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The uses of variables in a batch.
+    """The uses of variables in the graph of a batch.
 
     Attributes:
       by_variable: {name: uses}; None if a use of the variable is unknown.
-      gap: the name of the first op that hides which example is which; None if there is no such op.
+      gap: the name of the first op after which the layout of examples is unknown; None if there is
+        no such op.
     """
 
     by_variable: dict[str, list[Use] | None]
@@ -93,13 +96,13 @@ def find_uses(
     """Find the uses of each variable.
 
     Args:
-      losses: losses of the batch, [B] each or sums of them.
-      batch: the tensors that hold the examples, in any nesting, B rows each.
-      variables: the variables to look for.
+      losses: the losses of the batch, [B], or sums over examples.
+      batch: the tensors with the examples, in any nesting, with B rows each.
+      variables: the variables whose uses are found.
       rows: B, if it is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
-    # The tensors of a ragged list, its values and splits, are separate.
+    # A ragged tensor consists of several tensors: values and row splits.
     tensors = tf.nest.flatten(batch, expand_composites=True)
     ops = _leading_to(losses, tensors)
     of_batch = _find_dependent(ops, tensors)
@@ -117,13 +120,13 @@ def find_uses(
 
 
 def _place_all(uses: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
-    """Return uses with their layouts; None unless all uses are known."""
-    placed = [_place_use(use, proof) for use in uses or ()]
-    return placed if uses is not None and all(map(_is_known, placed)) else None
+    """Add the layouts to uses; return None unless all uses are known."""
+    with_layouts = [_place_use(use, proof) for use in uses or ()]
+    return with_layouts if uses is not None and all(map(_is_known, with_layouts)) else None
 
 
 def _place_use(use: Use, proof: proof_lib.Proof) -> Use:
-    """Return the use with the layout of its output, if that is proved."""
+    """Add the layout of the output to a use, if it is proved."""
     layout = proof.find_layout(use.output)
     if layout is None or not proof.is_apart(use.op):
         return use
@@ -131,7 +134,7 @@ def _place_use(use: Use, proof: proof_lib.Proof) -> Use:
 
 
 def find_handle(graph: tf.Graph, variable: tf.Variable) -> str:
-    """Return the name of a variable's handle in the graph, or in the body of a loop."""
+    """Return the name of a variable's handle in a graph, such as the graph of a loop."""
     outer = variable.handle
     return (graph.capture(outer) if hasattr(graph, "capture") else outer).name
 
@@ -149,7 +152,7 @@ def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list
 
 
 def _find_dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
-    """Return the names of the ops that depend on examples."""
+    """Return the names of the ops that depend on tensors of a batch."""
     tensors, names = {tensor.name for tensor in batch}, set()
     for op in ops:
         if any(tensor.name in tensors for tensor in op.inputs):
@@ -161,7 +164,7 @@ def _find_dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> 
 def _find_uses(
     readers: Sequence[tf.Operation], of_batch: set[str], op_names: set[str]
 ) -> list[Use] | None:
-    """Return the uses by the readers of a variable's handle; None if a reader is unknown."""
+    """Find the uses of a variable from the ops that read it; None if such an op is unknown."""
     uses_by_place: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
@@ -170,11 +173,13 @@ def _find_uses(
             uses_by_place[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, op_names):
-                # Several readings may reach one op, which then has a gradient by each.
+                # An input may depend on several reads of the variable, with a gradient by each
+                # read.
                 before = uses_by_place.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 uses_by_place[use.op.name, use.place] = use._replace(reads=reads)
-        # Other readers, such as assignments, do not matter unless examples reach them.
+        # Other ops on the handle, such as assignments, matter only if they are combined with
+        # examples.
         elif reader.name in of_batch or any(
             _of_read(output, of_batch, op_names) for output in reader.outputs
         ):
@@ -183,7 +188,7 @@ def _find_uses(
 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Use]:
-    """Follow one reading through ops without examples to ops with examples."""
+    """Follow a read value of a variable to the ops that combine it with examples."""
     waiting, visited = [(read, True)], {read.name}
     uses: list[Use] = []
     while waiting:
@@ -196,7 +201,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Us
                 continue
             new = [output for output in op.outputs if output.name not in visited]
             visited.update(output.name for output in new)
-            # After any other op, the value is no longer the variable itself; see `Use.is_plain`.
+            # After any op except Identity, the value is no longer the value of the variable.
             waiting += [(output, is_plain and op.type == "Identity") for output in new]
     return uses
 
@@ -204,14 +209,14 @@ def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Us
 def _list_entries(
     read: tf.Tensor, tensor: tf.Tensor, op: tf.Operation, is_plain: bool
 ) -> list[Use]:
-    """Return the uses by an op whose input was computed from a reading."""
+    """Return a use for each input of an op that is a given tensor."""
     places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
     kind = _KINDS.get(op.type, "")
     return [Use(kind, op, place, (read,), is_plain) for place in places]
 
 
 def _is_known(use: Use) -> bool:
-    """Return True if a use has a known kind, and a layout that tells examples apart."""
+    """Return True if a use has a known kind and layout."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
     if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
@@ -221,7 +226,7 @@ def _is_known(use: Use) -> bool:
 
 
 def _can_split(layout: layouts.Layout) -> bool:
-    """Return True if the number of entries before or after the examples is known."""
+    """Return True if a tensor can be reshaped to separate the examples."""
     is_plain = layout.outer == sizes.ONE or not layout.before.unknown
     return is_plain or not layout.inner.unknown
 
@@ -234,14 +239,14 @@ def _is_matrix(use: Use) -> bool:
 
 def _is_convolution(use: Use) -> bool:
     op = use.op
-    # A filter of a grouped convolution reads some channels, but a patch holds all.
+    # In a grouped convolution, a filter reads only some of the channels of a patch.
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
     return use.place == 1 and is_usual and not is_grouped and use.placed.axis == 0
 
 
 def _is_elementwise(use: Use) -> bool:
-    """Return True if each entry of the parameter is used at the same place of every example."""
+    """Return True if each entry of the parameter is used at the same place in every example."""
     op = use.op
     if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
         return False

@@ -1,12 +1,12 @@
-"""Combines the metrics of several tasks into a single number that chooses the best checkpoint.
+"""Combines metrics of several tasks into one number, such as for the choice of the best checkpoint.
 
 from mtl.model import combined
 model.MultiTaskModel.combined_metrics = [@combined.MeanGain()]
 combined.MeanGain.baselines = {"income/auc": 0.896, "never_married/auc": "runs/never_married"}
 checkpoints.Best.metric = "mean_gain"
 
-When a run starts, it copies the baselines from other runs into `<model_dir>/statistics`. So the
-metric means the same for all checkpoints of the run, even if another run changes later.
+When a run starts, it copies baselines from other runs into `<model_dir>/statistics`. So all
+checkpoints of the run are compared with the same baselines, even if the other runs change.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RULE = "map metrics of tasks to numbers, or to folders of runs"
 
 @checks.dataclass
 class Combined(types.CombinedMetric, abc.ABC):
-    """The base of metrics that compare several other metrics with baselines.
+    """The base class of metrics that compare metrics of tasks with baselines.
 
     Attributes:
-      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for
-        the value at that run's best checkpoint, or at its last checkpoint if it has no best. The
+      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for the
+        metric at that run's best checkpoint, or at its last checkpoint if the run has no best. The
         folder is read once, when training starts.
-      name: the name of this metric.
+      name: the name of the combined metric.
     """
 
     baselines: Annotated[
@@ -52,27 +52,27 @@ class Combined(types.CombinedMetric, abc.ABC):
 
     @property
     def metrics(self) -> Sequence[str]:
-        """The metrics that have a baseline."""
+        """The names of the metrics that have a baseline."""
         return list(self.baselines)
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """The baselines as numbers, after `fitted` has read them."""
+        """The baselines as numbers; valid on a copy that `fitted` has returned."""
         return cast(Mapping[str, float], self.baselines)
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Fail unless `value` can be a baseline."""
+        """Raise a UserError unless `value` can be a baseline."""
         checks.number(where, value)
 
     def fitted(self, statistics: types.Statistics) -> Combined:
-        """Return a copy with a number for each baseline: as the run saved it, or read now."""
+        """Return a copy with a number for each baseline: from the run's file, or read now."""
         record = _read_file(statistics.path(_FILE)).get(self.name, {})
         if record.get("given") == self.baselines:
             return dataclasses.replace(self, baselines=record["values"])
         return dataclasses.replace(self, baselines=self._find_values())
 
     def _find_values(self) -> dict[str, float]:
-        """Return all baselines as numbers."""
+        """Return all baselines as numbers; a folder is replaced by its run's metric."""
         where = f"{type(self).__name__}.baselines"
         return {
             metric: _read_result(f"{where}[{metric!r}]", baseline, metric)
@@ -87,19 +87,20 @@ class MeanGain(Combined):
     """`mean over tasks of the mean over its metrics of (m - b) / |b|`, negated if lower is better.
 
     Delta_m of K. Maninis, I. Radosavovic and I. Kokkinos, "Attentive Single-Tasking of Multiple
-    Tasks", CVPR 2019, arXiv:1904.08918. Their baselines b are networks of a single task each. The
-    gain is a share: 0.02 means 2%. The absolute value keeps the sign right for a negative baseline.
+    Tasks", CVPR 2019, arXiv:1904.08918. In the paper, the baseline b of a metric m comes from a
+    network for a single task. A mean gain of 0.02 means 2%. The absolute value keeps the sign right
+    for a negative baseline.
     """
 
     name: str = "mean_gain"
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Fail if a baseline is 0, because a gain is a share of its baseline."""
+        """Raise a UserError if a baseline is 0, because a gain is divided by its baseline."""
         super().check_baseline(where, value)
         checks.require(value != 0, where, "not be 0, as a gain is divided by it", value)
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Return the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
+        """Compute the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
         gains: dict[str, list[tf.Tensor]] = {}
         for metric, baseline in self.numbers.items():
             gain = (values[metric] - baseline) / abs(baseline)
@@ -124,7 +125,7 @@ def build_metrics(
       {name of a combined metric: (value, update)}.
 
     Raises:
-      UserError: a metric does not exist, or has no better direction.
+      UserError: a metric does not exist, or its better direction is unknown.
     """
     combined_metrics = {}
     for part in parts:
@@ -134,7 +135,7 @@ def build_metrics(
             checks.one_of(where, metric, metrics)
             higher = find_direction(metric)
             if higher is None:
-                checks.fail(where, "have a direction that is better, higher or lower", metric)
+                checks.fail(where, "be a metric with a better direction", metric)
             directions[metric] = higher
         value = part.combine({metric: metrics[metric][0] for metric in directions}, directions)
         updates = {metrics[metric][1] for metric in directions}
@@ -172,7 +173,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _read_result(where: str, model_dir: str, metric: str) -> float:
-    """Return a metric of a run at its best checkpoint, or at its last one if it has no best.
+    """Read a metric of a run at its best checkpoint, or at its last checkpoint if there is no best.
 
     Raises:
       UserError: the run was not evaluated, or the metric is missing, NaN or infinite.

@@ -1,4 +1,4 @@
-"""The options of a model's graph beside features, labels and mode.
+"""The options of a model's graph, beside features, labels and mode.
 
 model_fn = functools.partial(
     model.model_fn, options=graph_options.GraphOptions(statistics=statistics, slices=2)
@@ -17,21 +17,23 @@ from mtl.step import training_loop
 
 @dataclasses.dataclass(frozen=True)
 class GraphOptions:
-    """The options of `MultiTaskModel.model_fn`, which a run sets, not a gin file.
+    """The options of `MultiTaskModel.model_fn`; a run sets them, not a gin file.
 
     Attributes:
       statistics: the statistics of the training split, such as vocabularies.
-      may_stack: True lets equal tasks share variables of the graph. Other code must then not look
-        for the variables of a single task.
-      loop: in training, the arguments of `training_loop.run_repeatedly`, for several steps per
-        session call.
+      may_stack: True lets equal tasks share stacked variables in the graph. The graph then has no
+        variables of a single task.
+      loop: the arguments of `training_loop.run_repeatedly`, for a training with several steps per
+        session call; None runs one step per call.
       slices: the number of micro-batches of a training batch.
-      precision: the number format of the network's computations, in training.
+      precision: the number format of the network's computations in training.
       extensions: functions that make the extensions of a training step, the outermost first; None
-        for `MultiTaskModel.step_extensions`.
-      training_hooks: returns the hook arguments of the EstimatorSpec, to watch the steps.
-      attack: moves the inputs of an evaluation towards larger losses.
-      evaluation_hooks: returns the hooks of an evaluation, to watch its rows.
+        takes `MultiTaskModel.step_extensions`.
+      training_hooks: a function from the results of a step to the hook arguments of the
+        EstimatorSpec.
+      attack: an attack that moves the inputs of an evaluation towards larger losses; None for no
+        attack.
+      evaluation_hooks: a function that returns the hooks of an evaluation, which may read its rows.
     """
 
     statistics: features_lib.Statistics

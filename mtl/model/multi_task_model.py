@@ -1,4 +1,4 @@
-"""The model: the code of a training step is `MultiTaskModel._step`.
+"""The model, as the `model_fn` of an Estimator; `MultiTaskModel._step` builds a training step.
 
 from mtl import model
 model.MultiTaskModel.columns = [@features.Numeric()]
@@ -31,10 +31,10 @@ from mtl.variables import stacks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiTaskModel(passes.Passes):
-    """A shared network with several heads, as an Estimator's `model_fn`."""
+    """A shared network with a head for each task; its `model_fn` is for an Estimator."""
 
     def fitted(self, statistics: features_lib.Statistics) -> MultiTaskModel:
-        """Return the model with the statistics of the training split in its heads and metrics."""
+        """Return a copy whose heads and metrics know the statistics of the training split."""
         heads = [
             types.read_member(head, types.FittedHead, "fitted")(statistics) for head in self.heads
         ]
@@ -45,7 +45,7 @@ class MultiTaskModel(passes.Passes):
         return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
     def fill_schedules(self, train_steps: int) -> MultiTaskModel:
-        """Return the model with `train_steps` as the length of schedules that have no length."""
+        """Return a copy in which schedules without a length last for `train_steps` steps."""
         return schedules.fill_decay_steps(self, train_steps)
 
     def model_fn(
@@ -56,14 +56,14 @@ class MultiTaskModel(passes.Passes):
         *,
         options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
-        """Build the graph of a mode; `tf.estimator.Estimator` calls this once for each graph.
+        """Build the graph of training, evaluation or prediction; Estimator calls this method.
 
         Args:
-          features: {field: [B, ...]}; with `GraphOptions.loop`, in training, an iterator of
-            (features, labels) instead.
+          features: {field: [B, ...]}. In training with `GraphOptions.loop`: an iterator of
+            (features, labels).
           labels: {field: [B, ...]}; None in prediction.
           mode: a `tf.estimator.ModeKeys`.
-          options: the other options of the graph.
+          options: further options of the graph.
         """
         if options.extensions is None:
             options = dataclasses.replace(options, extensions=self.step_extensions)
@@ -72,12 +72,12 @@ class MultiTaskModel(passes.Passes):
         saver = stacks.add_saver()
         if saver is None or mode != compat.estimator.ModeKeys.PREDICT:
             return spec
-        saver.build()  # An export needs a built saver, and reads it only from the scaffold.
+        saver.build()  # An export takes its saver from the scaffold, where it must be built.
         return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
 
     def _can_stack(self, options: graph_options.GraphOptions) -> bool:
-        """Return True if equal tasks may share variables in this graph."""
-        # Slices, and extensions such as audits, cannot handle variables that tasks share.
+        """Return True if equal tasks may share stacked variables in this graph."""
+        # Micro-batches, and extensions such as audits, cannot handle stacked variables.
         suits = [getattr(make, "suits_stacks", False) for make in options.extensions or ()]
         is_plain = options.slices == 1 and options.precision == precision_lib.PLAIN
         return is_plain and all(suits) and self.stacks_tasks
@@ -89,7 +89,7 @@ class MultiTaskModel(passes.Passes):
         mode: str,
         options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
-        """Build a graph; see `model_fn`."""
+        """Build the graph of a mode; see `model_fn`."""
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, options)
             step = self.held.wrap_step(options.precision.wrap_step(plain))
@@ -154,7 +154,7 @@ class MultiTaskModel(passes.Passes):
             forward: types.Forward = functools.partial(self._pass_forward, options.statistics)
             for extension in extensions:
                 forward = extension.wrap_forward(forward)
-            # The batch is one forward pass, or a pass for each slice on each replica.
+            # The batch is one forward pass, or one for each micro-batch on each replica.
             batch = whole_batch.build_batch(
                 forward,
                 self._sum_row_weights,
@@ -181,10 +181,10 @@ class MultiTaskModel(passes.Passes):
     def differentiate(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> balanced.Balanced:
-        """Build the gradients of a training step, from a forward pass in evaluation mode.
+        """Build the gradients of a training step from a forward pass in evaluation mode.
 
-        Weighting and surgery use the present values of their variables. Dropout and mixing are off,
-        and no UPDATE_OPS are added.
+        Weighting and surgery use the current values of their variables. Dropout and mixing are off,
+        and the graph gets no UPDATE_OPS.
         """
 
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:
@@ -207,7 +207,7 @@ class MultiTaskModel(passes.Passes):
         labels: types.Tensors,
         training: bool = True,
     ) -> whole_batch.ForwardPass:
-        """Compute the losses of rows, and a function that computes them for samples of the rows."""
+        """Run the network and the heads on some rows, and compute the losses of these rows."""
         scope = tf1.get_variable_scope()
         with contextlib.ExitStack() as stack:
             contexts = [extension.around_network() for extension in extensions_lib.current()]
@@ -246,7 +246,7 @@ class MultiTaskModel(passes.Passes):
         return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
 
     def _infer_rows(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
-        """Compute auxiliary losses in evaluation mode; 0 for losses that only training has."""
+        """Compute auxiliary losses in evaluation mode; losses that exist only in training are 0."""
         emitted = activations.emitted
         parts = [p for p in self.built_losses if emitted_losses.is_inferred(p, emitted)]
         losses = row_losses.compute(parts, activations)
@@ -256,7 +256,7 @@ class MultiTaskModel(passes.Passes):
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
     ) -> dict[str, tf.Tensor]:
-        """Compute the losses of mixed rows, from the labels of the rows and of their partners."""
+        """Compute the losses of mixed rows, from the labels of both rows of each pair."""
         others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
         losses, partner_losses = (
             self._compute_losses(logits, labels),
@@ -275,7 +275,7 @@ class MultiTaskModel(passes.Passes):
     def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses of tasks and auxiliary losses.
 
-        After the weighting, each auxiliary loss is multiplied by its `weight`.
+        Each auxiliary loss is also multiplied by its `weight`, after the weighting.
 
         Args:
           losses: {name of a task or an auxiliary loss: scalar}.
@@ -292,13 +292,14 @@ class MultiTaskModel(passes.Passes):
         }
 
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
-        # Surgery must be able to see in the graph which variables belong to a single task.
+        # If surgery needs the gradients of single tasks, each task has separate ops for its loss.
+        # Surgery then sees in the graph which variables belong to one task.
         if self.adds_losses:
             return together.compute_losses(self.heads_with_loss, logits, labels)
         return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}
 
     def _export_outputs(self, logits: types.Tensors, predictions: types.Tensors) -> dict[str, Any]:
-        """Return a signature for each head and kind, and `serving_default` with all predictions."""
+        """Return the signatures of an export; `serving_default` has all predictions."""
         outputs_by_task = together.build_export_outputs(self.heads, logits, predictions)
         signatures = {
             task if kind == "predict" else f"{task}/{kind}": output

@@ -24,14 +24,14 @@ with deferred.imports():
 
 
 class Outputs(NamedTuple):
-    """The tensors of a pass from features to logits.
+    """The tensors of a forward pass from features to logits.
 
     Attributes:
       encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      inputs: the inputs of the network: `encoded`, or mixed rows of `encoded`.
+      inputs: the inputs of the network: `encoded`, or the result of mixing its rows.
       towers: {task: [B, H]}.
       logits: {task: [B, C]}.
-      mixture: the mixture of the rows; None if they are not mixed.
+      mixture: the mixture of the rows; None without mixing.
     """
 
     encoded: types.Tensors
@@ -43,28 +43,28 @@ class Outputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(settings.Settings):
-    """The pass of a model from features to logits, in training, evaluation and prediction."""
+    """The forward pass of a model, from features to logits."""
 
     def infer_activations(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> activations_lib.Activations:
-        """Compute the inputs of auxiliary losses in evaluation mode.
+        """Compute the tensors that auxiliary losses read, in evaluation mode.
 
-        Rows do not affect each other in this mode. No UPDATE_OPS are added.
+        In evaluation mode, rows do not affect each other. The graph gets no UPDATE_OPS.
         """
         scope = tf1.get_variable_scope()
         with (
             whole_batch.withhold_collections(),
             draws.know_rows(features),
-            outlets.collect_losses() as found,
+            outlets.collect_losses() as emitted,
         ):
             outputs = self.build_outputs(features, statistics, training=False)
-        return self.gather_activations(features, labels, outputs, scope, found, training=False)
+        return self.gather_activations(features, labels, outputs, scope, emitted, training=False)
 
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
-        """Encode the features, and run the network.
+        """Encode the features, and run the network up to the heads.
 
         Args:
           features: {field: [B, ...]}.
@@ -77,10 +77,10 @@ class Passes(settings.Settings):
         return self._build_network(self._encode(features, statistics, training), training)
 
     def build_logits(self, towers: types.Tensors, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run all heads.
+        """Run all heads on the outputs of the network.
 
         Args:
-          towers: {task: [B, H]} for `tower_tasks`.
+          towers: {task: [B, H]}, for the tasks in `tower_tasks`.
           features: {field: [B, ...]}, for heads with calibration slices.
 
         Returns:
@@ -105,7 +105,7 @@ class Passes(settings.Settings):
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> Outputs:
-        """Encode the features, and run network and heads; rows are mixed only in training."""
+        """Run the model from features to logits; rows are mixed only in training."""
         with self._separate_tasks(training), self.quantize(training):
             encoded = self._encode(features, statistics, training)
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
@@ -117,7 +117,7 @@ class Passes(settings.Settings):
     def run_again(
         self, features: types.Tensors, inputs: types.Tensors, training: bool
     ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
-        """Run network and heads again, on other inputs for the same rows.
+        """Run network and heads a second time, on other inputs for the same rows.
 
         Args:
           features: {field: [B, ...]}, the features of the rows.
@@ -134,11 +134,12 @@ class Passes(settings.Settings):
     def quantize(
         self, training: bool, requires_use: bool = True
     ) -> contextlib.AbstractContextManager[object]:
-        """Return a context that quantises the network if the model has a `quantization`.
+        """Quantise the network that is built in the context, if the model has a `quantization`.
 
         Args:
           training: True for training mode.
-          requires_use: True fails at the end of the context if a pattern has matched nothing.
+          requires_use: True raises an error at the end of the context for each pattern that has
+            matched nothing.
 
         Raises:
           UserError: a pattern of the quantization matches nothing.
@@ -153,20 +154,20 @@ class Passes(settings.Settings):
         labels: types.Tensors,
         outputs: Outputs,
         scope: Any,
-        found: types.Tensors,
+        emitted: types.Tensors,
         training: bool,
     ) -> activations_lib.Activations:
-        """Return the tensors that auxiliary losses and attacks may read."""
+        """Collect the tensors that auxiliary losses and attacks may read."""
         forward = functools.partial(self.run_again, features, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
-            features, labels, *of_network, self.heads_by_task, forward, scope, found
+            features, labels, *of_network, self.heads_by_task, forward, scope, emitted
         )
 
     def show_mixed(
         self, activations: activations_lib.Activations, encoded: types.Tensors
     ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
-        """Return a function that chooses the activations of mixed or unmixed rows for a loss."""
+        """Return a function from an auxiliary loss to activations, of mixed or of plain rows."""
 
         @functools.cache
         def run_plain() -> types.Activations:
@@ -180,17 +181,18 @@ class Passes(settings.Settings):
         return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
-        """Predict with all heads, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+        """Compute all predictions, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return a scaffold that restores averaged or unmasked weights; None for plain weights."""
+        """Return a scaffold that restores averaged or unmasked weights; else return None."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[object]:
-        # Surgery reads from the graph which variables belong to one task: see `separate_tasks`.
+        # Surgery finds the variables of a single task in the graph, so tasks must not share ops:
+        # see `separate_tasks`.
         return stacks.separate_tasks(training and not self.adds_losses)
 
     def _encode(
@@ -200,7 +202,8 @@ class Passes(settings.Settings):
         if training:
             changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
             for name in [name for columns in changed for name in columns]:
-                # Augmentations change each image separately, but `proof` does not know their ops.
+                # Augmentations change each image separately. `proof` has no rules for the ops of
+                # augmentations, so the code declares this fact.
                 inputs[name] = proof.declare(inputs[name])
         return inputs
 
@@ -211,7 +214,7 @@ class Passes(settings.Settings):
             )
 
     def _run_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
-        """Run the network, and fail unless it returns a tower for every task."""
+        """Run the network, and raise an error unless it returns a tower for every task."""
         tasks, kind = self.tower_tasks, type(self.network).__name__
         towers = self.network(inputs, tasks, training)
         where = f"MultiTaskModel.network, {kind},"
@@ -225,7 +228,7 @@ class Passes(settings.Settings):
 
 
 def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
-    """Fail unless a tower is a map for a head with a label map, and a vector for other heads."""
+    """Raise an error unless a tower has the rank that its head needs: a map or a vector."""
     rank, rule, fix = 2, "be [B, H] of a known H", ""
     if types.read_member(head, types.MapHead, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"

@@ -1,4 +1,4 @@
-"""The parts of a model, their checks, and properties that follow from the parts."""
+"""The parts of a model: the settings of a gin file, their checks, and values derived from them."""
 
 import dataclasses
 import functools
@@ -27,27 +27,31 @@ class Settings:
     """The parts of a model.
 
     Attributes:
-      columns: turn features into the network's inputs; scope `features/<column>`.
-      network: turns the inputs into one tower for each task; scope `network`.
-      heads: the tasks; scope `head/<task>`. A block of heads, such as `heads.Block`, becomes its
-        heads.
-      update: turns gradients into a training step.
+      columns: the columns, which turn features into the network's inputs; scope
+        `features/<column>`.
+      network: the network, which turns the inputs into one output (tower) for each task; scope
+        `network`.
+      heads: the heads, one for each task; scope `head/<task>`. A block, such as `heads.Block`,
+        stands for all its heads.
+      update: clips the gradients and applies them.
       weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
       surgery: combines the tasks' gradients; a plain sum by default.
-      freezing: keeps variables constant, for ever or up to a step; no variables by default.
+      freezing: keeps variables constant, for the whole run or up to a step; no variables by
+        default.
       quantization: rounds weights and inputs to few values; None by default.
-      pruning: sets weights to 0 while the network trains; no weights by default.
-      mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. Every
-        head then has to compute a loss for each row, as `types.ExampleHead` does.
+      pruning: sets weights to 0 during training; no weights by default.
+      mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. With
+        mixing, every head must compute a loss for each row, as `types.ExampleHead` does.
       auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`. Only training
-        computes them, and it balances them like the losses of tasks; scope `auxiliary/<name>`.
+        computes these losses, and balances them like the losses of tasks; scope `auxiliary/<name>`.
       slices: {field: values} of features or labels. Evaluations repeat every metric for the rows
-        with each value, as `income/auc@country=DE`. Two numbers (from, to) choose the rows from the
-        first number up to just below the second: `@age=30..40`. One of the numbers may be None.
+        with each value, as `income/auc@country=DE`. A pair of numbers (from, to) stands for values
+        of at least the first number and below the second: `@age=30..40`. `None` in place of a
+        number means no limit.
       combined_metrics: metrics that an evaluation computes from metrics of several tasks, such as
         `combined.MeanGain`.
-      extensions: functions that make extensions of every training step, beside the extensions of
-        other parts; see `types.StepExtension`.
+      extensions: functions that make extensions of every training step, see `types.StepExtension`.
+        Other settings, such as `pruning`, add further extensions.
     """
 
     columns: Sequence[types.Column]
@@ -96,7 +100,7 @@ class Settings:
         types.check_parts(self._all_parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the data has the fields of the parts, and the sampler suits the heads."""
+        """Raise a UserError unless the data has the fields and the sampler that the model needs."""
         spec, sampler = experiment.data.spec, experiment.data.sampler
         for field in self.slices:
             checks.one_of("MultiTaskModel.slices", field, spec.fields)
@@ -112,7 +116,7 @@ class Settings:
             _check_sampler(sampler, head)
 
     def _check_heads(self) -> None:
-        """Fail unless there are columns and heads, and the names of the tasks differ."""
+        """Check that there are columns and heads, and that the tasks' names differ."""
         for setting in ("columns", "heads"):
             value = getattr(self, setting)
             checks.require(bool(value), f"MultiTaskModel.{setting}", "not be empty", value)
@@ -126,7 +130,7 @@ class Settings:
         checks.unique("MultiTaskModel.heads", self.tasks)
 
     def _check_combined_metrics(self) -> None:
-        """Fail unless each entry is a combined metric, and the names differ."""
+        """Check that each entry is a combined metric, and that the names differ."""
         where, rule = "MultiTaskModel.combined_metrics", "be a list, such as [@combined.MeanGain()]"
         checks.is_a(where, self.combined_metrics, (list, tuple), rule)
         for part in self.combined_metrics:
@@ -134,7 +138,7 @@ class Settings:
         checks.unique(where, [*_OF_ALL_TASKS, *(part.name for part in self.combined_metrics)])
 
     def _check_auxiliary_losses(self) -> None:
-        """Fail unless each auxiliary loss suits the heads, and the names differ."""
+        """Check that each auxiliary loss suits the heads, and that the names differ."""
         where = "MultiTaskModel.auxiliary_losses"
         checks.is_a(where, self.auxiliary_losses, (list, tuple), "be a list")
         for part in self.auxiliary_losses:
@@ -150,7 +154,7 @@ class Settings:
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
     def _check_composed(self) -> None:
-        """Fail unless every composed head has its tasks, and a loss trains every tower."""
+        """Check that the tasks of composed heads exist, and that a loss trains every tower."""
         where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
         for head in self.heads:
             for task in types.read_member(head, types.ComposingHead, "composes"):
@@ -167,7 +171,7 @@ class Settings:
             checks.fail(where, rule, list(self.loss_names), fix)
 
     def _check_mixing(self) -> None:
-        """Fail unless every head and auxiliary loss can train on mixed rows."""
+        """Check that every head and auxiliary loss can train on mixed rows."""
         where = "MultiTaskModel.mixing"
         checks.require_part(where, self.mixing, "mixing.Mixup", arguments=1)
         for head in self.heads:
@@ -180,7 +184,7 @@ class Settings:
             checks.require(not reads, where, rule, self.mixing)
 
     def _check_places(self, head: types.Head) -> None:
-        """Fail if augmentations or mixing move pixels of an image but not of its label map."""
+        """Check that neither augmentations nor mixing move an image apart from its label map."""
         for part in (p for column in self.columns for p in getattr(column, "augmentations", ())):
             moves = types.read_member(part, types.Augmentation, "moves_pixels")
             rule = f"not move pixels, as the label map of task {head.name!r} would stay in place"
@@ -188,7 +192,7 @@ class Settings:
         if self.mixing is not None:
             rule = f"mix all pixels alike, as task {head.name!r} has a label for each pixel"
             is_even = types.read_member(self.mixing, types.Mixing, "is_even")
-            fix = "mixing.Mixup mixes them alike."
+            fix = "mixing.Mixup has the same share for all pixels."
             checks.require(is_even, "MultiTaskModel.mixing", rule, self.mixing, fix)
 
     @property
@@ -198,38 +202,38 @@ class Settings:
 
     @property
     def tower_tasks(self) -> tuple[str, ...]:
-        """The tasks with a tower of the network; other tasks combine logits of these tasks."""
+        """The tasks with a tower (output of the network); other heads combine logits of tasks."""
         return tuple(
             h.name for h in self.heads if not types.read_member(h, types.ComposingHead, "composes")
         )
 
     @property
     def heads_with_loss(self) -> Sequence[types.Head]:
-        """The heads whose losses training adds up."""
+        """The heads that have a loss in training."""
         return [
             head for head in self.heads if types.read_member(head, types.UnlabelledHead, "has_loss")
         ]
 
     @property
     def heads_by_task(self) -> dict[str, types.Head]:
-        """{task: its head}, in the order of the heads."""
+        """The head of each task, {task: head}, in the order of the heads."""
         return {head.name: head for head in self.heads}
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """The names of the losses that training adds up: tasks, then auxiliary losses."""
+        """The names of all training losses: tasks with a loss, then auxiliary losses."""
         tasks = (head.name for head in self.heads_with_loss)
         return (*tasks, *(part.name for part in self.built_losses))
 
     @functools.cached_property  # The search goes through all settings of all parts.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The losses of the setting `auxiliary_losses`, then losses of columns and network."""
+        """All auxiliary losses: of the setting `auxiliary_losses`, then of columns and network."""
         emitted = emitted_losses.find_losses([*self.columns, self.network])
         return [*self.auxiliary_losses, *emitted]
 
     @property
     def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses that a step computes: all except for constant weights of 0."""
+        """The auxiliary losses that a step computes: all without a constant weight of 0."""
         losses = self._all_losses
         weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
         return [
@@ -240,7 +244,7 @@ class Settings:
 
     @property
     def heads_of_losses(self) -> Sequence[types.Head]:
-        """The heads that auxiliary losses build."""
+        """The heads that auxiliary losses build in addition to the heads of tasks."""
         return [
             head
             for part in self.built_losses
@@ -249,7 +253,7 @@ class Settings:
 
     @property
     def are_rows_apart(self) -> bool:
-        """True if the losses of a row in a training step do not depend on other rows."""
+        """True if the training losses of a row do not depend on other rows of the batch."""
         apart = [
             types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
@@ -257,26 +261,26 @@ class Settings:
 
     @property
     def are_losses_apart(self) -> bool:
-        """True if no head compares rows with each other."""
+        """True if no head compares the rows of a batch with each other."""
         return all(
             types.read_member(head, types.GroupHead, "are_rows_apart") for head in self.heads
         )
 
     @property
     def held(self) -> freezing_lib.Freezing:
-        """The variables that do not change, by the setting `freezing` or by the network."""
+        """The freezing of the model: of the setting `freezing`, and of the network."""
         return types.read_member(self.network, types.Network, "hold")(self.freezing)
 
     @property
     def adds_losses(self) -> bool:
-        """True if the gradient is the gradient of the plain sum of the weighted losses."""
+        """True if surgery takes the gradient of the sum of the weighted losses."""
         return types.read_member(self.surgery, types.Surgery, "adds_losses")
 
     @property
     def stacks_tasks(self) -> bool:
-        """True if equal tasks may share variables of the graph; see `mtl.variables.stacks`.
+        """True if equal tasks may share stacked variables; see `mtl.variables.stacks`.
 
-        All parts of a step have to treat variables entry by entry.
+        All parts must treat every entry of a variable separately.
         """
         parts = [self.network, self.weighting, self.surgery, self.update, self.held]
         parts += [*self.pruning, *self.built_losses]
@@ -285,14 +289,14 @@ class Settings:
 
     @property
     def _all_parts(self) -> list[Any]:
-        """All parts; in a step, the extension of an earlier part encloses those of later parts."""
+        """All parts of the model; extensions of earlier parts enclose those of later parts."""
         first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
         return [*first, *last, self.freezing, self.quantization]
 
     @functools.cached_property  # The search goes through all settings of all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
-        """Functions that make the extensions of a step: of `extensions`, then of other parts."""
+        """Functions that make the extensions of a step: `extensions`, then functions of parts."""
         parts = types.walk_parts(self._all_parts)
         of_parts = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(of_parts)]
@@ -303,7 +307,7 @@ class Settings:
         return balanced.read_losses(self.weighting, self.surgery)
 
     def find_direction(self, metric: str) -> bool | None:
-        """Return True if higher values of a metric are better, False if lower; None if unknown."""
+        """Return True if higher values of a metric are better, else False; None if unknown."""
         if metric in _LOSSES:
             return False
         for part in self.combined_metrics:
@@ -315,7 +319,7 @@ class Settings:
         return pairs[0][1] if pairs else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return the main metric of each task, then the combined metrics.
+        """Return the names of each task's main metric, then of the combined metrics.
 
         Args:
           metrics: the names of the metrics to choose from.
@@ -331,16 +335,16 @@ class Settings:
         return [*mains, *(p.name for p in self.combined_metrics if p.name in metrics)]
 
     def find_first_final_step(self, train_steps: int) -> int:
-        """Return the first step whose checkpoint has the final sparsity of the pruning.
+        """Return the first global step whose checkpoint has the final sparsity of the pruning.
 
-        The step is 0 if the model prunes nothing, or if the run ends earlier.
+        The result is 0 if the model prunes nothing, or if the run ends before this step.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0
 
     @property
     def column_files(self) -> dict[str, str]:
-        """The files that the settings of columns name, {purpose: path}."""
+        """The files named by settings of columns, such as vocabularies, {purpose: path}."""
         maps = (types.read_member(column, types.Column, "files") for column in self.columns)
         return {f"features/{output}": path for files in maps for output, path in files.items()}
 
@@ -357,7 +361,7 @@ class Settings:
         return {**self.column_files, **other_files}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """Return the tokens or classes that rows of variables stand for, {scope: names}."""
+        """Return the token or class of each row of a table, {variable scope: names}."""
         names_by_scope: dict[str, types.RowNames] = {}
         for column in self.columns:
             by_name = types.read_member(column, types.Column, "row_names")(statistics)
@@ -370,30 +374,30 @@ class Settings:
 
 
 def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
-    """Return the heads, with the heads of a block in place of the block."""
+    """Return a list of heads, in which each block of heads is replaced by its heads."""
     heads: list[types.Head] = []
     for entry in entries:
-        # A class without brackets is no block yet; the check of the heads refuses it.
+        # A later check refuses a class that a gin file does not call, `@heads.Block`.
         is_block = isinstance(entry, types.HeadBlock) and checks.is_built(entry)
         heads += cast(types.HeadBlock, entry).list_heads() if is_block else [entry]
     return heads
 
 
 def _check_sampler(sampler: Any, head: types.Head) -> None:
-    """Fail if sampler and loss correct the same imbalance, or the sampler splits groups."""
+    """Check that sampler and loss do not correct the same imbalance, and that groups stay whole."""
     field = types.read_member(head, types.ClassHead, "balances")
     balances_twice = sampler and sampler.balances and sampler.balances == field
     rule = f"not balance {field!r}, as the loss of {head.name!r} does"
-    fix = "Together they would correct twice: leave out one of them."
+    fix = "Sampler and loss would correct the imbalance twice: leave out one of them."
     checks.require(not balances_twice, "Pipeline.sampler", rule, sampler, fix)
     group = types.read_member(head, types.GroupHead, "whole_groups")
-    rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
+    rule = f"keep all rows of a {group!r} together, because head {head.name!r} ranks them"
     fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
     is_whole = getattr(sampler, "group", None) == group
     checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)
 
 
-# {setting: (the number of arguments of its part, an example)}.
+# {setting: (the number of arguments of the part, an example of a part)}.
 _CALLED: dict[str, tuple[int, str]] = {
     "network": (3, "networks.SharedBottom"),
     "update": (3, "update.Update"),
@@ -404,7 +408,7 @@ _LISTS: dict[str, tuple[int, str]] = {
     "columns": (2, "features.Numeric"),
     "extensions": (3, "your_package.YourExtension"),
 }
-# {setting: (its class, an example)}.
+# {setting: (the class of the part, an example of a part)}.
 _BUILT: dict[str, tuple[type | tuple[type, ...], str]] = {
     "freezing": (freezing_lib.Freezing, "freezing.Freezing"),
     "quantization": (

@@ -1,12 +1,12 @@
-"""Functions that give the `model_fn` of any Estimator the features of `MultiTaskModel`.
+"""Functions that add features of `MultiTaskModel` to the `model_fn` of any Estimator.
 
 step = model_fns.build_step(losses, update=update.Update(), surgery=surgery.Combine(...))
 model_fns.warm_start(transfer.WarmStart(source="runs/a"), config.model_dir)
-rows = model_fns.SavedInput(input_fn, model_dir)          # a continued run reads the next rows
+rows = model_fns.SavedInput(input_fn, model_dir)          # a resumed run reads the next rows
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
-model_fns.export(estimator, "models/a", spec, rows)       # checked before it is published
+model_fns.export(estimator, "models/a", spec, rows)       # checks the SavedModel first
 
-docs/have_an_estimator.md is a tutorial, and docs/own_model_fn.md a reference of these functions.
+docs/have_an_estimator.md is a tutorial of these functions, and docs/own_model_fn.md a reference.
 """
 
 from mtl.model_fns.audit import Audit

@@ -23,10 +23,11 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     """Records the norm of every example's gradient in every step.
 
     The report is written to `<model_dir>/clip_audit/training` when the training ends;
-    docs/clipping.md describes it. Its values that need a head, such as EL2N, are NaN.
+    docs/clipping.md describes the report. Values that need a head, such as EL2N, are NaN in it.
 
     Args:
-      settings: the settings of the audit; `key` is ignored, because `observe` gets the ids.
+      settings: the settings of the audit. The setting `key` is ignored, because `observe` gets the
+        ids of the examples.
       model_dir: the folder of the Estimator.
     """
 
@@ -37,13 +38,14 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     def observe(
         self, losses_of: brute_force.Losses, batch: Any, ids: tf.Tensor
     ) -> step_lib.Observe:
-        """Return the function that `build_step` calls to observe the step.
+        """Return a function that observes a step, for the argument `observe` of `build_step`.
 
         Args:
-          losses_of: builds the network again in evaluation mode, in which rows do not depend on
-            each other: rows in the nesting of `batch` -> {task: losses [B]}.
+          losses_of: a function from rows, nested as `batch`, to {task: losses [B]}. The function
+            builds the network a second time, in evaluation mode, so that rows do not affect each
+            other.
           batch: the rows of the step, tensors [B, ...] in any nesting.
-          ids: the ids of the samples, [B] int64 or string.
+          ids: the ids of the examples, [B] int64 or string.
 
         Raises:
           UserError: the training has several replicas.
@@ -60,9 +62,9 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         return observe
 
     def before_save(self, session, global_step_value):
-        """Write the records so far, before the checkpoint of a step."""
+        """Write the records up to this step, before its checkpoint is saved."""
         self._recording.save(int(global_step_value))
 
     def end(self, session, global_step_value):
-        """Write the report."""
+        """Write the report at the end of the training."""
         self._recording.write_report()

@@ -1,4 +1,4 @@
-"""Exports any Estimator, and compares the export with the Estimator before it is published.
+"""Exports any Estimator; the export is published only if it predicts like the Estimator.
 
 path = model_fns.export(estimator, "models/clicks", spec, make_dataset)
 """
@@ -33,24 +33,27 @@ def export(
 ) -> str:
     """Publish a checkpoint of an Estimator as a SavedModel, `folder/<version>`.
 
-    The export is loaded from its files. It must predict held-out rows like the Estimator, from
-    tf.Examples and from tensors; docs/serving.md lists the checks. An output in `export_outputs` of
-    the `model_fn` is compared with the prediction `<output>` or `<signature>/<output>`.
+    A check loads the export from its files. The export must predict the rows of `make_dataset` like
+    the Estimator, from tf.Examples and from tensors; docs/serving.md lists all checks. An output in
+    `export_outputs` of the `model_fn` is compared with the prediction `<output>` or
+    `<signature>/<output>`.
 
     Args:
-      estimator: predicts {name: [B, ...]} from {feature: [B, ...]}.
-      folder: the folder of the versions.
-      spec: the features that clients send.
-      make_dataset: builds batches {feature: [B, ...]} of the rows on which the export is checked.
+      estimator: an Estimator that predicts {name: [B, ...]} from {feature: [B, ...]}.
+      folder: the folder of all versions.
+      spec: the fields that clients send to the server.
+      make_dataset: a function that returns a dataset of batches {feature: [B, ...]}, on which the
+        export is checked.
       settings: the settings of the export.
       checkpoint: "latest" for the last checkpoint of the Estimator, or a path.
 
     Returns:
-      The path of the version.
+      The path of the new version.
 
     Raises:
-      RefusedError: the export and the Estimator differ; the export is not published.
-      UserError: the checkpoint is missing or does not fit, or an output cannot be compared.
+      RefusedError: the export predicts other values than the Estimator; it is not published.
+      UserError: the checkpoint is missing, it does not fit the graph, or an output cannot be
+        compared.
     """
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)
     run_directory.require_writable("export: folder", folder)
@@ -66,7 +69,7 @@ def export(
 
 
 def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `model_fn` that fails if an output of its exports cannot be compared."""
+    """Return a `model_fn` that raises a UserError if an output of its export cannot be compared."""
 
     def build_and_check(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)

@@ -1,4 +1,4 @@
-"""An input whose position is saved with every checkpoint, so that a continued run reads on.
+"""An input whose position is saved with every checkpoint, for resumed runs.
 
 rows = model_fns.SavedInput(make_dataset, model_dir)
 estimator.train(rows.read, max_steps=1000, saving_listeners=[rows])
@@ -19,17 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
-    """The input of a training, and the listener that saves its position.
+    """The input of a training, and a listener that saves the position of the input.
 
-    The state lies in `<model_dir>/input`, with files for each checkpoint in the folder. It holds
-    the shuffle buffer, prefetched rows and the epoch. The state of a Python generator cannot be
-    saved; a log line then says so.
+    The state of the input is saved in `<model_dir>/input`, for each checkpoint in the folder. The
+    state consists of the shuffle buffer, prefetched rows and the epoch. TensorFlow cannot save the
+    state of a Python generator; a log line then says so.
 
     Args:
-      make_dataset: returns a dataset of batches, like an `input_fn`.
+      make_dataset: a function that returns a dataset of batches, like an `input_fn`.
       model_dir: the folder of the Estimator.
       settings: the settings that determine the order of the rows, such as a seed and the files, in
-        any nesting. A state that was saved with other settings is not used.
+        any nesting. A resumed run ignores a state that was saved with other settings.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         dataset = self._make()
         checks.is_a("SavedInput", dataset, tf.data.Dataset, "return a tf.data.Dataset")
         iterator = tf1.data.make_initializable_iterator(dataset)
-        # A hook of Estimator would initialise its own iterator after the state was restored.
+        # Estimator initialises the iterator of a dataset in a hook, after this class has restored
+        # the state. So this iterator is initialised together with the tables, which is earlier.
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)
@@ -58,10 +59,10 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         return iterator.get_next()
 
     def before_save(self, session, global_step_value):
-        """Save the position of the input with each checkpoint."""
+        """Save the position of the input before each checkpoint; restore it in a resumed run."""
         state, step = self._require_state(), int(global_step_value)
         if not self._is_placed:
-            # Estimator saves before the first step, also in a continued run.
+            # Estimator saves a checkpoint before the first step, even in a resumed run.
             self._is_placed = True
             is_continued = step == run_directory.step_of(self._dir) and step > 0
             if is_continued and state.restore(session, step):
@@ -71,7 +72,7 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         state.save(session, step)
 
     def after_save(self, session, global_step_value):
-        """Remove the states of deleted checkpoints."""
+        """Remove the saved states of deleted checkpoints."""
         steps = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
         self._require_state().keep([*steps, int(global_step_value)])
 

@@ -1,4 +1,4 @@
-"""Builds the training step of a `model_fn` from its losses, like `MultiTaskModel`.
+"""Builds the training step of any `model_fn` from its losses, with the parts of `MultiTaskModel`.
 
 step = model_fns.build_step({"click": click_loss, "order": order_loss}, update=update.Update())
 return tf.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
@@ -18,18 +18,18 @@ from mtl.optimization import schedules
 from mtl.step import outlets, penalties, replicas, whole_batch
 
 Observe = Callable[[types.Tensors], None]
-"""Called with {task: its weight}; ops that it adds to UPDATE_OPS run before the weights move."""
+"""A function of {task: weight}; ops that it adds to UPDATE_OPS run before the update."""
 
 _EQUAL, _SUM = weighting_lib.Equal(), surgery_lib.Sum()
 
 
 class Step(NamedTuple):
-    """The loss and the train_op for an EstimatorSpec, and scalars to watch.
+    """The loss and the train_op for an EstimatorSpec, and scalars to monitor.
 
     Attributes:
-      loss: the sum of the weighted losses before the step, a scalar. NaN is replaced by 0, because
-        Estimator would end the run at NaN even if `Update.if_not_finite` lets it continue.
-      train_op: makes the step after UPDATE_OPS, and counts it.
+      loss: the sum of the weighted losses before the step, a scalar. A NaN is replaced by 0:
+        Estimator would end the run at a NaN even if `Update.if_not_finite` lets the run continue.
+      train_op: an op that runs UPDATE_OPS, applies the gradients, and increments the global step.
       monitors: {name: scalar}: `loss`, `<task>/loss`, `weight/<task>`, `learning_rate`,
         `gradient_norm`, and scalars of weighting, surgery and update.
     """
@@ -51,28 +51,28 @@ def build_step(
     train_steps: int | None = None,
     observe: Observe | None = None,
 ) -> Step:
-    """Build a step of the trainable variables: weighting, surgery, clipping, optimizer.
+    """Build a training step from losses: weighting, surgery, clipping, optimizer.
 
     Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
-    `REGULARIZATION_LOSSES` that exist at this time. With replicas of a `tf.distribute` strategy,
-    the losses of a replica are means over its rows, and all replicas have the same weight.
+    `REGULARIZATION_LOSSES` of this time. On replicas of a `tf.distribute` strategy, losses are
+    means over the replica's rows, and the step averages them.
 
     Args:
       losses: {task: scalar}, without weight penalties.
-      update: clips and applies the gradients.
-      weighting: scales the losses.
-      surgery: combines the gradients of the tasks.
-      shared: tensors that the tasks share, [B, ...] each, for a surgery on the representation.
-      samples: S -> the losses of S samples of the batch: every S-th row, starting at each of the
-        first S rows; only methods that compare samples need it.
-      train_steps: the length of schedules without a length.
-      observe: watches the step, such as the result of `Audit.observe`.
+      update: the part that clips and applies the gradients.
+      weighting: the part that scales the losses.
+      surgery: the part that combines the gradients of the tasks.
+      shared: outputs [B, ...] that tasks share, for a surgery on the representation.
+      samples: a function from S to a list of S dicts of losses: the s-th dict covers every S-th row
+        of the batch, from row s on. Only methods that compare samples need this function.
+      train_steps: the length, in steps, of schedules that have no length.
+      observe: a function that observes the step, such as the result of `Audit.observe`.
 
     Returns:
-      The loss, the op of the step, and scalars to watch.
+      The loss, the train_op, and scalars to monitor.
 
     Raises:
-      UserError: losses are empty or not scalar, or no variable has a gradient.
+      UserError: `losses` is empty, a loss is not a scalar, or no variable has a gradient.
     """
     where = "build_step: losses"
     checks.is_a(where, losses, Mapping, "be {task: scalar}")
@@ -84,7 +84,7 @@ def build_step(
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
     update, weighting, surgery = parts
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
-    if replicas.count() > 1:  # The step sums over replicas, but the loss is a mean over them.
+    if replicas.count() > 1:  # The step sums the losses over replicas.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
         forward = forward._replace(penalties=penalties.take())
     of_network = outlets.take_scalars()

@@ -20,16 +20,17 @@ def warm_start(
     model_dir: str,
     row_names: Mapping[str, types.RowNames] | None = None,
 ) -> None:
-    """Let variables of the graph start from saved values.
+    """Initialise variables of the graph with values from another run.
 
-    Call this function after the step is built, instead of Estimator's `warm_start_from`. In a
-    continued run it does nothing: the run starts from its last checkpoint. The source of each first
+    Call this function after `build_step`, instead of Estimator's `warm_start_from`. A resumed run
+    starts from its last checkpoint, so the function then does nothing. The source of each initial
     value is logged, and written to `<model_dir>/warm_start.txt`.
 
     Args:
-      settings: the source, and the variables that start from it.
+      settings: the source, and patterns of the variables that start from it.
       model_dir: the folder of the run.
-      row_names: {scope: the names of the rows of its table in this run}, if rows have moved.
+      row_names: {variable scope: the names of the table's rows in this run}, if rows have other
+        places than in the source.
 
     Raises:
       UserError: the source is missing, a pattern matches no variable, or a shape differs.

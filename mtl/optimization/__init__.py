@@ -1,1 +1,1 @@
-"""From gradients to new weights: schedules, clipping, regularisation, optimizers, the update."""
+"""Turns gradients into new weights: schedules, clipping, regularisation, optimizers, the update."""

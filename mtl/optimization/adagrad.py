@@ -4,7 +4,7 @@
     update.Update.optimizers = {"^features/": @optimizers.RowWiseAdagrad()}
     optimizers.RowWiseAdagrad.learning_rate = 0.05
 
-A subclass of TensorFlow's Adagrad, which still applies dense gradients.
+The class is a subclass of TensorFlow's Adagrad, which applies dense gradients.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NAME, _SLOT = "RowWiseAdagrad", "accumulator"
 
 
 class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
-    """Adagrad with a vector as the state of a table: one entry for each row.
+    """Adagrad whose state for an embedding table has one number for each row.
 
     Attributes:
-      tables: the names (`patterns.shard_name`) of the variables with one entry for each row. Set it
-        before the optimizer is applied: state is created before the first gradient.
+      tables: the names (`patterns.shard_name`) of the variables whose state has one number for each
+        row. Set this attribute before `apply_gradients`, which creates the state.
     """
 
     moves_half_tables = True
@@ -37,8 +37,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         super()._create_slots([v for v in var_list if patterns.shard_name(v) not in self.tables])
         start = tf1.constant_initializer(self._initial_accumulator_value)
         for variable in tables:
-            # A slot of TensorFlow has the shape of the table; this slot has one number for each
-            # row.
+            # Slots of TensorFlow's optimizer have the shape of the table. The slot of a table has
+            # only one number for each row.
             rows = variable.shape[:1]
             self._get_or_make_slot_with_initializer(variable, start, rows, tf.float32, _SLOT, _NAME)
 
@@ -50,11 +50,11 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
             return super()._resource_apply_sparse(grad, var, indices)
         others = list(range(1, grad.shape.rank))
         squares = tf.reduce_mean(tf.square(grad), others)
-        # TensorFlow merges equal indices before it calls this method: each row comes once.
+        # TensorFlow merges equal indices before it calls this method, so each row occurs once.
         addition = accumulator.scatter_add(tf.IndexedSlices(squares, indices))
         with tf.control_dependencies([addition]):
             total = tf.gather(accumulator, indices)
         scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
-        # [rows, 1]: all numbers of a row have the same rate.
+        # The shape [rows, 1] gives all numbers of a row the same rate.
         change = grad * tf.reshape(scale, [-1] + [1] * len(others))
         return half_tables.move_rows(var, change, indices)

@@ -1,11 +1,11 @@
-"""Adam for looked-up tables and with decoupled weight decay, as `tf.compat.v1.train.Optimizer`.
+"""Adam for embedding tables, and with decoupled weight decay, as `tf.compat.v1.train.Optimizer`.
 
     from mtl.optimization import optimizers
     update.Update.optimizer = @optimizers.AdamW()
     optimizers.AdamW.weight_decay = 0.01
 
-Subclasses of TensorFlow's Adam: dense gradients use its fused op, and state keeps its names
-(`<variable>/Adam`, `<variable>/Adam_1`, `beta1_power`, `beta2_power`).
+The classes are subclasses of TensorFlow's Adam. Dense gradients use its fused op, and the state has
+the names of TensorFlow (`<variable>/Adam`, `<variable>/Adam_1`, `beta1_power`, `beta2_power`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mtl.variables import patterns, sharding
 
 
 class _Scalars(NamedTuple):
-    """Scalars of a step: the corrected rate, each beta, 1 - beta as `rest`, and epsilon."""
+    """Scalars of a step: the bias-corrected learning rate, the betas, 1 - beta, and epsilon."""
 
     rate: tf.Tensor
     beta1: tf.Tensor
@@ -30,17 +30,17 @@ class _Scalars(NamedTuple):
 
 
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """Adam that updates all rows of a table with the fused op for dense gradients.
+    """Adam that updates all rows of an embedding table with the fused op for dense gradients.
 
-    TensorFlow's Adam reads a large table a dozen times and takes two to three times as long. The
-    values differ only in their last bits.
+    TensorFlow's Adam reads a large table a dozen times, and takes two to three times as long. The
+    weights differ from TensorFlow's only in their last bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
         shape = tf.constant(var.shape.as_list(), indices.dtype)
-        # `scatter_nd` adds up rows with equal indices, so they need not be merged first.
+        # `scatter_nd` adds up rows with equal indices, so the rows need not be merged first.
         dense = tf.scatter_nd(indices[:, tf.newaxis], grad, shape)
         return self._resource_apply_dense(dense, var)
 
@@ -48,7 +48,7 @@ class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """Adam whose sparse update reads and writes only the rows of the batch.
 
-    Tables of 16 bits have state of 32 bits: a decay of 0.999 would round to 1 in bfloat16.
+    The state of a table in bfloat16 is float32, because beta2 = 0.999 would round to 1 in bfloat16.
     """
 
     moves_half_tables = True
@@ -66,8 +66,8 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
         self._scalars: dict[tuple, _Scalars] = {}
 
     def _build_scalars(self, var: tf.Variable, dtype: tf.DType) -> _Scalars:
-        """Return the scalars that all tables on a device share in a step, built only once."""
-        # A branch of `tf.cond` has a separate graph, whose tensors other branches cannot read.
+        """Return the scalars of a step, which all tables on a device share."""
+        # A branch of `tf.cond` has a separate graph, and other branches cannot read its tensors.
         key = tf1.get_default_graph(), var.device, dtype
         if key not in self._scalars:
             beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
@@ -93,9 +93,9 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class AdamWOptimizer(LazyAdamOptimizer):
-    """Lazy Adam that first decays the weights that the step updates."""
+    """`LazyAdamOptimizer` that first decays the weights that a step updates."""
 
-    moves_half_tables = False  # The decay would round a table of 16 bits a second time.
+    moves_half_tables = False  # The decay would round a bfloat16 table a second time.
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class AdamWOptimizer(LazyAdamOptimizer):
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
         for pattern in self._must_match:
-            # The constructor cannot check this, because the network may create variables after it.
+            # The constructor cannot check the patterns, because the network may create variables
+            # later.
             patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
@@ -125,7 +126,8 @@ class AdamWOptimizer(LazyAdamOptimizer):
     ) -> tf.Operation:
         if not self._decays(var):
             return super()._resource_apply_sparse(grad, var, indices)
-        # Build them before the control dependency, so that other tables do not wait for this decay.
+        # The scalars are built before the control dependency, so that other tables do not wait for
+        # the decay of this table.
         self._build_scalars(var, grad.dtype.base_dtype)
         rows = self._decay(var) * tf.gather(var, indices)
         decay = var.scatter_sub(tf.IndexedSlices(rows, indices))

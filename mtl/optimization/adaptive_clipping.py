@@ -1,4 +1,4 @@
-"""Clipping with bounds that adapt: to the norms of the weights, or to the norms of past gradients.
+"""Clipping with adaptive bounds: by the norms of weights, or by the norms of past gradients.
 
 from mtl.optimization import adaptive_clipping
 update.Update.clipping = @adaptive_clipping.AGC()
@@ -27,16 +27,17 @@ class AGC:
     `g_i <- g_i * min(1, max_ratio * max(|w_i|, least_norm) / |g_i|)` for every unit i.
 
     A. Brock, S. De, S. L. Smith, K. Simonyan, "High-Performance Large-Scale Image Recognition
-    Without Normalization", 2021, arXiv:2102.06171. A unit holds the weights of an output: a column
-    of a dense kernel, a filter of a convolution, or a looked-up row of a table. Each bias, scale
-    and offset variable is one unit, as in the authors' code.
+    Without Normalization", 2021, arXiv:2102.06171. A unit i consists of the weights of one output:
+    a column of a dense kernel, a filter of a convolution, or a row of an embedding table. Each
+    bias, scale and offset variable is one unit, as in the authors' code.
 
     Attributes:
-      max_ratio: the largest norm of a gradient in units of the norm of the weights, above 0; the
-        paper's lambda, from 0.01 for large batches to 0.16 for small batches.
-      least_norm: replaces smaller norms of weights, above 0; otherwise weights would stay at 0.
+      max_ratio: the largest ratio of a gradient's norm to the norm of the weights, above 0. The
+        paper's lambda is between 0.01 for large batches and 0.16 for small batches.
+      least_norm: a lower bound for the norm of the weights, above 0. Without this bound, weights of
+        0 could not change.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
-        the last layer of every head, as the paper advises.
+        the last layer of every head, as the paper recommends.
     """
 
     max_ratio: checks.Bound = 0.01
@@ -49,7 +50,7 @@ class AGC:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del norm
         return [
             gradient
@@ -63,12 +64,13 @@ class AGC:
     ) -> tf.Tensor | tf.IndexedSlices:
         if isinstance(gradient, tf.IndexedSlices):
             weights = tf.gather(variable, gradient.indices)
-            # A unit is a looked-up row, and rows lie along the first axis.
+            # Each looked-up row, along the first axis, is a unit.
             axes = list(range(1, weights.shape.rank))
             values = self._bound_values(gradient.values, weights, axes)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         rank = gradient.shape.rank
-        # All axes except the last, which counts the units; a bias has one axis, and is one unit.
+        # Norms are taken over all axes except the last axis, whose entries are the units. A bias
+        # has a single axis, and is one unit.
         axes = list(range(max(rank - 1, min(rank, 1))))
         return self._bound_values(gradient, tf.convert_to_tensor(variable), axes)
 
@@ -83,7 +85,7 @@ class AGC:
 
 
 def _measure_units(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return the norm of each unit, float32."""
+    """Compute the norm of each unit, float32."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
         return tf.cast(tf.reduce_sum(tf.cast(values, dtype) ** 2, axes, keepdims=True), tf.float64)
@@ -93,17 +95,17 @@ def _measure_units(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 @checks.dataclass
 class AutoClip:
-    """Scales the gradient to at most a percentile of the run's past global norms.
+    """Clips the global norm of the gradient to a percentile of the run's past global norms.
 
     P. Seetharaman, G. Wichern, B. Pardo, J. Le Roux, "AutoClip: Adaptive Gradient Clipping for
-    Source Separation Networks", 2020, arXiv:2007.14469. As in the paper, the norm of the present
-    step counts too, before it is clipped. The paper keeps all norms. Here only the last `window`
-    norms count, which bounds the cost of a step and the state. Norms that are not finite are left
-    out. The state is saved with the model, as `update/auto_clip`.
+    Source Separation Networks", 2020, arXiv:2007.14469. As in the paper, the percentile includes
+    the norm of the current step, before it is clipped. The paper keeps all norms. Here, only the
+    last `window` norms count, so the time of a step and the size of the state do not grow. Norms
+    that are not finite are left out. The state is saved with the model, as `update/auto_clip`.
 
     Attributes:
-      percentile: in [0, 100]; interpolates between two norms.
-      window: the number of norms that count.
+      percentile: the percentile, in [0, 100]; values between two norms are interpolated.
+      window: the number of past norms, at least 1.
     """
 
     percentile: Annotated[float, checks.In("[0, 100]")] = 10.0
@@ -115,7 +117,7 @@ class AutoClip:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del variables
         with tf1.variable_scope("auto_clip"):
             norms, count = self._update_norms(norm)
@@ -123,13 +125,13 @@ class AutoClip:
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients]
 
     def _update_norms(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the norms [window] with this step's norm, and how many of them are filled."""
+        """Add this step's norm to the past norms; return the norms [window] and their number."""
         variable = step_state.create_variable("norms", np.zeros(self.window, np.float32))
         counter = step_state.create_variable("count", np.zeros([], np.int32))
         norms, steps = variable.read_value(), counter.read_value()
         is_finite = tf.math.is_finite(norm)
         place = steps % self.window
-        # A norm that is not finite neither replaces an old norm nor counts as a step.
+        # A norm that is not finite does not replace an old norm, and does not count as a step.
         entry = tf.where(is_finite, norm, norms[place])
         norms = tf.tensor_scatter_nd_update(norms, [[place]], [entry])
         steps += tf.cast(is_finite, tf.int32)
@@ -139,7 +141,8 @@ class AutoClip:
 
     def _find_percentile(self, norms: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
-        # Empty places come after all norms, and `place` below never reaches them.
+        # Unused entries are infinite, so that they come after all norms. `place` is below the
+        # number of norms.
         ordered = tf.sort(tf.where(tf.range(self.window) < count, norms, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)
         below = tf.cast(tf.floor(place), tf.int32)

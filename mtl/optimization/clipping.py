@@ -1,13 +1,13 @@
-"""Clipping: bounds on the gradient, between balancing and the optimizer.
+"""Clipping of the gradient, between balancing and the optimizer.
 
 from mtl.optimization import clipping
 update.Update.clipping = @clipping.GlobalNorm()
 clipping.GlobalNorm.max_norm = 5.0
 
-The clipped gradient is the gradient of the whole batch: summed over micro-batches and replicas,
-with merged rows of looked-up tables. A finite gradient has a finite norm, at most float32's largest
-number. NaN and infinite entries stay, and never spread to other entries: see
-`Update.if_not_finite`. An infinite bound clips nothing.
+Clipping comes after the sum over micro-batches and replicas. Each row of an embedding table counts
+once. The norm of a finite gradient is finite, at most the largest float32. Clipping does not remove
+NaN and infinite entries, and does not spread them to other entries: see `Update.if_not_finite`. An
+infinite bound clips nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ Gradients = list[types.Connected]
 
 @checks.dataclass
 class GlobalNorm:
-    """Scales all gradients by one factor so that their joint norm is at most `max_norm`.
+    """Scales all gradients by one factor, so that their global norm is at most `max_norm`.
 
-    `g <- g * min(1, max_norm / |g|)`, |g| the Euclidean norm over all variables.
+    The formula is `g <- g * min(1, max_norm / |g|)`, with |g| the Euclidean norm over all
+    variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. This class differs from `tf.clip_by_global_norm` in three ways. A row
+    2013, arXiv:1211.5063. `GlobalNorm` differs from `tf.clip_by_global_norm` in three ways. A row
     that was looked up several times counts once, with the sum of its gradients. An infinite
-    `max_norm` clips nothing. A norm that is not finite scales nothing, so one bad variable does not
-    turn all the others NaN.
+    `max_norm` clips nothing. If the norm is not finite, nothing is scaled, so a NaN in one variable
+    does not turn the gradients of all variables into NaN.
 
     Attributes:
-      max_norm: the largest norm, above 0; infinity clips nothing. Before you choose it, look at the
-        monitor `gradient_norm`, which shows this norm.
+      max_norm: the largest global norm, above 0; infinity clips nothing. The scalar `gradient_norm`
+        in TensorBoard shows the norm before clipping.
     """
 
     max_norm: checks.Bound
@@ -48,7 +49,7 @@ class GlobalNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del variables
         return [
             scale_gradient(gradient, find_factor(norm, self.max_norm)) for gradient in gradients
@@ -57,9 +58,10 @@ class GlobalNorm:
 
 @checks.dataclass
 class Norm:
-    """Scales the gradient of each variable so that its norm is at most `max_norm`.
+    """Scales the gradient of each variable, so that its norm is at most `max_norm`.
 
-    Scaling each variable changes the direction of the update; `GlobalNorm` keeps it.
+    The factors of variables differ, so the direction of the update changes. `GlobalNorm` keeps the
+    direction.
 
     Attributes:
       max_norm: the largest Euclidean norm of a variable's gradient, above 0; infinity clips
@@ -74,7 +76,7 @@ class Norm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
@@ -84,10 +86,11 @@ class Norm:
 
 @checks.dataclass
 class AverageNorm:
-    """Scales the gradient of each variable so that its norm per entry is at most `max_norm`.
+    """Scales the gradient of each variable, so that its norm per entry is at most `max_norm`.
 
-    `|g| / n`, n the number of entries, as in `tf.clip_by_average_norm`. For a looked-up table, n
-    counts only the rows of the batch, so the bound does not depend on the vocabulary.
+    The norm per entry is `|g| / n`, with n the number of entries, as in `tf.clip_by_average_norm`.
+    For an embedding table, n counts only the rows in the batch, so the bound does not depend on the
+    size of the vocabulary.
 
     Attributes:
       max_norm: the largest norm per entry, above 0; infinity clips nothing.
@@ -101,24 +104,25 @@ class AverageNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
         )
-        # All shards of a table count as one variable: add up their norms and their rows.
+        # All shards of a table count as one variable, so their squared norms and their numbers of
+        # entries are added up.
         counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
         return _scale_each(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
 
 @checks.dataclass
 class Value:
-    """Cuts every entry of the gradient to `[-max_value, max_value]`.
+    """Clips every entry of the gradient to `[-max_value, max_value]`.
 
-    An infinite entry becomes the bound, and NaN stays NaN.
+    An infinite entry becomes `max_value` or `-max_value`; NaN stays NaN.
 
     Attributes:
-      max_value: above 0; infinity clips nothing.
+      max_value: the largest absolute value of an entry, above 0; infinity clips nothing.
     """
 
     max_value: checks.Bound
@@ -129,22 +133,22 @@ class Value:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients of N variables, see `types.Clipping`."""
+        """Clip the gradients of N variables; see `types.Clipping`."""
         del variables, norm
         return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:
-        cut = tf.clip_by_value(values, -self.max_value, self.max_value)
-        return tf.where(tf.math.is_nan(values), values, cut)
+        clipped = tf.clip_by_value(values, -self.max_value, self.max_value)
+        return tf.where(tf.math.is_nan(values), values, clipped)
 
 
 @checks.dataclass
 class ByPattern:
-    """Clips groups of variables in different ways, each by the norm of the group.
+    """Clips groups of variables by different clippings, with a separate norm for each group.
 
     Attributes:
       parts: {pattern (see `mtl.variables.patterns`): a clipping}. The first pattern that matches a
-        variable counts. Variables without a match are not clipped.
+        variable decides. Variables that match no pattern are not clipped.
     """
 
     parts: Annotated[
@@ -162,10 +166,10 @@ class ByPattern:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients of N variables, see `types.Clipping`.
+        """Clip the gradients of N variables; see `types.Clipping`.
 
         Raises:
-          UserError: if a pattern matches no variable, or only variables of earlier patterns.
+          UserError: a pattern matches no variable, or only variables of earlier patterns.
         """
         del norm
         outputs, remaining = list(gradients), list(range(len(variables)))
@@ -174,11 +178,12 @@ class ByPattern:
             group = [n for n in remaining if patterns.matches(pattern, variables[n])]
             remaining = [n for n in remaining if n not in group]
             group_gradients = [gradients[n] for n in group]
-            # `norm` covers all variables, but the part bounds only the gradients of the group.
+            # The argument `norm` covers all variables, but the clipping of a group needs the norm
+            # of the group.
             squares = gradients_lib.squared_norms(group_gradients)
             group_norm = gradients_lib.norm_from_squares(squares)
             group_variables = [variables[n] for n in group]
-            # Several parts with state, such as AutoClip, would otherwise share their variables.
+            # Clippings with state, such as AutoClip, need separate variables for each group.
             with tf1.variable_scope(f"group_{index}"):
                 group_gradients = part(group_gradients, group_variables, group_norm)
             for n, gradient in zip(group, group_gradients, strict=True):
@@ -187,26 +192,26 @@ class ByPattern:
 
 
 def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """Return factors that reduce norms to at most `max_norm`.
+    """Compute the factors that reduce norms to at most `max_norm`.
 
     Args:
-      norm: any shape, at least 0.
-      max_norm: above 0; a scalar, or a shape that broadcasts to the shape of `norm`.
+      norm: norms of any shape, at least 0.
+      max_norm: bounds above 0: a scalar, or a tensor that broadcasts to the shape of `norm`.
 
     Returns:
-      The shape of `norm`; the factor is 1 if the norm or its bound is not finite.
+      Factors in the shape of `norm`; a factor is 1 if the norm or its bound is not finite.
     """
     scale = max_norm / tf.maximum(norm, max_norm)
-    # An infinite bound makes the factor inf / inf = NaN, and then nothing is clipped.
+    # With an infinite bound, `scale` is inf / inf = NaN, and the factor must be 1.
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
 def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
-    """Return the gradient times a scalar.
+    """Multiply a gradient by a scalar.
 
     Args:
-      gradient: dense, or rows of a table.
-      scale: a scalar or a shape that broadcasts to the values, of any float type.
+      gradient: a dense or sparse gradient.
+      scale: a float scalar, or a float tensor that broadcasts to the values of the gradient.
     """
     return gradients_lib.transform_gradient(
         gradient, lambda values: values * tf.cast(scale, values.dtype)
@@ -216,7 +221,7 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
 def _scale_each(
     gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
-    """Scale each of N gradients by its norm in [N], to at most `max_norm`."""
+    """Scale N gradients with norms [N], so that each norm is at most `max_norm`."""
     return [
         scale_gradient(gradient, find_factor(norm, max_norm))
         for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)
@@ -224,7 +229,7 @@ def _scale_each(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Return for each shard the sum over all shards of its table: [N] of N variables -> [N]."""
+    """Add up values [N] of N variables over the shards of each table; each shard gets the sum."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):
@@ -238,4 +243,4 @@ def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 ENTRYWISE = (GlobalNorm, Value)
-"""Clippings that do not depend on which variable an entry belongs to."""
+"""The clippings that treat an entry in the same way in any variable."""

@@ -1,8 +1,8 @@
-"""Handles a step with a loss or gradient that is NaN or infinite.
+"""Handles training steps in which a loss or a gradient is NaN or infinite.
 
-update.Update.if_not_finite = "fail"      # the default: stops the run with the names
-update.Update.if_not_finite = "skip"      # changes no variable, and counts such steps
-update.Update.if_not_finite = "zero"      # sets such entries of gradients to 0, and counts them
+update.Update.if_not_finite = "fail"      # the default: ends the run, with the names in an error
+update.Update.if_not_finite = "skip"      # changes no variable in the step, and counts the steps
+update.Update.if_not_finite = "zero"      # sets entries that are not finite to 0, and counts them
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from mtl.step import extensions, step_state
 from mtl.step import gradients as gradients_lib
 from mtl.variables import stacks
 
-# Parts of the assertion's message; `find_step` reads the step between them.
+# The message of the assertion has the step between these two texts, where `find_step` reads it.
 _BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at step ", " in "
 
 POLICIES = ("fail", "skip", "zero")
 
-# The number of names in an error. A NaN spreads, so the first names in graph order are its origin.
+# The largest number of names in an error. A NaN spreads, so the first names in the order of the
+# graph are nearest to its origin.
 _LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """The gradients of a step, and the decision whether it changes the variables.
+    """The checked gradients of a step, and whether the step changes the variables.
 
     Attributes:
-      gradients: N, with bad entries set to 0 under the policy "zero".
-      squares: [N], their squared norms, float64.
-      moves: True if the step changes variables: a bool scalar of the graph, or Python's True.
-      before: ops that have to run before any variable changes.
-      monitors: scalars to watch.
+      gradients: N gradients; under the policy "zero", entries that are not finite are set to 0.
+      squares: the squared norms of the gradients, float64 [N].
+      moves: True if the step changes the variables: a bool scalar of the graph, or Python's True.
+      before: ops that must run before any variable changes.
+      monitors: {name: scalar to monitor}.
     """
 
     gradients: Sequence[types.Gradient]
@@ -56,14 +57,14 @@ def guard_update(
     variables: Sequence[tf.Variable],
     step: tf.Tensor,
 ) -> Guarded:
-    """Check {task: loss} and N gradients of a step; apply the policy and the loss scale.
+    """Check that losses and gradients of a step are finite; apply the policy and the loss scale.
 
     Args:
       policy: one of `POLICIES`.
       losses: {task: scalar}.
-      gradients: N, with each row of a table at most once.
-      variables: N.
-      step: the global step, for errors.
+      gradients: N gradients, with each row of a table at most once.
+      variables: the N variables of the gradients.
+      step: the global step, for the error.
 
     Raises:
       InvalidArgumentError: when `before` runs, under the policy "fail".
@@ -74,23 +75,23 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # Overflows are expected: the loss scale skips their steps under every policy.
+        # A loss scale leads to overflows now and then. Steps with an overflow are skipped under
+        # every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     before = extensions.check_update(losses, gradients, step, overflows)
     if policy == "fail":
-        with tf.control_dependencies(
-            before
-        ):  # If both refuse a step, the error of the extension says more.
+        # If an extension also rejects the step, its error must come first, because it says more.
+        with tf.control_dependencies(before):
             before.append(checked.assertion(step, overflows))
     elif policy == "skip":
-        # Gradients are not finite after an overflow, so this skips the step, too.
+        # After an overflow, gradients are not finite, so the step is skipped as well.
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
-        # The earlier squares contain the entries that are 0 now.
+        # The norms change, because entries are now 0.
         squares = gradients_lib.squared_norms(gradients)
-        # The loss scale may skip the step: then its entries do not count as zeroed.
+        # If the loss scale skips the step, its entries do not count as zeroed.
         number = number if moves is True else tf.where(moves, number, 0)
         monitors["zeroed_entries"] = _count_total("zeroed_entries", number)
     if moves is not True:
@@ -102,13 +103,13 @@ def guard_update(
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """Checks whether the losses and gradients of a step are finite, by a sum and N scalars.
+    """Checks whether the losses and gradients of a step are finite.
 
     Attributes:
       losses: {task: scalar}.
-      squares: [N], the squared norms of the gradients; finite if all entries are finite.
-      variables: N, the variables of the gradients.
-      gradients: N, to check each member of a stack of tasks.
+      squares: the squared norms of the gradients, float64 [N]; finite if all entries are finite.
+      variables: the N variables of the gradients.
+      gradients: N gradients, to name single tasks if variables of several tasks are stacked.
     """
 
     losses: types.Tensors
@@ -119,7 +120,7 @@ class Checked:
     @functools.cached_property
     def _values(self) -> tf.Tensor:
         losses = list(self.losses.values())
-        # A single op casts all losses if they have the same type.
+        # If all losses have the same type, a single op casts them.
         has_one_type = len({loss.dtype for loss in losses}) == 1
         batches = [losses] if has_one_type else [[loss] for loss in losses]
         values = [tf.cast(tf.stack(batch), tf.float64) for batch in batches]
@@ -133,11 +134,12 @@ class Checked:
     @functools.cached_property
     def is_finite(self) -> tf.Tensor:
         """True if all losses and gradients are finite, a bool scalar."""
-        # Squares of finite float32 do not overflow in float64, so one sum checks all of them.
+        # Squares of finite float32 numbers do not overflow in float64, so one sum checks all
+        # values.
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
     def _are_finite(self) -> tf.Tensor:
-        """Return which losses, and which variables or members of stacks, are finite, bool [N]."""
+        """Return a flag for each loss and each variable (or member of a stack), True if finite."""
         values = tf.math.is_finite(self._values)
         stack_of = list(map(stacks.find_stack, self.variables))
         if not any(stack_of):
@@ -146,24 +148,25 @@ class Checked:
         for index, stack in enumerate(stack_of):
             if stack is not None:
                 finite = tf.math.is_finite(self.gradients[index])
-                # One flag for each task of the stack, because its members have separate names.
+                # Each task of the stack has a flag, because the error names single tasks.
                 others = [axis for axis in range(finite.shape.rank) if axis != stack.axis]
                 parts[index] = tf.reduce_all(finite, others)
         return tf.concat([losses, *parts], 0)
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Return an op that fails if a loss or gradient is not finite, except if `unless` is True.
+        """Build an op that fails if a loss or gradient is not finite, unless `unless` is True.
 
-        A finite step costs one sum, because only the branch of a bad step collects names.
+        A step without a failure computes only one sum: the names are collected in a branch.
 
         Raises:
-          InvalidArgumentError: when run; its message has the step and the first names.
+          InvalidArgumentError: when the op runs; the message has the step and the first names.
         """
         names = [f"loss of {task}" for task in self.losses]
         members = [name for v in self.variables for name in stacks.name_members(v)]
         names += [f"gradient of {name}" for name in members]
 
-        # Inside the branch, every step would wait for a parameter server to send it.
+        # Within the branch, every step would wait until a parameter server has sent the global
+        # step.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:
@@ -174,11 +177,11 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Return an op that fails, with the step, a string scalar, and the first bad names.
+    """Build an op that fails; its message has the global step and the first names.
 
     Args:
       step: the global step as text, a string scalar.
-      bad: the names of the tensors that are not finite, string [N].
+      bad: the names of tensors that are not finite, string [N].
       noun: the word for the checked tensors in the message, such as "them".
     """
     message = [
@@ -194,16 +197,16 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
 
 
 def find_step(message: str) -> int | None:
-    """Return the step in the message of a failed `Checked.assertion`; None for other messages."""
+    """Read the step from the message of a failed `Checked.assertion`; None for other messages."""
     match = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
     return int(match.group(1)) if match else None
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Set bad entries of N gradients to 0; return the gradients and the number of such entries.
+    """Set entries that are NaN or infinite to 0, and count them.
 
     Returns:
-      N gradients of the same kinds, and an int64 scalar.
+      N gradients, dense or sparse as before, and the number of entries, an int64 scalar.
     """
     counts = []
 
@@ -217,7 +220,7 @@ def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Grad
 
 
 def _count_total(name: str, number: tf.Tensor) -> tf.Tensor:
-    """Sum an int64 scalar over all steps, in a variable of the scope."""
+    """Sum an int64 scalar over all steps, in a variable of the open scope."""
     total = step_state.create_variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
     step_state.assign_with_update(total, new)

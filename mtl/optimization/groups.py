@@ -1,4 +1,4 @@
-"""Parameter groups: variables with a separate optimizer, rate or first step.
+"""Parameter groups: variables with the same optimizer, learning rate and first training step.
 
 update.Update.optimizers = {"^features/": @optimizers.Adagrad(), "^head/": @optimizers.AdamW()}
 update.Update.rates = {"^network/trunk/": 0.1, "^features/": @warm/schedules.Constant()}
@@ -29,12 +29,12 @@ Optimizers = Mapping[str, types.Optimizer]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Variables with the same optimizer, rates and first step.
+    """The settings that all variables of a group share.
 
     Attributes:
-      patterns: the keys of `rates` that match; their factors are multiplied.
-      first_step: the global step from which the variables train.
-      optimizer: the pattern of their optimizer; None for the default optimizer.
+      patterns: the keys of `Update.rates` that match the variables; their factors are multiplied.
+      first_step: the global step from which the variables are trained.
+      optimizer: the key of the optimizer in `Update.optimizers`; None for `Update.optimizer`.
     """
 
     patterns: tuple[str, ...]
@@ -43,7 +43,7 @@ class Group:
 
 
 def check_groups(where: str, rates: Rates) -> None:
-    """Fail unless `rates` maps patterns to factors above 0 or schedules."""
+    """Check that `rates` maps patterns to factors above 0 or to schedules."""
     checks.mapping(where, rates, "map patterns to factors")
     patterns.check_patterns(where, list(rates))
     for pattern, factor in rates.items():
@@ -54,12 +54,12 @@ def check_groups(where: str, rates: Rates) -> None:
 
 
 def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
-    """Fail unless `optimizer` can be built for a learning rate, and has one."""
+    """Check that an optimizer has a learning rate, and can be called with one."""
     checks.require_part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
 
 
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
-    """Fail unless `optimizers` maps patterns to optimizers."""
+    """Check that `optimizers` maps patterns to optimizers."""
     checks.mapping(where, optimizers, "map patterns to optimizers")
     patterns.check_patterns(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
@@ -69,12 +69,12 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set entries of N gradients to 0 if `Freezing` holds the entries of their variables."""
+    """Set entries of N gradients to 0 if `Freezing` keeps the entries of the variables constant."""
     return list(map(_mask_gradient, gradients, variables))
 
 
 def _mask_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
-    # Python's True needs no op: the variable trains from step 0 on.
+    # If `reached` is Python's True, the variable is trained from step 0 on, and no op is needed.
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform_gradient(
@@ -99,18 +99,20 @@ def apply_groups(
     when: tf.Tensor | bool = True,
     factor: tf.Tensor | None = None,
 ) -> list[tf.Operation]:
-    """Update every variable, each group by its optimizer; return the ops.
+    """Build the updates of all variables, each group with its optimizer and learning rate.
 
     Args:
-      optimizers: {pattern: optimizer}, the first match counts; None is the key of the default.
-      pairs: N gradients and variables.
-      rates: as `Update.rates`.
+      optimizers: {pattern: optimizer}; the first pattern that matches a variable decides. The key
+        None has the optimizer of variables without a match.
+      pairs: N pairs of a gradient and its variable.
+      rates: `Update.rates`.
       step: the global step.
-      when: a bool scalar of the graph, False to change nothing; Python's True needs no branch.
-      factor: a factor of all learning rates; None for 1.
+      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs
+        no branch.
+      factor: a scalar that multiplies all learning rates; None for 1.
 
     Raises:
-      UserError: if a pattern matches no variable, or only variables of earlier patterns.
+      UserError: a pattern matches no variable, or only variables of earlier patterns.
     """
     operations = []
     for group, members in _group_pairs(pairs, rates, [*filter(None, optimizers)]).items():
@@ -119,9 +121,9 @@ def apply_groups(
         factors += [] if factor is None else [factor]
         rate = schedules.evaluate_rate(optimizer.learning_rate, step)
         rate = functools.reduce(operator.mul, factors, rate)
-        # A frozen group reads neither its weights nor its optimizer state.
+        # A branch saves reading the weights and the optimizer state of a frozen group.
         reached = freezing.is_reached(group.first_step)
-        # Without conditions no `tf.cond` is built around the optimizer.
+        # If `moves` is Python's True, no `tf.cond` is built around the optimizer.
         moves = when if reached is True else reached if when is True else when & reached
         operations.append(apply_optimizer(optimizer, rate, members, moves))
     return operations
@@ -133,16 +135,17 @@ def apply_optimizer(
     pairs: types.GradientsAndVariables,
     when: tf.Tensor | bool,
 ) -> tf.Operation:
-    """Update variables by an optimizer with this learning rate.
+    """Build the updates of variables by one optimizer.
 
     Args:
-      optimizer: builds the optimizer of TensorFlow.
+      optimizer: a part that builds the optimizer of TensorFlow.
       rate: the learning rate, a float32 scalar.
-      pairs: N gradients, equal in every replica, and their variables.
-      when: a bool scalar of the graph, False to change nothing; Python's True needs no branch.
+      pairs: N pairs of a gradient, equal on all replicas, and its variable.
+      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs
+        no branch.
 
     Raises:
-      UserError: the optimizer cannot update a table whose dtype has 16 bits.
+      UserError: the optimizer cannot update a table in bfloat16.
     """
     tf_optimizer = optimizer(rate)
     if freezing.holds_some():
@@ -155,10 +158,11 @@ def apply_optimizer(
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """Return for each variable True if its optimizer also changes rows without a gradient.
+    """Return a list with True for each variable whose optimizer changes rows without a gradient.
 
-    Rows are rows of looked-up tables. Among TensorFlow's optimizers, only Adam changes all rows. An
-    optimizer of your code declares it by the attribute `moves_all_rows`.
+    Rows of an embedding table that are not in the batch have no gradient. Among TensorFlow's
+    optimizers, only Adam changes such rows. If an optimizer of your code changes such rows, set its
+    attribute `moves_all_rows` to True.
     """
     owners = _find_owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
@@ -166,9 +170,9 @@ def moves_all_rows(
 
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
-    # The rate does not matter: only the class of the optimizer does.
+    # The learning rate does not matter, because only the class of the optimizer is checked.
     inner = wrapped.innermost(optimizer(tf.constant(0.0)))
-    # A subclass with another update, such as LazyAdam, changes only the rows of the batch.
+    # A subclass with a different update, such as LazyAdam, changes only rows in the batch.
     is_adams = type(inner)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
     return getattr(inner, "moves_all_rows", is_adams)
 
@@ -176,7 +180,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _set_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
-    """Set `tables` of an optimizer with a special state for tables."""
+    """Set `tables` of an optimizer that has a smaller state for tables."""
     sparse = [variable for gradient, variable in pairs if isinstance(gradient, tf.IndexedSlices)]
     if not sparse:
         return
@@ -185,12 +189,12 @@ def _set_tables(
         inner.tables = set(map(patterns.shard_name, sparse))
 
 
-# TensorFlow's kernels crash the process if a table has 16 bits and its gradient 32. So an optimizer
-# has to declare that it writes tables of 16 bits itself.
+# TensorFlow's kernels crash the process if a table has 16 bits and its gradient has 32 bits. So an
+# optimizer must declare, by `moves_half_tables`, that it can update tables in bfloat16.
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:
-    """Fail if an optimizer would take a table of 16 bits for a table of 32 bits."""
+    """Check that the optimizer of each table in bfloat16 can update it, by a sparse gradient."""
     for gradient, variable in pairs:
         if variable.dtype.base_dtype != tf.bfloat16 or not sharding.is_half(variable):
             continue
@@ -207,7 +211,7 @@ def _require_half_tables(
 def _mask_moves(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf.compat.v1.train.Optimizer:
-    """Return the optimizer, wrapped to restore entries outside their masks."""
+    """Wrap an optimizer so that it does not change entries outside of masks, if there are masks."""
     masks = {patterns.shard_name(variable): freezing.find_mask(variable) for _, variable in pairs}
     existing_masks = {name: mask for name, mask in masks.items() if mask is not None}
     return wrapped.Masked(optimizer, existing_masks) if existing_masks else optimizer
@@ -216,15 +220,16 @@ def _mask_moves(
 def _group_pairs(
     pairs: types.GradientsAndVariables, rates: Rates, optimizer_patterns: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
-    """Return the groups; the first has the variables without a pattern.
+    """Divide variables into groups; the first group has the variables without a pattern.
 
-    Only the first optimizer in a graph gives its state the same names as without patterns.
+    The state of the first optimizer in a graph has the same names as in a run without groups.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select_variables("Update.rates", pattern, [*variables, *freezing.frozen_names()])
     owners = _find_owners(variables, optimizer_patterns)
-    # The default group comes first even if its first variable does not: see the docstring.
+    # The default group is the first group, even if the first variable is in another group: see the
+    # docstring.
     groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
         matching = tuple(pattern for pattern in rates if patterns.matches(pattern, variable))
@@ -237,7 +242,7 @@ def _group_pairs(
 def _find_owners(
     variables: Sequence[tf.Variable], optimizer_patterns: Sequence[str]
 ) -> dict[str, str]:
-    """Return {variable name: the pattern of its optimizer}."""
+    """Return the pattern of each variable's optimizer, {variable name: pattern}."""
     owners: dict[str, str] = {}
     for pattern in optimizer_patterns:
         remaining = [v for v in variables if patterns.variable_name(v) not in owners]

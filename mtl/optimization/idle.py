@@ -1,4 +1,4 @@
-"""Finds the steps in which variables train: neither frozen nor with a rate of 0.
+"""Finds the steps in which variables are trained: not frozen, and with a learning rate above 0.
 
 for moving in idle.find_moving(update, freezing, names, last=900):
     moving.first, moving.end, moving.where       # 0, 500, "Update.optimizers['^features/']"
@@ -17,13 +17,15 @@ from mtl.variables import patterns
 
 @dataclasses.dataclass(frozen=True)
 class Moving:
-    """Variables that train in the same steps.
+    """Variables that are trained in the same steps.
 
     Attributes:
-      example: the name of a variable.
-      where: the setting whose rate becomes 0; the setting of the optimizer if no rate does.
-      first: the step from which they train.
-      end: the step from which their rate stays 0 up to the last step; infinite if it does not.
+      example: the name of one of the variables.
+      where: the setting with the learning rate or factor that becomes 0 first; the setting of the
+        optimizer if none becomes 0.
+      first: the step from which the variables are trained.
+      end: the step from which the learning rate is 0 up to the last step; infinite if there is no
+        such step.
     """
 
     example: str
@@ -32,20 +34,21 @@ class Moving:
     end: float
 
     def is_idle(self, first: int, last: int) -> bool:
-        """Return True if they do not change from step `first` on, before step `last`."""
+        """Return True if the variables do not change in the steps from `first` to `last` - 1."""
         return max(first, self.first) >= min(last, self.end)
 
 
 def find_moving(
     part: types.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
-    """Return the steps among 0 to `last` - 1 in which variables train, once for equal steps.
+    """Find the steps among 0 to `last` - 1 in which variables are trained.
 
-    An update of another class does not say which variables it trains: the list is then empty.
+    The result has one entry for all variables with the same steps. If the update is of another
+    class than `Update`, its training steps are unknown, and the result is empty.
 
     Args:
       part: the update of the model.
-      freezing: the frozen variables, and the steps up to which they are frozen.
+      freezing: the freezing of the model.
       variables: the names of the variables.
       last: the number of steps.
     """
@@ -54,7 +57,7 @@ def find_moving(
     ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
     by_steps: dict[tuple, Moving] = {}
     for name in variables:
-        # Rates are multiplied, so the training ends with the first rate that becomes 0.
+        # The factors are multiplied, so training ends when the first of them becomes 0.
         where = min(_list_rates_of(part, name), key=ends.__getitem__)
         first, end = freezing.first_step(name), ends[where]
         moving = Moving(example=name, where=where, first=first, end=end)
@@ -63,7 +66,7 @@ def find_moving(
 
 
 def _list_rates(part: update.Update) -> dict[str, Any]:
-    """Return {setting: the learning rate, or a factor}."""
+    """Return all learning rates and their factors, {setting: number or schedule}."""
     settings = {"Update.optimizer": part.optimizer.learning_rate}
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
@@ -72,7 +75,7 @@ def _list_rates(part: update.Update) -> dict[str, Any]:
 
 
 def _list_rates_of(part: update.Update, name: str) -> list[str]:
-    """Return the settings of `_list_rates` that act on a variable of this name."""
+    """Return the settings of `_list_rates` that apply to a variable, by its name."""
     pattern = next((p for p in part.optimizers if patterns.matches(p, name)), None)
     settings = ["Update.optimizer" if pattern is None else f"Update.optimizers[{pattern!r}]"]
     settings += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
@@ -80,6 +83,6 @@ def _list_rates_of(part: update.Update, name: str) -> list[str]:
 
 
 def _find_end(rate: Any, last: int) -> float:
-    """Return the step from which a rate stays 0 up to the last step; infinite if it does not."""
+    """Return the step from which a rate is 0 up to the last step; infinite if there is none."""
     zero_from = schedules.zero_from(rate, last - 1)
     return math.inf if zero_from is None else zero_from

@@ -1,4 +1,4 @@
-"""Look-ahead around any optimizer.
+"""The Lookahead optimizer around any other optimizer.
 
 from mtl.optimization import lookahead
 update.Update.optimizer = @lookahead.Lookahead()
@@ -21,15 +21,16 @@ with deferred.imports():
 class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
-    M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610. A
-    step back keeps the state of the optimizer, as in the paper's experiments. `slow` is saved as
-    `<variable>/Lookahead`, one more copy of the weights. Looked-up tables only follow the
-    optimizer, because few of their rows change between two steps back.
+    M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610.
+    The assignments to `slow` and `w` are the paper's step back. A step back does not change the
+    state of the optimizer, as in the paper's experiments. `slow` is a copy of the weights, saved as
+    `<variable>/Lookahead`. Embedding tables have no step back, because few of their rows change in
+    between.
 
     Attributes:
-      optimizer: takes the steps forward.
-      steps: the number of steps between two steps back, at least 2.
-      rate: the share of the steps forward that a step back keeps, in (0, 1].
+      optimizer: the optimizer of the steps forward.
+      steps: the number of steps of the optimizer before each step back, at least 2.
+      rate: the share of the change of `w` that remains after a step back, in (0, 1].
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer]
@@ -38,9 +39,9 @@ class Lookahead:
 
     @property
     def learning_rate(self) -> float | types.Schedule:
-        """The learning rate of the steps forward."""
+        """The learning rate of the inner optimizer."""
         return self.optimizer.learning_rate
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer for a learning rate, a float32 scalar of the graph."""
+        """Build TensorFlow's optimizer with a learning rate, a float32 scalar of the graph."""
         return wrapped.Lookahead(self.optimizer(learning_rate), self.steps, self.rate)

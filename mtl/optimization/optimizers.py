@@ -1,11 +1,11 @@
-"""Optimizers: from a gradient and a learning rate to a change of the weights.
+"""Optimizers, which turn gradients and a learning rate into changes of the weights.
 
     from mtl.optimization import optimizers
     update.Update.optimizer = @optimizers.LazyAdam()
     optimizers.LazyAdam.learning_rate = 0.001            # or a schedule: @schedules.Cosine()
 
-Each part builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. In
-looked-up tables, all optimizers except `Adam` change only the rows of the batch.
+Each class builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. In
+embedding tables, all optimizers except `Adam` change only the rows in the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer for a learning rate, a float32 scalar of the graph."""
+        """Build TensorFlow's optimizer with a learning rate, a float32 scalar of the graph."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class SGD(_Optimizer):
     """`w <- w - rate * g`.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
+      learning_rate: the learning rate, above 0, or a schedule.
     """
 
     learning_rate: float | types.Schedule = 0.01
@@ -54,13 +54,13 @@ class SGD(_Optimizer):
 class Momentum(_Optimizer):
     """`a <- momentum * a + g;  w <- w - rate * a`, or `w - rate * (g + momentum * a)`.
 
-    I. Sutskever et al., "On the importance of initialization and momentum in deep learning",
-    2013. Rows that the batch did not look up keep both weight and `a`.
+    I. Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013.
+    Rows of embedding tables that are not in the batch keep their weights and `a`.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
-      momentum: in [0, 1).
-      nesterov: True for the second form.
+      learning_rate: the learning rate, above 0, or a schedule.
+      momentum: the decay of `a`, in [0, 1).
+      nesterov: True for the second formula, with Nesterov's momentum.
     """
 
     learning_rate: float | types.Schedule = 0.01
@@ -79,8 +79,9 @@ class Adagrad(_Optimizer):
     Stochastic Optimization", 2011.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
-      initial_accumulator: `a` before the first step, above 0; it bounds the first steps.
+      learning_rate: the learning rate, above 0, or a schedule.
+      initial_accumulator: `a` before the first step, above 0. Larger values make the first steps
+        smaller.
     """
 
     learning_rate: float | types.Schedule = 0.05
@@ -92,14 +93,14 @@ class Adagrad(_Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowWiseAdagrad(Adagrad):
-    """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for a row of a table.
+    """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for each row of a table.
 
-    The state of a table is one number for each row; the state of `Adagrad` is as large as the
-    table. The rule is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A
-    row that is looked up several times in a batch adds the square of its summed gradient. Variables
-    with dense gradients use the state and steps of `Adagrad`. The attributes come from `Adagrad`.
-    Gradients of a mean over the batch are small for each row. Set `initial_accumulator` far below
-    0.1 then, or `a` hardly changes.
+    The state of a table has one number for each row, but the state of `Adagrad` is as large as the
+    table. The formula is the exact row-wise Adagrad of FBGEMM and TorchRec, whose initial `a` is 0.
+    If a row is looked up several times in a batch, its gradients are summed before the square.
+    Variables with dense gradients have the state and updates of `Adagrad`. The attributes are those
+    of `Adagrad`. If the loss is a mean over the batch, the gradient of a row is small, and `a`
+    hardly changes from its initial value. Set `initial_accumulator` far below 0.1 in this case.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -108,18 +109,18 @@ class RowWiseAdagrad(Adagrad):
 
 @checks.dataclass
 class FTRL(_Optimizer):
-    """Follow the regularised leader: exact zeros under L1, for wide sparse linear models.
+    """Follow the regularised leader: L1 gives weights of exactly 0, for wide linear models.
 
     `n' = n + g^2;  z <- z + g - (sqrt(n') - sqrt(n)) / rate * w;  n <- n'`
     `w <- 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n) / rate + 2 * l2)`
 
     H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013. The first step
-    forgets the starting weights, so do not warm-start with it.
+    replaces the initial weights, so do not use FTRL after a warm start.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
-      l1: at least 0.
-      l2: at least 0.
+      learning_rate: the learning rate, above 0, or a schedule.
+      l1: the factor of the L1 penalty, at least 0.
+      l2: the factor of the L2 penalty, at least 0.
       initial_accumulator: `n` before the first step, at least 0.
     """
 
@@ -141,15 +142,16 @@ class FTRL(_Optimizer):
 class RMSProp(_Optimizer):
     """`v <- d * v + (1 - d) * g^2;  a <- momentum * a + rate * g / sqrt(v + epsilon);  w <- w - a`.
 
-    G. Hinton, "Neural Networks for Machine Learning", lecture 6e, 2012. `v` starts at 1, so the
-    first steps are small. With `centered`, v minus the squared average of g is used.
+    G. Hinton, "Neural Networks for Machine Learning", lecture 6e, 2012. The initial `v` is 1, so
+    the first steps are small.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
-      decay: `d`, in [0, 1).
-      momentum: in [0, 1).
-      epsilon: above 0.
-      centered: True divides by the variance instead of the second moment.
+      learning_rate: the learning rate, above 0, or a schedule.
+      decay: the decay `d` of v, in [0, 1).
+      momentum: the decay of `a`, in [0, 1).
+      epsilon: a number above 0, added to v.
+      centered: True subtracts the squared running average of g from v, so that g is divided by its
+        standard deviation.
     """
 
     learning_rate: float | types.Schedule = 0.001
@@ -171,16 +173,17 @@ class Adam(_Optimizer):
     with `rate_t = rate * sqrt(1 - b2^t) / (1 - b1^t)`.
 
     D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980; epsilon
-    is the paper's epsilon-hat. Each step changes every row of a looked-up table, also rows outside
-    the batch, so its cost grows with the vocabulary. With 1,000,000 rows of 16 and 256 rows in the
-    batch, a step takes 83 ms, 251 ms with TensorFlow's own Adam, and 0.5 ms with `LazyAdam` (see
-    `benchmarks/table_updates.py`). Use `LazyAdam` with large tables; it reads the same checkpoints.
+    is the paper's epsilon-hat. Each step changes every row of an embedding table, also rows that
+    are not in the batch, so the time of a step grows with the vocabulary. With a table of 1,000,000
+    rows of 16 numbers, and 256 rows in the batch, a step takes 83 ms with `Adam`, 251 ms with
+    TensorFlow's Adam, and 0.5 ms with `LazyAdam` (see `benchmarks/table_updates.py`). For large
+    tables, use `LazyAdam`, which can continue from the same checkpoints.
 
     Attributes:
-      learning_rate: above 0, or a schedule.
-      beta1: decay of the first moment, in [0, 1).
-      beta2: decay of the second moment, in [0, 1).
-      epsilon: above 0.
+      learning_rate: the learning rate, above 0, or a schedule.
+      beta1: the decay of the first moment m, in [0, 1).
+      beta2: the decay of the second moment v, in [0, 1).
+      epsilon: a number above 0, added to sqrt(v).
     """
 
     learning_rate: float | types.Schedule = 0.001
@@ -194,10 +197,11 @@ class Adam(_Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LazyAdam(Adam):
-    """`Adam` that changes only the rows of looked-up tables that are in the batch.
+    """`Adam` that changes only those rows of embedding tables that are in the batch.
 
-    Variables with dense gradients change exactly as with `Adam`. Between two look-ups, the weights
-    and moments of a row stay as they are, and t counts all steps. The attributes come from `Adam`.
+    Variables with dense gradients change exactly as with `Adam`. The weights and moments of a row
+    do not change in steps without the row, but t counts all steps. The attributes are those of
+    `Adam`.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -209,15 +213,14 @@ class AdamW(Adam):
     """`LazyAdam` with decoupled weight decay: also `w <- w - rate * weight_decay * w`.
 
     I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019, arXiv:1711.05101. The
-    decay is multiplied by the whole learning rate, as is common today, and not only by its
-    schedule. Rows of looked-up tables decay when they are in the batch. The other attributes come
-    from `Adam`.
+    decay is multiplied by the whole learning rate, as is common today; the paper multiplies it only
+    by the schedule of the learning rate. Rows of embedding tables decay only in steps that look
+    them up. The other attributes are those of `Adam`.
 
     Attributes:
-      weight_decay: above 0.
+      weight_decay: the factor of the decay, above 0.
       not_decayed: patterns (see `mtl.variables.patterns`) of variables that do not decay; by
-        default biases, and scales and offsets of normalisations, which shrinking does not
-        regularise.
+        default biases, and the scales and offsets of normalisations.
     """
 
     weight_decay: checks.Positive = 0.01
@@ -231,17 +234,18 @@ class AdamW(Adam):
             self.epsilon,
             weight_decay=self.weight_decay,
             not_decayed=self.not_decayed,
-            # A network may have no match for a default; each pattern of a user must match.
+            # A default pattern need not match a variable of the network, but a pattern of the user
+            # must.
             must_match=[pattern for pattern in self.not_decayed if pattern not in _NOT_DECAYED],
         )
 
 
 def moves_entries_alike(optimizer: types.Optimizer) -> bool:
-    """Return True if it treats all entries of dense gradients alike, whatever their variable.
+    """Return True if an optimizer treats the entries of all dense gradients in the same way.
 
-    The result for subclasses is False, because their updates are unknown.
+    For subclasses, the result is False, because their updates are unknown.
     """
     if type(optimizer) is AdamW:
-        # Other patterns may treat the variables of tasks differently.
+        # With other patterns, variables of different tasks may decay differently.
         return tuple(optimizer.not_decayed) == _NOT_DECAYED
     return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

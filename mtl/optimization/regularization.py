@@ -1,4 +1,4 @@
-"""L1 and L2 penalties on variables, by pattern; balancing does not change them.
+"""L1 and L2 penalties on variables, chosen by patterns; balancing does not change the penalties.
 
 from mtl.optimization import regularization
 update.Update.regularization = @regularization.Regularization()
@@ -19,19 +19,20 @@ from mtl.variables import freezing, patterns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regularization:
-    """`R = sum_v (l1_v * |w_v|_1 + l2_v / 2 * |w_v|_2^2)`, plus the graph's REGULARIZATION_LOSSES.
+    """`R = sum_v (l1_v * |w_v|_1 + l2_v / 2 * |w_v|_2^2)`, plus REGULARIZATION_LOSSES of the graph.
 
-    The gradient is added after balancing and before clipping. With an adaptive optimizer, this
+    The gradient of R is added after balancing and before clipping. With an adaptive optimizer, this
     differs from weight decay; use `AdamW` for weight decay.
 
-    A step penalises only the rows of a table that the batch looks up, and each row once. So the
-    cost grows with the batch and not with the vocabulary, and frequent rows shrink more. The
-    reported value of the penalty covers these rows.
+    In an embedding table, a step penalises only the rows in the batch, each of them once. So the
+    time of a step does not grow with the vocabulary, and frequent rows shrink more. The scalar
+    `regularization` covers only the rows in the batch.
 
     Attributes:
-      l1: {pattern: factor}, factors above 0; see `mtl.variables.patterns`. The factors of all
-        patterns that match a variable add up.
-      l2: {pattern: factor} of half the squared norm, with the rules of `l1`.
+      l1: {pattern: factor above 0}; see `mtl.variables.patterns`. If several patterns match a
+        variable, their factors add up.
+      l2: {pattern: factor above 0} for half the squared norm. If several patterns match a variable,
+        their factors add up.
     """
 
     l1: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -52,14 +53,14 @@ class Regularization:
         """Add the gradients of the penalties to the gradients of N variables.
 
         Args:
-          gradients: N gradients; sparse ones have each row once.
+          gradients: N gradients; a sparse gradient has each row once.
           variables: N variables.
 
         Returns:
           N gradients, and the value R of all penalties, a scalar; None without penalties.
 
         Raises:
-          UserError: if a pattern matches no variable.
+          UserError: a pattern matches no variable.
         """
         gradients, values = list(gradients), []
         if self.l1 or self.l2:
@@ -69,7 +70,8 @@ class Regularization:
             losses, sources = penalties.share_terms(losses, variables)
         if losses:
             values.append(tf.add_n(losses))
-            # Compute this gradient apart from the losses, because balancing must not see it.
+            # The gradient is computed separately from the losses of tasks, because balancing must
+            # not change it.
             terms = tf.gradients(values[-1], sources)
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
@@ -77,7 +79,7 @@ class Regularization:
     def _add_penalties(
         self, gradients: list[types.Gradient], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
-        """Add the gradients of the penalties to the list; return the values of the penalties."""
+        """Add the gradients of the penalties to `gradients`; return the values of the penalties."""
         values = []
         l1 = _sum_factors("Regularization.l1", self.l1, variables)
         l2 = _sum_factors("Regularization.l2", self.l2, variables)
@@ -95,11 +97,12 @@ class Regularization:
 def _sum_factors(
     where: str, by_pattern: Mapping[str, float], variables: Sequence[tf.Variable]
 ) -> dict[str, float]:
-    """Return {variable name: sum of its factors}, for variables that a pattern matches."""
+    """Return the sum of the factors of each variable that matches a pattern, {name: sum}."""
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
         selected = patterns.select_variables(where, pattern, [*variables, *freezing.frozen_names()])
-        # A set, because shards of a table share a name and must not add the factor several times.
+        # The shards of a table have the same name, and the set prevents that each shard adds the
+        # factor.
         for name in set(map(patterns.variable_name, selected)):
             factors[name] = factors.get(name, 0.0) + factor
     return factors
@@ -108,9 +111,9 @@ def _sum_factors(
 def _penalise_variable(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
-    """Return the gradient and the value of a variable's penalty; sparse if `gradient` is."""
+    """Compute the gradient and the value of a variable's penalty, for the rows of `gradient`."""
     if isinstance(gradient, tf.IndexedSlices):
-        # A table of 16 bits has a gradient of 32 bits.
+        # A table in bfloat16 has a gradient in float32.
         weights = tf.cast(tf.gather(variable, gradient.indices), gradient.dtype)
     else:
         weights = tf.convert_to_tensor(variable)

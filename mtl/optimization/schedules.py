@@ -1,12 +1,13 @@
-"""Learning rates as functions of the global step; a resumed run continues its schedule.
+"""Schedules: learning rates, or other factors, as functions of the global step.
 
     from mtl.optimization import schedules
     optimizers.LazyAdam.learning_rate = @schedules.Cosine()
     schedules.Cosine.value = 0.01
     schedules.Cosine.warmup_steps = 500
 
-Schedules count from global step 0. A warm-up multiplies the schedule's value by
-`(step + 1) / warmup_steps`: the first rate is above 0, and the decay also counts from step 0.
+A schedule counts from global step 0, so a resumed run continues it. During the warm-up, the rate is
+multiplied by `(step + 1) / warmup_steps`, so the first rate is above 0. The decay starts at step 0,
+not at the end of the warm-up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mtl.deferred import tf
 
 
 def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:
-    """Return the learning rate at `step`, a float32 scalar."""
+    """Compute the learning rate at a step, a float32 scalar."""
     if callable(learning_rate):
         return learning_rate(step)
     return tf.constant(learning_rate, tf.float32)
@@ -35,8 +36,8 @@ class _Schedule(abc.ABC):
     warmup_steps: checks.Natural = 0
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the rate at a step, int64 scalar -> float32 scalar."""
-        # float32 rounds steps above 2^24, and a change could come a step early.
+        """Compute the rate at a step, int64 scalar -> float32 scalar."""
+        # float32 rounds steps above 2^24, so a change could come a step early.
         step = tf.cast(step, tf.float64)
         rate = self._compute_rate(step)
         if self.warmup_steps:
@@ -45,7 +46,7 @@ class _Schedule(abc.ABC):
 
     @abc.abstractmethod
     def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the rate without warm-up; float64 scalar -> float64 scalar."""
+        """Compute the rate without the warm-up, float64 scalar -> float64 scalar."""
 
 
 @checks.dataclass
@@ -69,8 +70,8 @@ class Exponential(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_rate: the factor, in (0, 1], per `decay_steps` steps.
-      decay_steps: the period.
+      decay_rate: the factor of the rate for each `decay_steps` steps, in (0, 1].
+      decay_steps: the number of steps for one factor `decay_rate`, at least 1.
       staircase: True rounds the exponent down, so the rate falls in jumps.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
@@ -92,12 +93,12 @@ class Cosine(_Schedule):
     """`rate = end + (value - end) * (1 + cos(pi * step / decay_steps)) / 2`, then `end`.
 
     I. Loshchilov, F. Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017,
-    arXiv:1608.03983; without restarts.
+    arXiv:1608.03983, but without restarts.
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
-        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      decay_steps: the step at which the rate reaches `end_value`; by default `Run.train_steps`. Set
+        `decay_steps` if you may add steps to the run later: the curve then does not change.
       end_value: the rate from `decay_steps` on, at least 0.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
@@ -144,10 +145,10 @@ class Polynomial(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
-        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      decay_steps: the step at which the rate reaches `end_value`; by default `Run.train_steps`. Set
+        `decay_steps` if you may add steps to the run later: the curve then does not change.
       end_value: the rate from `decay_steps` on, at least 0.
-      power: above 0; 1 falls linearly.
+      power: the exponent, above 0; with 1, the rate falls linearly.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
@@ -163,17 +164,17 @@ class Polynomial(_Schedule):
 
 @checks.dataclass
 class Sigmoid(_Schedule):
-    """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
+    """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then constant.
 
     The rate rises from 0. Use this schedule for weights of losses, and for the reversal of
     `auxiliary.GradientReversal`, as in Y. Ganin et al., "Domain-Adversarial Training of Neural
     Networks", 2016, arXiv:1505.07818.
 
     Attributes:
-      value: the limit of the rise, above 0; with the default steepness the last rate is 0.9999 of
-        it.
-      rise_steps: the step at which the rise ends; by default `Run.train_steps`.
-      steepness: above 0; 10 in the paper.
+      value: the limit of the rate, above 0. With the default `steepness`, the last rate is 0.9999
+        of the limit.
+      rise_steps: the step from which the rate is constant; by default `Run.train_steps`.
+      steepness: the steepness of the curve, above 0; 10 in the paper.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
@@ -187,11 +188,11 @@ class Sigmoid(_Schedule):
 
 
 _LENGTHS = ("decay_steps", "rise_steps")
-"""The settings for the length of a schedule; `fill_decay_steps` replaces None."""
+"""The names of settings for the length of a schedule; `fill_decay_steps` replaces a None."""
 
 
 def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
-    """Return the finished share of the schedule, in [0, 1]."""
+    """Compute the share of the schedule's steps that are done, in [0, 1]."""
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
     where, fix = f"{type(schedule).__name__}.{setting}", "Only an Experiment has a default for it."
     steps = getattr(schedule, setting)
@@ -200,14 +201,14 @@ def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Return `part`; all schedules in it without a length get the length `steps`.
+    """Set the length of all schedules without a length in a part.
 
     Args:
-      part: a part, or a list or dict of parts, at any depth.
+      part: a part with schedules in its settings, or a list or dict of parts, at any depth.
       steps: the number of steps of the run.
 
     Returns:
-      The same object if nothing changes, else a copy.
+      The part itself if it has no schedule without a length, else a copy.
     """
     values = _list_values(part)
     new_values = {place: fill_decay_steps(value, steps) for place, value in values.items()}
@@ -218,7 +219,7 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Return the first step from which the rate stays 0 up to step `last`; None if it does not.
+    """Find the first step from which a rate is 0 up to step `last`; None if there is none.
 
     Args:
       learning_rate: a number, or a schedule. For schedules of other modules the result is None.
@@ -226,13 +227,14 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
     """
     if not isinstance(learning_rate, _Schedule):
         return None
-    # Use a separate graph: the caller may be building the graph of a step.
+    # The graph is separate, because the caller may be building the graph of a step.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         step = tf.compat.v1.placeholder(tf.int64, [])
         rate = session.make_callable(learning_rate(step), [step])
         steps = range(last + 1)
         return (
-            # A schedule of this module stays at 0 once it is 0, so bisection finds its first 0.
+            # A schedule of this module does not rise again after a 0, so bisection finds the first
+            # 0.
             bisect.bisect_left(steps, True, key=lambda at: rate(at) == 0)
             if rate(last) == 0
             else None
@@ -240,7 +242,7 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
 
 
 def _list_values(part: Any) -> dict[Any, Any]:
-    """Return {place: value} of a list, a dict or the settings of a part; {} for other values."""
+    """Return the entries of a list or dict, or the settings of a part; {} for other values."""
     if type(part) in (list, tuple):
         return dict(enumerate(part))
     if type(part) is dict:
@@ -253,7 +255,7 @@ def _list_values(part: Any) -> dict[Any, Any]:
 
 
 def _rebuild_part(part: Any, values: dict[Any, Any]) -> Any:
-    """Return a list, dict or part of the same kind with these values."""
+    """Return a list, dict or part of the same type with new values."""
     if type(part) in (list, tuple):
         return type(part)(values.values())
     return values if type(part) is dict else dataclasses.replace(part, **values)

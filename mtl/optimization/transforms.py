@@ -1,9 +1,9 @@
-"""Transforms of the gradient, between clipping and the optimizer.
+"""Transforms of the gradient, which are applied between clipping and the optimizer.
 
 from mtl.optimization import transforms
 update.Update.transforms = [@transforms.Centralization(), @transforms.Noise()]     # in this order
 
-The list may also hold parts of `mtl.optimization.clipping`, because all follow the protocol
+The list may also contain clippings, because transforms and clippings follow the same protocol,
 `types.Clipping`.
 """
 
@@ -22,12 +22,12 @@ from mtl.variables import freezing, patterns, pruned
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centralization:
-    """`g <- g - mean(g)` for the gradient of each unit, the mean over all axes except the last.
+    """`g <- g - mean(g)` for each unit of a layer; the mean is over all axes except the last.
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
-    Networks", 2020, arXiv:2004.01461. The sum of a unit's weights stays the same. If only some
-    entries train (`Freezing.entries`, `Pruning`), the mean is taken over those entries. Biases,
-    scales and looked-up tables keep their gradients.
+    Networks", 2020, arXiv:2004.01461. The sum of a unit's weights does not change. If only some
+    entries are trained (`Freezing.entries`, `Pruning`), the mean covers only these entries. The
+    gradients of biases, scales and embedding tables do not change.
     """
 
     def __call__(
@@ -36,7 +36,7 @@ class Centralization:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change the gradients of N variables, see `types.Clipping`."""
+        """Transform the gradients of N variables; see `types.Clipping`."""
         del norm
         return list(map(_center_gradient, gradients, variables))
 
@@ -53,22 +53,23 @@ def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(gradient, axes, keepdims=True), count)
-    # Entries that do not train keep their gradient, which the update has set to 0.
+    # The update has set the gradients of entries that are not trained to 0.
     return tf.where(entries, gradient - mean, gradient)
 
 
 @checks.dataclass
 class Noise:
-    """Adds normal noise that fades: `g <- g + N(0, scale / (1 + t) ^ decay)`, t the global step.
+    """Adds decaying normal noise: `g <- g + N(0, scale / (1 + t) ^ decay)`, with t the global step.
 
     A. Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015,
-    arXiv:1511.06807. Rows of looked-up tables outside the batch get no noise. A draw depends on the
-    run's seed, the variable and the step; for a table also on the set of rows in the batch. A
-    resumed run repeats its draws, and a table in shards gets the same noise as a whole table.
+    arXiv:1511.06807. Rows of embedding tables that are not in the batch get no noise. The noise
+    depends on the run's seed, the variable and the step; for a table, also on the set of rows in
+    the batch. So a resumed run repeats its noise. A table gets the same noise with and without
+    shards.
 
     Attributes:
-      scale: the variance at step 0, above 0; the paper tries 0.01, 0.3 and 1.
-      decay: above 0; the paper's gamma.
+      scale: the variance of the noise at step 0, above 0; the paper tries 0.01, 0.3 and 1.
+      decay: the exponent of the decay, above 0; the paper's gamma.
     """
 
     scale: checks.Positive = 0.01
@@ -80,14 +81,14 @@ class Noise:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change the gradients of N variables, see `types.Clipping`."""
+        """Transform the gradients of N variables; see `types.Clipping`."""
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
-        # `scale` is a variance, as in the paper; the draws have a standard deviation of 1.
+        # `scale` is a variance, as in the paper. The draws have a standard deviation of 1.
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))
         noisy, names = list(gradients), list(map(patterns.variable_name, variables))
         for name in dict.fromkeys(names):
-            # The indices of a variable, or of all shards of a table.
+            # All shards of a table have the same name.
             indices = [index for index, other in enumerate(names) if other == name]
             parts, shard_list = [gradients[i] for i in indices], [variables[i] for i in indices]
             noise = _draw_noise(name, parts, shard_list)
@@ -103,7 +104,7 @@ def _add_values(gradient: types.Connected, values: tf.Tensor) -> types.Connected
 def _draw_noise(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return normal draws for the gradients of a variable, or of all shards of a table."""
+    """Draw normal numbers for the gradients of a variable, or of all shards of a table."""
     seed = draws.make_step_seed(f"noise/{name}")
     values = gradients_lib.list_values(gradients)
     whole = shards.whole_shape(variables[0])
@@ -113,10 +114,10 @@ def _draw_noise(
     if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
-        # Draw for the rows of all shards at once, so that the noise does not depend on the shards.
+        # One draw covers the rows of all shards, so that the noise does not depend on the shards.
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
         draw = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
-        # The rank of each row among all rows.
+        # The argsort of an argsort has the rank of each row number.
         places = tf.argsort(tf.argsort(rows))
         return tf.split(tf.gather(draw, places), [tf.shape(value)[0] for value in values])
     draw = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)

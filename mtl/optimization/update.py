@@ -1,4 +1,4 @@
-"""The update: from gradients to one training step.
+"""The update, which applies gradients: regularisation, clipping, optimizer, averages.
 
 from mtl.optimization import update
 model.MultiTaskModel.update = @update.Update()
@@ -25,28 +25,32 @@ from mtl.variables import averaging, freezing, patterns, sharding
 
 @checks.dataclass
 class Update(types.Update):
-    """Regularise, measure, clip and apply gradients, after the UPDATE_OPS of the graph.
+    """Regularises, measures, clips and applies gradients, after the UPDATE_OPS of the graph.
 
     Attributes:
-      optimizer: turns gradients into changes of variables, and has the learning rate. LazyAdam by
-        default, which equals Adam except for embedding tables: it changes only looked-up rows.
-      optimizers: {pattern: an optimizer} for some variables, such as Adagrad for tables, or AdamW
-        with another weight decay; the first pattern that matches counts.
-      clipping: bounds the gradient; None leaves it as it is.
-      transforms: change the gradient after the clipping, such as @transforms.Centralization().
-      regularization: L1 and L2 by pattern; by default only the graph's REGULARIZATION_LOSSES.
-      schedule: a factor of all learning rates over the steps, such as @schedules.Cosine() with the
-        value 1. It stays valid if you choose an optimizer with another rate. None for no factor.
-      rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. The factors of
-        all patterns that match a variable are multiplied. A pretrained trunk with small factors,
-        and heads with larger factors, have the discriminative rates of J. Howard and S. Ruder,
-        "Universal Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146.
-      average: keeps an average of the weights, which evaluation and export use; None for none.
-      if_not_finite: what to do with a step whose loss or gradient is NaN or infinite. "fail" ends
-        the run before any variable changes; the error names the tasks and variables. "skip" goes on
-        to the next batch: weights, their average and optimizer state stay, and averages of
-        normalisations and balancing keep finite values. "zero" sets entries of the gradient that
-        are NaN or infinite to 0.
+      optimizer: the optimizer, which has the learning rate. The default, LazyAdam, differs from
+        Adam only in embedding tables, where it changes only the rows in the batch.
+      optimizers: {pattern: an optimizer} for some variables, such as Adagrad for embedding tables.
+        The first pattern that matches a variable decides.
+      clipping: the clipping of the gradient; None for no clipping.
+      transforms: further changes of the gradient after the clipping, such as
+        @transforms.Centralization().
+      regularization: L1 and L2 penalties; by default only the graph's REGULARIZATION_LOSSES.
+      schedule: a factor of all learning rates that depends on the step, such as @schedules.Cosine()
+        with the value 1. The factor remains valid if the optimizer's learning rate changes. None
+        for no factor.
+      rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. If several
+        patterns match a variable, their factors are multiplied. Small factors for a pretrained
+        trunk, and larger factors for heads, are the discriminative learning rates of J. Howard and
+        S. Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018,
+        arXiv:1801.06146.
+      average: an average of the weights over the steps, which evaluation and export use; None for
+        no average.
+      if_not_finite: the action in a step whose loss or gradient is NaN or infinite. "fail" ends the
+        run before any variable changes; the error names the tasks and variables. "skip" continues
+        with the next batch: the step changes neither weights nor their average nor optimizer state,
+        and the moving averages of normalisations and balancing remain finite. "zero" sets entries
+        of the gradient that are NaN or infinite to 0.
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer] = optimizers_lib.LazyAdam()
@@ -88,12 +92,12 @@ class Update(types.Update):
 
     @property
     def is_entrywise(self) -> bool:
-        """True if no setting chooses variables by name, and all act on each entry alone."""
+        """True if the update treats every entry of every variable in the same way."""
         if type(self) is not Update:
             return False
         chooses = self.optimizers or self.rates or self.transforms or self.average
         is_entrywise = optimizers_lib.moves_entries_alike(self.optimizer)
-        # Compare types, because a subclass may do anything.
+        # The types are compared, because a subclass may have a different update.
         is_entrywise &= type(self.clipping) in (type(None), *clipping_lib.ENTRYWISE)
         return is_entrywise and not chooses and self.regularization == _NO_PENALTY
 
@@ -103,22 +107,22 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         losses: types.Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """Build a training step.
+        """Build the op that applies gradients and increments the global step.
 
         Args:
           gradients: N gradients, None for a variable on which no loss depends.
           variables: N variables.
-          losses: {task: scalar}, to name the tasks whose losses are not finite.
+          losses: {task: scalar}; an error names the tasks whose losses are not finite.
 
         Returns:
-          The op of the step, and {name: scalar to watch}: `learning_rate` and `gradient_norm`
-          (global, with regularisation, before clipping). Some runs add `regularization`,
-          `loss_scale`, and the number of steps or entries so far that were not finite,
+          The op, and {name: scalar to monitor}: `learning_rate`, and `gradient_norm`, the global
+          norm with regularisation and before clipping. Some settings add `regularization`,
+          `loss_scale`, and the number of skipped steps or zeroed entries in the run so far,
           `skipped_steps` or `zeroed_entries`.
 
         Raises:
-          UserError: if no variable has a gradient, or a pattern matches no variable.
-          InvalidArgumentError: when run, on a loss or gradient that is not finite.
+          UserError: no variable has a gradient, or a pattern matches no variable.
+          InvalidArgumentError: when the graph runs, if a loss or gradient is not finite.
         """
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
@@ -126,10 +130,10 @@ class Update(types.Update):
         learning_rate = learning_rate if factor is None else learning_rate * factor
         # Norms and clipping need each row of a table at most once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
-        # Penalties come first: they may reach a variable that no loss depends on.
+        # Penalties are added first, because a variable may have only a penalty and no loss.
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _select_connected(gradients, variables)
-        # Mask before the norm: entries that do not train must not count for it or for clipping.
+        # The gradients of entries that are not trained are set to 0 before the norm is computed.
         gradients = self._mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
@@ -144,30 +148,30 @@ class Update(types.Update):
             gradients = self._shape_gradients(guarded.gradients, variables, norm)
             extensions.show_update(gradients, variables)
 
-        # The norm needs all gradients, so no variable changes while another one is still read.
+        # No variable changes before the norm, which depends on all gradients, is computed.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
-        before.append(learning_rate)  # Otherwise it could use the number of the next step.
-        # All updates wait for one op, which takes a single message to a parameter server.
+        before.append(learning_rate)  # Else the rate might be computed after the step is counted.
+        # All updates wait for a single op, so that a parameter server gets a single message.
         ready, increment = tf.group(*before), tf.constant(1, step.dtype)
         # The caller's name scope must not change the names of optimizer state.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             pairs = list(zip(gradients, variables, strict=True))
             updates = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
             with tf.control_dependencies(updates):
-                # Count the step last: schedules, draws and freezing read its number first.
+                # The step is counted last: schedules, draws and freezing read its old value.
                 train_op = step.assign_add(increment, read_value=False)
         return train_op, monitors | guarded.monitors
 
     def _mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[types.Connected]:
-        """Set entries of N gradients to 0 if the entries of the variables do not train."""
+        """Set entries of N gradients to 0 if the entries of the variables are not trained."""
         if freezing.holds_some():
             gradients = groups.mask_gradients(gradients, variables)
         return extensions.mask_gradients(gradients, variables)
 
     def _require_average(self, variables: Sequence[tf.Variable]) -> None:
-        """Fail if a table of 16 bits is averaged: it would round small changes away."""
+        """Check that no table in bfloat16 is averaged: rounding would lose small changes."""
         tables = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
         rule = f"be None if tables have 16 bits, such as {tables[0]!r}" if tables else ""
         checks.require(not tables, "Update.average", rule, self.average)
@@ -180,21 +184,21 @@ class Update(types.Update):
         rate: tf.Tensor,
         factor: tf.Tensor | None,
     ) -> list[tf.Operation]:
-        """Apply the gradients and update the average; return the ops.
+        """Build the ops that apply the gradients and update the average.
 
         Args:
-          pairs: N gradients, clipped, and their variables.
+          pairs: N pairs of a clipped gradient and its variable.
           step: the global step.
           moves: True if the step changes variables: a bool scalar of the graph, or Python's True.
-          rate: the learning rate of `optimizer`, with the factor.
-          factor: a factor of all learning rates; None for 1.
+          rate: the learning rate of `optimizer`, multiplied by `factor`.
+          factor: the value of `schedule`; None for 1.
         """
         gradients, variables = zip(*pairs, strict=True)
         rows: Sequence[types.Connected] = ()
         if self.average is not None:
             all_rows = groups.moves_all_rows(self._optimizers_of, variables)
             rows = averaging.rows_before(gradients, variables, all_rows)
-        # The average needs the rows before the optimizer changes them.
+        # The average needs the values of the rows before the optimizer changes them.
         with tf.control_dependencies(gradients_lib.list_values(rows)):
             if self.optimizers or self.rates or freezing.holds_some():
                 parts = self._optimizers_of, pairs, self.rates, step, moves, factor
@@ -208,8 +212,8 @@ class Update(types.Update):
 
     @property
     def _optimizers_of(self) -> dict[str | None, types.Optimizer]:
-        """The optimizers by pattern; None is the key of the default."""
-        # For mypy: the key type of Mapping is invariant.
+        """The optimizers by pattern; the key None has `optimizer`."""
+        # The cast is for mypy, because the key type of Mapping is invariant.
         patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
         return {**patterned, None: self.optimizer}
 
@@ -219,11 +223,12 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Clip, then transform; each part gets the norm of its input gradients.
+        """Clip the gradients, then transform them.
 
-        Entries that do not train get a gradient of 0 again after each transform.
+        After each transform, the gradients of entries that are not trained are set to 0 again.
         """
-        # The clipping uses the norm of the step; each transform changes the norm for the next one.
+        # Each transform changes the gradients, so the norm is computed again for the next
+        # transform.
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):
@@ -244,11 +249,11 @@ def _list_few(names: Sequence[str]) -> str:
 def _select_connected(
     gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
-    """Return the gradients that exist, and their variables."""
+    """Return the gradients that are not None, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     if not pairs:
-        rule, frozen = "leave a variable to train on which a loss depends", freezing.frozen_names()
+        rule, frozen = "leave a trainable variable on which a loss depends", freezing.frozen_names()
         checks.require(not frozen, "Freezing", rule, _list_few(frozen))
         names = [patterns.variable_name(variable) for variable in variables]
-        checks.fail("Update", "get a gradient", names, "No loss depends on these.")
+        checks.fail("Update", "get a gradient", names, "No loss depends on these variables.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

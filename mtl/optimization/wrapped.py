@@ -1,4 +1,4 @@
-"""Optimizers around another optimizer, which act before and after it changes a variable.
+"""Optimizers that wrap another optimizer, and act before and after its change of a variable.
 
 optimizer = wrapped.Masked(optimizer, {"network/kernel": masks.Nonzero()})
 """
@@ -15,7 +15,7 @@ Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
-    """Changes variables by another optimizer, whose state keeps its names."""
+    """Changes variables by another optimizer; the names of the state do not change."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
@@ -40,14 +40,14 @@ class Wrapped(tf.compat.v1.train.Optimizer):
 
 
 def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Optimizer:
-    """Return the optimizer inside all wrappers."""
+    """Return the innermost optimizer, without all wrappers."""
     while isinstance(optimizer, Wrapped):
         optimizer = optimizer.inner
     return optimizer
 
 
 class Masked(Wrapped):
-    """Restores the exact values of entries outside a mask after each step of an optimizer."""
+    """Restores the values of entries outside of a mask after each step of an optimizer."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")
@@ -60,7 +60,8 @@ class Masked(Wrapped):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Some optimizers also change rows without a gradient, so restore the whole table.
+        # Some optimizers also change rows without a gradient, so the mask is applied to the whole
+        # table.
         move = super()._resource_apply_sparse_duplicate_indices
         return self._mask_move(handle, lambda: move(grad, handle, indices))
 
@@ -77,9 +78,10 @@ class Masked(Wrapped):
 
 
 class Lookahead(Wrapped):
-    """Calls another optimizer, and steps back after it.
+    """Calls another optimizer, and takes Lookahead's step back after every `steps` steps.
 
-    The wrapper counts its steps itself, so a group that starts later begins with a whole round.
+    The wrapper counts its own steps, so a parameter group that starts later begins with a complete
+    round of `steps` steps.
     """
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):
@@ -88,8 +90,8 @@ class Lookahead(Wrapped):
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
-        # TensorFlow puts the counter on the device of a variable. The least name does not depend on
-        # the order of the variables.
+        # TensorFlow places the counter on the device of a variable. The first variable by name is
+        # chosen, because it does not depend on the order of the variables.
         first = min(var_list, key=lambda variable: variable.name)
         self._create_non_slot_variable(0, "lookahead_steps", first)
         for variable in var_list:
@@ -108,11 +110,11 @@ class Lookahead(Wrapped):
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         slow = self.get_slot(var, "slow")
-        # A round starts from the weights of the last step back.
+        # At the first step of a round, `slow` gets the weights after the last step back.
         start = tf.cond(self._is_first, lambda: slow.assign(var.read_value()), slow.read_value)
         with tf.control_dependencies([start]):
-            moved = super()._resource_apply_dense(grad, var)
-        with tf.control_dependencies([moved]):
+            update = super()._resource_apply_dense(grad, var)
+        with tf.control_dependencies([update]):
             return tf.cond(self._is_last, lambda: self._move_back(var, start), tf.no_op)
 
     def _move_back(self, var: tf.Variable, start: tf.Tensor) -> tf.Operation:
@@ -120,6 +122,6 @@ class Lookahead(Wrapped):
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> tf.Operation:
         with tf.control_dependencies(update_ops):
-            # Count last, because `_prepare` reads the number of this step.
+            # The counter is incremented last, because `_prepare` reads its old value.
             increment = self._find_counter().assign_add(1)
         return tf.group(super()._finish(update_ops, name_scope), increment)

@@ -1,1 +1,1 @@
-"""Sparsity: weights that are cut while a network trains, and then stay exactly 0."""
+"""Pruning: sets weights to 0 while a network trains; pruned weights stay exactly 0."""

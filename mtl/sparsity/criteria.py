@@ -1,4 +1,4 @@
-"""Criteria score the importance of weights; weights with the least scores are cut.
+"""Criteria, which score the importance of weights; the weights with the least scores are pruned.
 
 from mtl.sparsity import criteria
 pruning.Pruning.criterion = @criteria.Taylor()
@@ -19,18 +19,20 @@ from mtl.step import draws
 
 
 class Seen(NamedTuple):
-    """The values of a variable from which a step computes its scores.
+    """The values of a variable from which a criterion computes scores.
 
     Attributes:
       name: the name of the variable.
-      weights: their values before the update of the step.
-      gradient: the gradient of the batch's loss, in the shape of the weights; None for a table.
-      total: the sum or average that the criterion gathers over the steps; None if it gathers no
-        values.
-      inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
-      task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
-        variable; empty if the criterion does not need them.
-      is_moving: True for weights that training changes, in their shape; None if it changes all.
+      weights: the weights before the update of the step.
+      gradient: the gradient of the batch's loss, in the shape of the weights; None for an embedding
+        table.
+      total: the sum or average over the steps that `Criterion.gather` computes; None if `gathers`
+        is False.
+      inputs: the mean squares of the layer's inputs, [D]; None if `reads_inputs` is False.
+      task_gradients: {task: gradient of its loss}, with None for a task whose loss does not depend
+        on the variable; empty if `reads_tasks` is False.
+      is_moving: a bool for each weight, True if training changes the weight; None if training
+        changes all weights.
     """
 
     name: str
@@ -43,79 +45,79 @@ class Seen(NamedTuple):
 
 
 def sum_squares(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the sums and the count for mean squares: [..., D] -> float32 [D], and a scalar."""
+    """Sum the squares of a layer's inputs, [..., D] -> float32 [D]; also return their number."""
     flat = tf.reshape(tf.cast(inputs, tf.float32), [-1, inputs.shape[-1]])
     return tf.reduce_sum(tf.square(flat), 0), tf.cast(tf.shape(flat)[0], tf.float32)
 
 
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:
-    """Return the mean squares of a layer's inputs, [..., D] -> float32 [D]."""
+    """Compute the mean squares of a layer's inputs, [..., D] -> float32 [D]."""
     total, count = sum_squares(inputs)
     return total / count
 
 
 class Criterion(abc.ABC):
-    """Gives every weight a score."""
+    """The base class of criteria, which give every weight a score."""
 
     reads_gradients: bool = False
-    """True if it needs the gradient of the loss by the weights."""
+    """True if the criterion needs the gradient of the loss by the weights."""
     reads_tasks: bool = False
-    """True if it needs the gradient of each task's loss; it is a `TaskSaliency` then."""
+    """True if the criterion needs the gradient of each task's loss, as `TaskSaliency` does."""
     reads_inputs: bool = False
-    """True if it needs the mean squares of a layer's inputs."""
+    """True if the criterion needs the mean squares of a layer's inputs."""
     gathers: bool = False
-    """True if it gathers values over the steps, by `gather`."""
+    """True if the criterion sums or averages values over the steps, by `gather`."""
     is_of_finished_runs: bool = False
-    """True if only `launch.prune` can compute it."""
+    """True if only `launch.prune` can compute the criterion, after a training."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the gathered values for a variable of this shape."""
+        """Return the shape of `Seen.total` for a variable, by the variable's shape."""
         return list(shape)
 
     @abc.abstractmethod
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return the next value of `seen.total`."""
+        """Compute the next value of `seen.total`."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Magnitude(Criterion):
-    """`|w|`: cheap, and in most comparisons as good as any other if weights are cut gradually.
+    """`|w|`: a cheap criterion, as good as others in most comparisons with gradual pruning.
 
     S. Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015,
     arXiv:1506.02626.
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return tf.abs(seen.weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snip(Criterion):
-    """`|w dL/dw|` on the batch of the step: the first-order change of the loss without the weight.
+    """`|w dL/dw|` on one batch: the change of the loss without the weight, to first order.
 
     N. Lee et al., "SNIP: Single-shot Network Pruning based on Connection Sensitivity", 2019,
-    arXiv:1810.02340, with `OneShot` at step 0 and `Global`. The paper divides by the sum over all
-    weights, which does not change the order.
+    arXiv:1810.02340, if the schedule is `OneShot` at step 0, and the density `Global`. The paper
+    divides scores by their sum, which does not change their order.
     """
 
     reads_gradients = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return tf.abs(seen.weights * seen.gradient)
 
 
 @checks.dataclass
 class Averaged(Criterion):
-    """Scores by a running average over the steps; in a finished run, by the mean over batches.
+    """The base class of criteria that average values over the steps or, in `launch.prune`, batches.
 
     Attributes:
-      momentum: the share of the average that a step keeps, in [0, 1).
+      momentum: the decay of the running average, in [0, 1).
     """
 
     momentum: checks.Rate = 0.9
@@ -123,118 +125,119 @@ class Averaged(Criterion):
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return the value that a batch adds to the average; None if `seen` has no batch."""
+        """Compute the value of a batch for the average; None if `seen` has no batch."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return the next value of `seen.total`."""
+        """Compute the next value of `seen.total`."""
         new = self.observe(seen)
         if new is None:
             return seen.total
-        # The average starts at 0. So all averages of a step are too small by a common factor, which
-        # does not change their order.
+        # The average starts at 0, so in early steps, all averages are too small by a common factor.
+        # A common factor does not change the order of the scores.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Taylor(Averaged):
-    """The average of `(w dL/dw)^2` over the steps.
+    """`(w dL/dw)^2`, averaged over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
-    equation 8, with its momentum. The criterion saves a number for each weight while weights are
-    cut.
+    equation 8, with its momentum. Until the last step of the pruning, the state has a number for
+    each weight.
 
     Attributes:
-      momentum: the share of the average that a step keeps, in [0, 1).
+      momentum: the decay of the running average, in [0, 1).
     """
 
     reads_gradients = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return self.gather(seen)
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return the values that a batch adds to the average, in the shape of the weights."""
+        """Compute the values of a batch for the average, in the shape of the weights."""
         return None if seen.gradient is None else tf.square(seen.weights * seen.gradient)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Movement(Criterion):
-    """`-sum_t w_t dL/dw_t`: high for weights that training drives away from 0.
+    """`-sum_t w_t dL/dw_t` over the steps t: high for weights that move away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
-    for networks that start from another run. The paper's learning rate of the scores is left out,
-    because it does not change their order. In the paper, a cut weight keeps its value under the
-    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` keeps the
-    value, and also trains the weight. With other gradients a cut weight is 0, and its score stays
-    the same.
+    for networks that start from another run. The formula has no learning rate, because it does not
+    change the order of the scores. In the paper, a pruned weight keeps its value behind the mask,
+    and its score still changes. Here, this is so only with `Pruning.gradient = "straight_through"`,
+    which also trains the pruned weight. With other settings, a pruned weight is 0, and its score
+    does not change.
     """
 
     reads_gradients = True
     gathers = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return self.gather(seen)
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return the next value of `seen.total`, in the shape of the weights."""
+        """Compute the next value of `seen.total`, in the shape of the weights."""
         return seen.total - seen.weights * seen.gradient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanda(Averaged):
-    """`|w| sqrt(mean x^2)` with the input x of the weight: how much it adds to its unit.
+    """`|w| sqrt(mean x^2)`, with x the input of the weight: the weight's part in its unit's sum.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. The
-    criterion works only for kernels of `layers.dense` and `layers.conv`.
+    arXiv:2306.11695, which compares only weights of the same unit; set `Uniform.per_unit` to do
+    this. The criterion works only for kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
-      momentum: the share of the average that a step keeps, in [0, 1).
+      momentum: the decay of the running average, in [0, 1).
     """
 
     reads_inputs = True
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return [D], a number for each input of a layer."""
+        """Return [D], with D the number of inputs of the layer."""
         return [shape[-2]]
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return tf.abs(seen.weights) * tf.sqrt(self.gather(seen))[:, tf.newaxis]
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return the values that a batch adds to the average, [D]."""
+        """Compute the values of a batch for the average, [D]."""
         return seen.inputs
 
 
 @checks.dataclass
 class TaskSaliency(Criterion):
-    """`|w dL_t/dw|` on the batch of the step for each task t: a single task can keep a weight.
+    """`|w dL_t/dw|` on one batch for each task t: a weight remains if any task needs it.
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
-    arXiv:2206.04662: a weight is cut only if no task needs it. In the paper each task marks the
-    same number of weights, and all marked weights are kept. Here the number of marked weights
-    follows from the requested density. If a weight belongs to one task alone, that task ranks it.
-    Only the order of a task's scores counts, so a large loss does not outweigh others.
+    arXiv:2206.04662: In the paper, each task marks a number of weights, and all marked weights
+    remain. Here, this number follows from the requested density. A weight that only one task uses
+    is ranked by this task. Only the order of a task's scores counts, so a task with a large loss
+    does not dominate.
 
-    Steps that cut take a backward pass for each task; other steps take none. Synchronous
-    replicas also exchange a gradient for each task in every step: zeros if no cut is due.
+    Only steps that prune take a backward pass for each task. But synchronous replicas exchange a
+    gradient for each task in every step; in other steps, the gradients are zeros.
 
     Attributes:
-      combine: "union", or "sum" of the tasks' scores, each divided by its sum over all weights.
+      combine: the rule that merges the tasks' scores: "union" as in the paper, or "sum", the sum of
+        the scores of each task divided by their total.
     """
 
     combine: Annotated[str, checks.OneOf(("union", "sum"))] = "union"
     reads_tasks = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the sum of the tasks' scores, in the shape of the weights."""
+        """Compute the sum of the tasks' scores, in the shape of the weights."""
         return tf.reduce_sum(self.task_scores(seen), 0)
 
     def task_scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of each task, [T, ...]; 0 for a task that does not depend on it."""
+        """Compute the scores of T tasks, [T, ...]; 0 for a task that does not use the variable."""
         nothing = tf.zeros_like(seen.weights)
         return tf.stack(
             [
@@ -247,16 +250,16 @@ class TaskSaliency(Criterion):
         """Merge the scores of T tasks into one score for each weight.
 
         Args:
-          scores: [T, ...] for each of N variables.
-          is_global: True if weights of different variables are compared with each other.
+          scores: the scores of T tasks for N variables, [T, ...] each.
+          is_global: True if weights of different variables are compared.
 
         Returns:
-          The scores of the weights, [...] for each of N variables.
+          The scores of the weights of N variables, [...] each.
         """
         sizes = [tensor.shape[1:].num_elements() for tensor in scores]
         flat_scores = [tf.reshape(tensor, [tensor.shape[0], -1]) for tensor in scores]
         if self.combine == "sum":
-            # [T, 1], over all variables: each task's scores then add up to 1.
+            # The totals [T, 1] are over all variables, so that the scores of each task add up to 1.
             totals = tf.add_n([tf.reduce_sum(flat, 1, keepdims=True) for flat in flat_scores])
             merged = [tf.reduce_sum(tf.math.divide_no_nan(flat, totals), 0) for flat in flat_scores]
         elif is_global:
@@ -268,8 +271,8 @@ class TaskSaliency(Criterion):
 
 
 def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
-    """Return the best rank of each weight in any task, [T, N] -> [N] in [0, 1]; score 0 gives 0."""
-    # The argsort of an argsort gives each entry its rank, from 0 for the least.
+    """Return the best rank of each weight over T tasks, [T, N] -> [N] in [0, 1]; 0 for score 0."""
+    # The argsort of an argsort is the rank of each entry, from 0 for the least entry.
     ranks = tf.argsort(tf.argsort(scores, axis=1, stable=True), axis=1)
     ranks = tf.cast(ranks + 1, tf.float32) / scores.shape[1]
     return tf.reduce_max(tf.where(scores > 0, ranks, tf.zeros_like(ranks)), 0)
@@ -277,15 +280,16 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
 
 @checks.dataclass
 class SparseGpt(Criterion):
-    """Cuts weights that the other weights of a layer can replace, and adapts these other weights.
+    """Prunes weights that other weights of the layer can replace, and adapts the other weights.
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
-    `layers.dense`: see `mtl.tools.pruning.sparse_gpt`. A training step cannot.
+    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. Training cannot use the criterion.
 
     Attributes:
-      block: the number of inputs whose weights are compared with each other at once.
-      damping: a share of the mean square of the inputs, added to all their mean squares.
+      block: the number of inputs whose weights are pruned at once.
+      damping: a share of the average mean square of the inputs, which is added to the mean square
+        of each input.
     """
 
     block: checks.Count = 128
@@ -293,17 +297,18 @@ class SparseGpt(Criterion):
     is_of_finished_runs = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return NaN, so that a training step cuts no weights by it."""
+        """Return NaN, so that a training step prunes no weights."""
         return tf.fill(seen.weights.shape, tf.constant(np.nan, seen.weights.dtype))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Random(Criterion):
-    """A random draw: a control for all other criteria, and the start of `Regrowth`.
+    """Random scores, as a baseline for other criteria, and as the start of `Regrowth`.
 
-    The draw depends only on the run's seed and the variable's name: a cut weight stays cut.
+    The scores depend only on the run's seed and the variable's name, so pruned weights remain
+    pruned.
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return a score for each weight, in the same shape."""
+        """Compute a score for each weight, in the shape of the weights."""
         return tf.random.stateless_uniform(seen.weights.shape, draws.make_run_seed(seen.name))

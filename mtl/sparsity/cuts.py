@@ -1,4 +1,4 @@
-"""Variables that are pruned: the part that cuts each of them, and the state beside it.
+"""Creates the masks and the other state of pruned variables.
 
 part = cuts.find_part(parts, "network/trunk/hidden_0/kernel")
 cut = cuts.create(part, name, variable, getter, settings)       # with its mask
@@ -14,10 +14,10 @@ from mtl.deferred import tf, tf1
 from mtl.tf_internals import shards
 from mtl.variables import freezing, patterns, pruned, sharding
 
-# Three treatments of the gradient of a cut weight: see `Pruning.gradient`.
+# The values of `Pruning.gradient`.
 STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
 HEADS = "head/"
-# Vectors of the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give them.
+# A kernel's bias, scale and offset have these suffixes in `mtl.layers` and `mtl.networks`.
 BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
 SHARE = "pruning/share_"
 
@@ -26,15 +26,15 @@ Part: TypeAlias = Any
 
 
 class Cut(NamedTuple):
-    """A variable that is pruned.
+    """A pruned variable, with its state.
 
     Attributes:
-      part: the part that prunes it.
+      part: the `Pruning` that prunes the variable.
       variable: the variable of the weights.
-      mask: the variable of zeros and ones.
+      mask: the variable of the mask, zeros and ones.
       mask_value: the value of the mask in this step.
-      total: the values that the criterion gathers; None if it gathers nothing.
-      is_table: True if a step reads only some rows, and the gradient stays sparse.
+      total: the variable of the criterion's sums or averages; None if the criterion has none.
+      is_table: True for an embedding table, whose gradient is sparse.
     """
 
     part: Part
@@ -46,27 +46,27 @@ class Cut(NamedTuple):
 
     @property
     def sets_to_zero(self) -> bool:
-        """True if cut weights are 0 themselves, and not only masked."""
+        """True if pruned weights are set to 0, and not only masked."""
         return not self.part.hides_weights
 
 
 def share_name(index: int) -> str:
-    """Return the name of the variable for the share that a part has cut; indices start at 0."""
+    """Return the name of the variable for the pruned share of a part, by its index from 0."""
     return f"{SHARE}{index}"
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that cuts a variable; the list must hold such a part."""
+    """Return the first part that prunes a variable; there must be such a part."""
     return next(part for part in parts if chooses(part, name))
 
 
 def list_beside(kernel: str) -> list[str]:
-    """Return the names of bias, scale and offset of a kernel's units, if they exist."""
+    """Return the possible names of a kernel's bias, scale and offset."""
     return [f"{kernel.removesuffix('/kernel')}{suffix}" for suffix in BESIDE]
 
 
 def may_cut(part: Part, name: str) -> bool:
-    """Return True if a part may cut a variable that its patterns choose."""
+    """Return True if a part may prune a variable that its patterns match."""
     return part.cuts_heads or not name.startswith(HEADS)
 
 
@@ -76,7 +76,7 @@ def chooses(part: Part, name: str) -> bool:
 
 
 def check_kind(part: Part, name: str, is_table: bool) -> None:
-    """Fail unless a part can cut a variable, which may be a table, at its first step."""
+    """Check that a part can prune a variable from the part's first step on."""
     rule = f"choose only tables, whose rows are cut: {name!r} is not a table"
     fits = is_table or not part.granularity.is_of_tables
     checks.require(fits, "Pruning.patterns", rule, list(part.patterns))
@@ -96,27 +96,27 @@ def create(
     getter: Callable[..., Any],
     settings: Any,
 ) -> Cut:
-    """Create the mask of a variable, and the values that the criterion gathers.
+    """Create the mask of a variable, and the state of the criterion.
 
     Args:
       part: the part that prunes the variable.
       name: the name of the variable.
-      variable: the variable itself.
-      getter: creates variables beside it, as in a custom getter of `get_variable`.
-      settings: the settings with which `getter` was called for the variable.
+      variable: the variable.
+      getter: the getter of a custom getter of `get_variable`, which creates the new variables.
+      settings: the settings of `get_variable` for the variable.
 
     Raises:
-      UserError: the variable is a shard, has 16 bits, or does not suit the granularity.
+      UserError: the variable is a shard, is in bfloat16, or does not suit the granularity.
     """
     where = f"Pruning.patterns, which choose {name!r},"
-    fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
+    fix = "Raise Distribution.min_shard_bytes, so that the table has no shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
     fix = "Its table has 16 bits: see the setting storage of its column."
     is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
     checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
-    # Masks are not weights: most settings of the weights must not apply to them.
+    # Most settings of the weights must not apply to masks, which are not trained.
     state = {
         **settings,
         "dtype": tf.float32,

@@ -1,10 +1,11 @@
-"""Masks from the scores of groups of weights; a density sets how much of each layer is kept.
+"""Densities, which say what share of each layer remains after pruning; and masks from scores.
 
 from mtl.sparsity import densities
 pruning.Pruning.density = @densities.Global()
 densities.Global.floor = 0.02
 
-The granularity makes groups of single weights, blocks or rows. A layer keeps at least one group.
+The granularity says which weights form a group: single weights, blocks, units or rows. At least one
+group of each layer remains.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ from collections.abc import Collection, Sequence
 from mtl import checks
 from mtl.deferred import tf
 
-_HALF = 1 << 16  # The number of values of 16 bits, half of a float32.
+_HALF = 1 << 16  # The number of values of 16 bits, the half of a float32.
 
 
 @checks.dataclass
 class Uniform:
-    """Every layer loses an equal share of its groups.
+    """Prunes the same share of the groups of every layer.
 
-    A high sparsity leaves too little of small layers: at 98%, only 18 of 100 units before a head
-    still have inputs (`benchmarks/pruning.py`).
+    At a high sparsity, too few weights of small layers remain: at 98%, only 18 of 100 units before
+    a head still have inputs (`benchmarks/pruning.py`).
 
     Attributes:
-      per_unit: True cuts the same share of the input weights of every unit, as Wanda does (M. Sun
+      per_unit: True prunes the same share of the input weights of every unit, as Wanda does (M. Sun
         et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-        arXiv:2306.11695); only for single weights.
+        arXiv:2306.11695). The setting requires single weights as granularity.
     """
 
     per_unit: bool = False
     is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share of groups that each of N layers keeps in the end.
+        """Return the final share of remaining groups, for each of N layers.
 
         Args:
-          shapes: N, the shape of the groups of each layer.
-          sparsity: the final share of cut groups in all layers, in (0, 1).
+          shapes: the shapes of the groups of N layers.
+          sparsity: the final share of pruned groups over all layers, in (0, 1).
         """
         return [1 - sparsity] * len(shapes)
 
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers: float32 zeros and ones, shaped like the scores.
+        """Compute the masks of N layers: float32 zeros and ones in the shapes of the scores.
 
         Args:
-          scores: N, a score for each group.
-          densities: N, the result of `densities`.
-          progress: float64 scalar in [0, 1], the reached share of the final sparsity.
+          scores: the scores of the groups of N layers.
+          densities: the result of the method `densities`.
+          progress: a float64 scalar in [0, 1], the present share of the final sparsity.
         """
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
@@ -64,21 +65,21 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ErdosRenyiKernel:
-    """Layers with few inputs and outputs keep a larger share: `density ~ sum(shape) / prod(shape)`.
+    """Prunes less of small layers: the remaining share is `~ sum(shape) / prod(shape)`.
 
     U. Evci et al., "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134,
-    section 3. A layer whose share would exceed 1 is kept whole. A common factor gives all layers
-    together the requested density.
+    section 3. If the share of a layer would exceed 1, the layer is not pruned. A common factor
+    leads to the requested sparsity over all layers.
     """
 
     is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share of groups that each of N layers keeps in the end.
+        """Return the final share of remaining groups, for each of N layers.
 
         Args:
-          shapes: N, the shape of the groups of each layer.
-          sparsity: the final share of cut groups in all layers, in (0, 1).
+          shapes: the shapes of the groups of N layers.
+          sparsity: the final share of pruned groups over all layers, in (0, 1).
         """
         sizes = [math.prod(shape) for shape in shapes]
         raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
@@ -88,36 +89,37 @@ class ErdosRenyiKernel:
             too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
                 return shares
-            # Keep only the densest layer whole: without it the factor of all others changes.
+            # Only the densest layer is left unpruned, because this changes the factor of all other
+            # layers.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
+        """Compute the masks of N layers: float32 zeros and ones in the shapes of the scores."""
         return _select_by_layer(scores, densities, progress)
 
 
 @checks.dataclass
 class Global:
-    """The groups with the least scores are cut, in whichever layer they are.
+    """Prunes the groups with the least scores over all layers.
 
-    Scores of different layers must be comparable. `Snip` and `Taylor` give such scores; `Magnitude`
-    does if layers start and train alike.
+    The scores of different layers must be comparable, as with `Snip` and `Taylor`. With
+    `Magnitude`, this needs layers with similar initial values and training.
 
     Attributes:
-      floor: the least share that each layer keeps, in [0, 1); with 0, a layer may keep only one
-        group.
+      floor: the least remaining share of each layer, in [0, 1). With 0, only one group of a layer
+        may remain.
     """
 
     floor: checks.Rate = 0.01
     is_global = True
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the mean share of groups that the layers keep in the end, N times.
+        """Return the final share of remaining groups over all layers, N times.
 
         Raises:
-          UserError: the floor alone keeps more.
+          UserError: `floor` is above this share.
         """
         rule = f"be at most 1 - sparsity, {1 - sparsity:.6g}"
         checks.require(self.floor <= 1 - sparsity, "Global.floor", rule, self.floor)
@@ -126,18 +128,18 @@ class Global:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
+        """Compute the masks of N layers: float32 zeros and ones in the shapes of the scores."""
         sizes = [layer.shape.num_elements() for layer in scores]
         floors = [max(1, math.ceil(self.floor * size)) for size in sizes]
         raised_scores = []
         for layer, floor in zip(scores, floors, strict=True):
             flat = tf.reshape(layer, [-1])
             is_in_floor = keep_largest(flat, tf.constant(floor)) > 0
-            # The floor of each layer must win against all scores of other layers, also against the
-            # scores of frozen entries, which are the largest number.
+            # The groups in the floor of each layer must come before all groups of other layers,
+            # even before frozen entries, whose score is the largest number.
             lowered = tf.minimum(flat, flat.dtype.max / 2)
             raised_scores.append(tf.where(is_in_floor, flat.dtype.max, lowered))
-        # Floors are rounded up, so their sum may exceed the rounded share.
+        # The floors are rounded up, so their sum may be above the rounded share.
         total = _count_groups(sum(sizes), densities[0], progress, least=sum(floors))
         masks = tf.split(keep_largest(tf.concat(raised_scores, 0), total), sizes)
         return [tf.reshape(mask, layer.shape) for mask, layer in zip(masks, scores, strict=True)]
@@ -146,7 +148,7 @@ class Global:
 def _share_out(
     budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
 ) -> list[float]:
-    """Return shares proportional to `raw` that keep `budget` weights; 1 for the dense layers."""
+    """Return shares proportional to `raw` that leave `budget` groups; 1 for dense layers."""
     remaining = budget - sum(sizes[i] for i in dense)
     others = [i for i in range(len(sizes)) if i not in dense]
     factor = remaining / sum(raw[i] * sizes[i] for i in others) if others else 0.0
@@ -164,45 +166,47 @@ def _select_by_layer(
 
 
 def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
-    """Return how many groups of a layer stay at this step, an int32 scalar."""
-    # The share falls from 1 to the density. float32 cannot count above 2^24 weights exactly.
+    """Return the number of groups of a layer that remain at this step, an int32 scalar."""
+    # The share falls from 1 to the density. The type is float64, because float32 cannot count more
+    # than 2^24 weights exactly.
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores, and zeros elsewhere; among equal scores the first win.
+    """Return ones at the largest scores, else zeros; of equal scores, the first are chosen.
 
-    Counting finds the least of the largest scores many times as fast as sorting: first its upper 16
-    bits, and then its lower 16 bits.
+    To find the least of the largest scores, values are counted, first by their upper 16 bits, then
+    by their lower 16 bits. Counting is many times faster than sorting.
 
     Args:
-      scores: finite, [N].
+      scores: finite scores, [N].
       count: the number of ones, a scalar in [0, N].
 
     Returns:
       float32 [N].
     """
     bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
-    # As integers, negative floats come in reverse order.
+    # As integers, negative floats are in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
-    # The shift keeps the sign, so results begin at -2^15. Adding 2^15 makes them begin at 0.
+    # The shift keeps the sign, so `upper` begins at -2^15. With 2^15 added, the values begin at 0.
     upper = tf.bitwise.right_shift(ordered, 16)
     least_upper, num_equal = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)
-    # A value of `_HALF` lies outside of the bins, and is not counted.
+    # The value `_HALF` is outside of the bins, and is not counted.
     lower = tf.where(is_equal, tf.bitwise.bitwise_and(ordered, _HALF - 1), _HALF)
     least_lower, num_equal = _find_least(lower, num_equal)
     least = (least_upper - _HALF // 2) * _HALF + least_lower
     is_above, is_equal = ordered > least, tf.equal(ordered, least)
-    # Of the scores that equal the least of the largest, only the first `num_equal` count.
+    # Of the scores that are equal to the least of the largest, only the first `num_equal` are
+    # chosen.
     is_among_first = tf.cumsum(tf.cast(is_equal, tf.int32)) <= num_equal
     return tf.cast(is_above | is_equal & is_among_first, tf.float32)
 
 
 def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the least of the `count` largest values in [0, 2^16), and how many equal it."""
+    """Return the least of the `count` largest values in [0, 2^16), and the number of its copies."""
     bins = tf.math.bincount(values, minlength=_HALF, maxlength=_HALF)
     reached = tf.cumsum(bins, reverse=True)
     least = tf.math.count_nonzero(reached >= count, dtype=tf.int32) - 1
@@ -210,18 +214,18 @@ def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores of each unit, [..., inputs, units], and zeros elsewhere."""
+    """Return ones at the largest scores of each unit, [..., inputs, units], else zeros."""
     order = list(range(scores.shape.rank))
-    # [..., units, inputs], because the ranks are along the last axis.
+    # The order is [..., units, inputs], because the ranks are along the last axis.
     order[-2:] = reversed(order[-2:])
     return tf.transpose(keep_largest_of_last(tf.transpose(scores, order), count), order)
 
 
 def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores of the last axis, else 0; the first of equal scores win.
+    """Return ones at the largest scores along the last axis, else 0; of equal scores, the first.
 
     Args:
-      scores: [..., N].
+      scores: scores, [..., N].
       count: the number of ones along the last axis, an int32 scalar.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Groups of weights to cut together: single weights, n of m, blocks, units, or rows of a table.
+"""Granularities: weights are pruned one by one, n of m, in blocks, in units, or in table rows.
 
 from mtl.sparsity import granularity
 pruning.Pruning.granularity = @granularity.NOfM()
@@ -19,30 +19,30 @@ from mtl.variables import patterns
 
 
 class _Groups:
-    """Groups of weights that are kept or cut together, as the density chooses."""
+    """The base class of granularities; the weights of a group are pruned together."""
 
     fixed_sparsity: float | None = None
-    """The final sparsity, if the granularity determines it, else None."""
+    """The final sparsity, if the granularity determines it; else None."""
     is_of_tables: bool = False
-    """True if it fits only tables that are looked up."""
+    """True if the granularity suits only embedding tables."""
     is_of_units: bool = False
-    """True if bias, scale and offset of a unit are cut with its weights."""
+    """True if the bias, scale and offset of a unit are pruned with its weights."""
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless it can cut a variable of this shape."""
+        """Check that the granularity suits the shape of a variable."""
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups in a variable of this shape."""
+        """Return the shape of the groups of a variable, by the variable's shape."""
         return list(shape)
 
     def mask_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of a mask that broadcasts to a variable of this shape."""
+        """Return the shape of a mask, which broadcasts to the variable's shape."""
         return list(shape)
 
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return sets of the indices of N variables whose groups are kept or cut together."""
+        """Return sets of indices of N variables; the variables of a set have the same mask."""
         del shapes
         return [[index] for index in range(len(names))]
 
@@ -53,13 +53,13 @@ class _Groups:
         densities: Sequence[float],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """Return the masks of N variables, which broadcast to them, from the scores of weights."""
+        """Compute the masks of N variables from the scores of their weights."""
         group_masks = density.select([self.pool(s) for s in scores], densities, progress)
         pairs = zip(group_masks, scores, strict=True)
         return [self._spread_mask(mask, like) for mask, like in pairs]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Return a score for each group."""
+        """Average the scores of the weights in each group."""
         return scores
 
     def _spread_mask(self, group_mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
@@ -69,21 +69,22 @@ class _Groups:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entries(_Groups):
-    """Single weights: most accurate, and small only in formats that skip zeros (`TFLite`)."""
+    """Prunes single weights, which costs the least accuracy; only sparse formats become smaller."""
 
 
 @checks.dataclass
 class NOfM(_Groups):
-    """Keeps the n weights with the largest scores of every m neighbours that feed a unit.
+    """Prunes all except the n weights with the largest scores of every m input weights of a unit.
 
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
-    2021, arXiv:2102.04010, section 3.1; GPUs compute 2 of 4 at twice the speed. The m weights are
-    neighbours along the axis of inputs, the last but one. The final sparsity is `1 - n / m`. Until
-    then more than n weights stay, a number that is rounded up. `Pruning.density` is not used.
+    2021, arXiv:2102.04010, section 3.1; GPUs multiply matrices with 2 of 4 weights at twice the
+    speed. The m weights are neighbours along the axis of inputs, the last but one. The final
+    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain, a
+    number that is rounded up. `Pruning.density` is not used.
 
     Attributes:
-      n: the number of weights that stay, at least 1.
-      m: the number of neighbours, above n; it divides the number of inputs.
+      n: the number of weights that remain, at least 1.
+      m: the number of neighbours, above n. The number of inputs must be a multiple of m.
     """
 
     n: checks.Count = 2
@@ -98,7 +99,7 @@ class NOfM(_Groups):
         return 1 - self.n / self.m
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless m divides the inputs of a variable of this shape."""
+        """Check that m divides the number of inputs of a variable."""
         fits = len(shape) >= 2 and shape[-2] % self.m == 0
         rule = f"divide the inputs of {name!r}, {shape[-2] if len(shape) > 1 else list(shape)}"
         checks.require(fits, "NOfM.m", rule, self.m)
@@ -110,15 +111,15 @@ class NOfM(_Groups):
         densities: Sequence[float],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """Return the masks of N variables, [..., inputs, units] each, from scores of this shape."""
+        """Compute the masks of N variables from their scores, [..., inputs, units] each."""
         del density, densities
         # The tolerance is for rounding errors just below an integer.
-        cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
-        return [self._keep_scores(s, self.m - cut) for s in scores]
+        num_pruned = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
+        return [self._keep_scores(s, self.m - num_pruned) for s in scores]
 
     def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape
-        # The transposes bring the m neighbours to the last axis, and back.
+        # The transposes move the m neighbours to the last axis, and back.
         grouped = tf.reshape(scores, [-1, inputs // self.m, self.m, units])
         mask = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
         return tf.reshape(tf.transpose(mask, [0, 1, 3, 2]), [*outer, inputs, units])
@@ -126,10 +127,11 @@ class NOfM(_Groups):
 
 @checks.dataclass
 class Blocks(_Groups):
-    """Blocks of a kernel's last two axes, inputs and units, by their mean score.
+    """Prunes blocks of inputs and units (a kernel's last two axes), by their mean score.
 
     Attributes:
-      shape: (inputs, units), which divide the inputs and units of each variable.
+      shape: the shape of a block, (inputs, units), which must divide the inputs and units of each
+        variable.
     """
 
     shape: Annotated[
@@ -141,7 +143,7 @@ class Blocks(_Groups):
     ] = (4, 4)
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless blocks divide a variable of this shape."""
+        """Check that blocks divide the shape of a variable."""
         fits = len(shape) >= 2 and not any(
             size % side for size, side in zip(shape[-2:], self.shape, strict=True)
         )
@@ -149,11 +151,11 @@ class Blocks(_Groups):
         checks.require(fits, "Blocks.shape", rule, tuple(self.shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the blocks of a variable of this shape."""
+        """Return the number of blocks along each axis of a variable."""
         return [*shape[:-2], shape[-2] // self.shape[0], shape[-1] // self.shape[1]]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Return a score for each group."""
+        """Average the scores of the weights in each group."""
         *outer, inputs, units = self.group_shape(scores.shape)
         # Here `inputs` and `units` count blocks.
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
@@ -166,44 +168,46 @@ class Blocks(_Groups):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRows(_Groups):
-    """Whole rows of looked-up tables, by their mean score: tokens that carry little information.
+    """Prunes rows of embedding tables, by their mean score, such as the rows of useless tokens.
 
-    A step reads only the rows that it looks up; a step that cuts reads the whole table.
+    A step that prunes reads the whole table; other steps read only the rows in the batch.
     """
 
     is_of_tables = True
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless a variable of this shape has rows."""
+        """Check that a variable has rows."""
         checks.require(len(shape) == 2, f"a table of {name!r}", "have rows", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the rows of a table of this shape."""
+        """Return the shape of the groups, one for each row of a table."""
         return [shape[0], 1]
 
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Return a score for each group."""
+        """Average the scores of the weights in each group."""
         return tf.reduce_mean(scores, 1, keepdims=True)
 
 
 @checks.dataclass
 class Units(_Groups):
-    """Whole units or channels, by the mean score of the weights that feed them.
+    """Prunes units or channels, by the mean score of their input weights.
 
-    A unit is cut together with its entries of `<layer>/bias`, and of scale and offset of
-    `<layer>_norm`. A cut unit has the same output for all examples, 0 after most activations. An
-    optimised export drops it, with the weights that read it. Pruning units costs more accuracy than
-    pruning single weights. A small network that trains from scratch is often as good (Z. Liu et
-    al., "Rethinking the Value of Network Pruning", 2019, arXiv:1810.05270).
+    A unit is pruned together with its entry of `<layer>/bias`, and with its scale and offset of
+    `<layer>_norm`. A pruned unit has the same output for all examples, which is 0 after most
+    activations. An optimised export leaves out pruned units and the weights that read them. Pruning
+    units costs more accuracy than pruning single weights. A small network that is trained from
+    scratch is often as good (Z. Liu et al., "Rethinking the Value of Network Pruning", 2019,
+    arXiv:1810.05270).
 
-    Layers whose outputs a residual connection adds up must lose the same units: a unit of the sum
-    is gone only if it is cut in all of them.
+    If a residual connection adds the outputs of several layers, the same units of all these layers
+    must be pruned. Otherwise an export cannot leave out units of the sum.
 
     Attributes:
-      together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. All
-        kernels that match one pattern lose the same units, with the least mean scores on average.
+      together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. The
+        same units of all kernels that match a pattern are pruned: the units with the least mean
+        score over these kernels.
     """
 
     together: Annotated[Sequence[str], patterns.check_patterns] = ()
@@ -212,11 +216,11 @@ class Units(_Groups):
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return sets of the indices of N variables whose units are kept or cut together.
+        """Return sets of indices of N variables; variables of a set lose the same units.
 
         Raises:
-          UserError: a pattern matches less than two variables, two patterns match one variable, or
-            the numbers of units differ.
+          UserError: a pattern matches fewer than two variables, two patterns match the same
+            variable, or the numbers of units differ.
         """
         sets: list[list[int]] = []
         unmatched = set(range(len(names)))
@@ -234,15 +238,15 @@ class Units(_Groups):
         return sorted([*sets, *([index] for index in unmatched)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless a variable of this shape has units with inputs."""
+        """Check that a variable has units with inputs."""
         checks.require(len(shape) >= 2, f"the variable {name!r}", "have units", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the units in a variable of this shape."""
+        """Return the shape of the groups, one for each unit of a variable."""
         return [*[1] * (len(shape) - 1), shape[-1]]
 
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Return a score for each group."""
+        """Average the scores of the weights in each group."""
         return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

@@ -1,7 +1,7 @@
-"""Chooses the next masks of a part of `Pruning`.
+"""Chooses the next masks of a `Pruning` in a training step.
 
 change = next_masks.Change(part, cuts, gradients, inputs, batch, step)
-masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS keep the state
+masks, has_changed = change.choose_masks("pruning/share_0")       # state changes in UPDATE_OPS
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OVERLAP = "pruning/overlap_"
 
 
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
-    """Return the gradient for the scores; None for a table.
+    """Return the dense gradient of a variable, from which scores are computed; None for a table.
 
     Args:
       name: the name of the variable, for errors.
-      cut: the variable.
-      gradient: None if no loss depends on the variable.
+      cut: the pruned variable.
+      gradient: the gradient of the variable; None if no loss depends on it.
 
     Raises:
-      UserError: the criterion reads gradients, and the variable has no dense gradient.
+      UserError: the criterion reads gradients, but the variable has no dense gradient.
     """
     gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
@@ -43,7 +43,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
 
 
 def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
-    """Return the sparse gradient of looked-up kernels, such as STAR's, as a dense tensor."""
+    """Make the sparse gradient of a kernel dense, such as of STAR's kernels for domains."""
     is_kernel = isinstance(gradient, tf.IndexedSlices) and not cut.is_table
     return tf.convert_to_tensor(gradient) if is_kernel else gradient
 
@@ -51,7 +51,7 @@ def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
 def average_inputs(
     part: cuts_lib.Part, names: Iterable[str], squares: Mapping[str, Any]
 ) -> Sequence[tf.Tensor] | Sequence[None]:
-    """Return the mean squares of kernels' inputs, from {kernel: their sums, and the count}."""
+    """Compute the mean squares of the inputs of kernels, from {kernel: (sums, number)}."""
     if not part.criterion.reads_inputs:
         return [None for _ in names]
     rule = "choose kernels of layers.dense and layers.conv"
@@ -62,14 +62,14 @@ def average_inputs(
 
 
 class Change(NamedTuple):
-    """The values that determine the next masks of a part.
+    """The values that determine the next masks of a `Pruning`.
 
     Attributes:
-      part: the part that prunes.
-      cuts: {variable: its `Cut`}, N.
-      gradients: N, None for tables.
-      inputs: N, the mean squares of inputs; None if the criterion does not need them.
-      batch: its parts hold the losses of the tasks.
+      part: the `Pruning`.
+      cuts: {name: `Cut`} of the N pruned variables.
+      gradients: N gradients, with None for embedding tables.
+      inputs: the mean squares of the inputs of N kernels; None if the criterion does not need them.
+      batch: the batch in parts, with the losses of the tasks.
       step: the global step.
     """
 
@@ -81,11 +81,12 @@ class Change(NamedTuple):
     step: tf.Tensor
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the N next masks, and True if they may have changed; `name` names the state."""
-        # `mask_value` is read before UPDATE_OPS run, so the whole step uses the same masks.
+        """Return the N next masks, and a bool scalar that is True if the masks may have changed."""
+        # `mask_value` is read before UPDATE_OPS run, so all ops of the step use the same masks.
         masks = [cut.mask_value for cut in self.cuts.values()]
-        # The saved share shows missed cuts, which this step makes up for: processes that share a
-        # global step do not see every number, and a continued run may have a higher sparsity.
+        # If the saved share is too small, an earlier pruning was missed, and this step makes up for
+        # it. Processes that share a global step do not see every step, and a resumed run may have a
+        # higher sparsity.
         share_variable = step_state.create_variable(name, np.zeros([], np.float64))
         old_share = share_variable.read_value()
         progress = self.part.schedule.progress(self.step)
@@ -106,12 +107,12 @@ class Change(NamedTuple):
             is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, read_overlaps())
         )
         watch(overlaps)
-        # Without finite scores no weight is cut, and the next step tries again.
+        # If a score is not finite, no weight is pruned, and the next step tries again.
         share = tf.where(is_due & is_finite, share, old_share)
         assignment = share_variable.assign(share, read_value=False)
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
         if self.part.criterion.gathers:
-            # The scores of this step read the old totals, and add the values of the batch.
+            # The scores of this step are computed from the old totals, before the totals change.
             with tf.control_dependencies(new_masks):
                 gathering = tf.cond(self.step <= self.part.last_step, self._gather_totals, tf.no_op)
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathering)
@@ -127,16 +128,17 @@ class Change(NamedTuple):
         return tf.cond(is_swapped, swap, lambda: new_masks), is_due | is_swapped
 
     def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a branch that is one op, because each op of an unused branch slows a step."""
-        # A `tf.function` needs all its ops on one device, and cannot use losses outside of it.
+        """Return a branch that is a single op: each op of a branch slows down steps without it."""
+        # A `tf.function` needs all its ops on one device, and cannot differentiate losses outside
+        # of it.
         is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
         if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
             return select
         return tf.function(select, autograph=False, experimental_attributes={"_noinline": True})
 
     def _list_tasks(self) -> dict[str, set[str]]:
-        """Return {variable: the tasks whose losses depend on it}."""
-        # Gradients of the first part show which losses depend on a variable; no step runs them.
+        """Return the tasks whose losses depend on each variable, {variable: tasks}."""
+        # The existence of gradients shows which losses depend on a variable; no step runs them.
         gradients_by_task = self._differentiate_losses(self.batch.first)
         tasks_of: dict[str, set[str]] = {}
         rule = "choose only kernels that a task's loss depends on"
@@ -153,16 +155,17 @@ class Change(NamedTuple):
     def _differentiate_where(
         self, is_due: tf.Tensor, tasks_of: Mapping[str, set[str]]
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
-        """Return a function that gives {task: N gradients} of the whole batch.
+        """Return a function that builds {task: N gradients} of the whole batch.
 
-        Call the function within the branch of `is_due`. The result is {} if the criterion does not
-        need the gradients; a gradient is None if the loss does not depend on the variable.
+        Call the function within the branch of `is_due`. The function returns {} if the criterion
+        does not need gradients of tasks. A gradient is None if the loss does not depend on the
+        variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict
         if replicas.count() == 1:
             return lambda: self.batch.sum(self._differentiate_losses)
-        # Replicas compute gradients only when they are due, but must exchange them in every step.
+        # Replicas compute gradients only in due steps, but must exchange them in every step.
         batch = self.batch.without_replicas()
         variables = [cut.variable for cut in self.cuts.values()]
 
@@ -192,7 +195,7 @@ class Change(NamedTuple):
     def _differentiate_losses(
         self, forward: whole_batch.ForwardPass
     ) -> dict[str, list[tf.Tensor | None]]:
-        """Return {task: N gradients} of a part of the batch."""
+        """Build the gradients {task: N gradients} of one part of the batch."""
         cuts = list(self.cuts.values())
         variables = [cut.variable for cut in cuts]
         return {
@@ -203,7 +206,7 @@ class Change(NamedTuple):
     def _read_weights(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
     ) -> list[criteria.Seen]:
-        """Return the values for the criteria; call it in a branch, because it copies tables."""
+        """Read the values for the criteria; call this in a branch, because it copies tables."""
         return [
             criteria.Seen(
                 name=name,
@@ -223,7 +226,7 @@ class Change(NamedTuple):
         assignments = []
         for seen, cut in zip(self._read_weights(), self.cuts.values(), strict=True):
             total = self.part.criterion.gather(seen)
-            # A NaN would never leave a sum again.
+            # A NaN would stay in the sum forever.
             total = tf.where(tf.math.is_finite(total), total, seen.total)
             assignments.append(cast(tf.Variable, cut.total).assign(total, read_value=False))
         return tf.group(*assignments)
@@ -232,11 +235,11 @@ class Change(NamedTuple):
 def _watch_overlaps(
     name: str, shared: Sequence[str]
 ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-    """Return functions that read the overlaps of the last cut, and that show and save new overlaps.
+    """Return a function that reads the last overlaps, and a function that shows and saves overlaps.
 
     Args:
       name: the name of the variable that saves the overlaps.
-      shared: the variables that several tasks depend on.
+      shared: the variables on which the losses of several tasks depend.
     """
     if not shared:
         return lambda: tf.zeros([0]), lambda overlaps: None

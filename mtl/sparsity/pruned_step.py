@@ -1,12 +1,12 @@
-"""A training step that prunes variables, as `Pruning` says.
+"""The extension of a training step that prunes variables.
 
-extension = pruned_step.PrunedStep(model, features, labels)        # the model creates it
+extension = pruned_step.PrunedStep(model, features, labels)        # created by the model
 
-A whole step uses the old masks: forward pass, gradients and update. Meanwhile UPDATE_OPS choose the
-next masks; after the update, newly cut weights are set to 0.
+Forward pass, gradients and update of a step use the same masks. UPDATE_OPS choose the next masks.
+After the update, the weights that the next masks prune are set to 0.
 
-Cut weights are 0 themselves, not only in products with masks: a gradient of 0 keeps them at 0 under
-any optimizer. So the graphs of evaluation and export hold no masks.
+The variable itself is 0 at a pruned weight, and a gradient of 0 keeps it at 0 with any optimizer.
+So the graphs of evaluation and export need no masks.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 with deferred.imports():
     from mtl.sparsity import resets
 
-_MASKED = "MtlMasked"  # The name of a gradient.
+_MASKED = "MtlMasked"  # The name of a registered gradient.
 
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
 def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool) -> StepFn:
-    """Return `step_fn` with pruned variables, whose masks do not change.
+    """Return a `step_fn` with pruned variables, whose masks do not change.
 
     Args:
-      parts: if several parts choose a variable, the first prunes it.
-      step_fn: builds a step.
-      is_watched: True if code before the update reads gradients, such as a surgery.
+      parts: the `Pruning`s; if several match a variable, the first prunes it.
+      step_fn: a function that builds a step.
+      is_watched: True if code before the update reads gradients, such as surgery.
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
@@ -53,13 +53,13 @@ def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool)
 
 
 class PrunedStep(types.StepExtension):
-    """Prunes the variables of a step, and changes their masks beside its update.
+    """Prunes the variables of a training step, and changes their masks.
 
     Args:
-      model: has `pruning`; if several parts choose a variable, the first prunes it.
+      model: the model, with the setting `pruning`.
 
     Raises:
-      UserError: around the update, if a pattern matches nothing that can be cut.
+      UserError: later, around the update, if a pattern matches no variable that can be pruned.
     """
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -68,16 +68,17 @@ class PrunedStep(types.StepExtension):
         self._set_to_zero: Callable[[tf.Operation], tf.Operation] = lambda moved: moved
 
     def enter(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which `get_variable` returns pruned variables."""
+        """Let `get_variable` return pruned variables within the context."""
         self._pruner.is_watched |= any(part.sees_gradients for part in extensions.current())
         return self._pruner.enter()
 
     @contextlib.contextmanager
     def around_network(self) -> Iterator[Mapping[str, Any]]:
-        """Watch the inputs of kernels, if a criterion needs them.
+        """Measure the inputs of kernels that are built in the context, if a criterion needs inputs.
 
         Yields:
-          {kernel: the sums of squares of its inputs, and their count}, filled at the end.
+          A dict that is filled at the end of the context, {kernel: (sums of squares of its inputs,
+          number)}.
         """
         squares: dict[str, Any] = {}
         if not self._pruner.reads_inputs:
@@ -92,53 +93,53 @@ class PrunedStep(types.StepExtension):
     def mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> list[types.Connected]:
-        """Set the gradients of cut weights to 0."""
+        """Set the gradients of pruned weights to 0."""
         return list(map(_leave_out_cut, gradients, variables))
 
     def around_update(
         self, found: Any, batch: whole_batch.WholeBatch
     ) -> contextlib.AbstractContextManager[object]:
-        """Add UPDATE_OPS that change the masks."""
+        """Add ops that change the masks to UPDATE_OPS."""
         self._set_to_zero = self._pruner.update(found.gradients, found.variables, batch)
         return contextlib.nullcontext()
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return an op that runs after `moved` and sets newly cut weights to 0."""
+        """Return an op that runs after `moved`, and sets newly pruned weights to 0."""
         return self._set_to_zero(moved)
 
 
 class _Pruner:
-    """The pruned variables of the step that is being built.
+    """The pruned variables of the training step that is being built.
 
     Attributes:
-      masks: {variable: its mask, or None if its cut weights train on under the mask}.
+      masks: {variable: mask}, with None for a variable whose pruned weights are still trained.
       reads_inputs: True if a criterion needs the inputs of kernels.
       is_watched: True if code before the update reads gradients.
     """
 
     def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
         self._parts, self.is_watched = parts, is_watched
-        self._can_be_cut: dict[str, bool] = {}  # {variable: True if it can be cut}.
+        self._can_be_cut: dict[str, bool] = {}  # {variable: True if it can be pruned}.
         self._cuts: dict[str, cuts_lib.Cut] = {}
-        # {name of a bias, scale or offset: (the name of its kernel, the variable)}.
+        # {name of a bias, scale or offset: (name of the kernel, variable)}.
         self._beside: dict[str, tuple[str, tf.Variable]] = {}
         self.masks: dict[str, tf.Tensor | None] = {}
         self.reads_inputs = any(part.criterion.reads_inputs for part in parts)
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Prune the variables that are created within the context."""
+        """Prune the variables that code in the context creates or reads."""
         with pruned.hold_masks(self.masks), views.enter(views.Stage.PRUNED, self.find_variable):
             yield
 
     def reads_inputs_of(self, kernel: str) -> bool:
-        """Return True if the criterion that cuts a kernel needs its inputs."""
+        """Return True if the criterion for a kernel needs the kernel's inputs."""
         return kernel in self._cuts and self._cuts[kernel].part.criterion.reads_inputs
 
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """Return the variable from `getter`, pruned and with the gradient that its part sets."""
+        """Return the variable of `getter`, masked if a part prunes it."""
         value = getter(name, **settings)
-        # State such as moving averages, and masks, is never cut.
+        # Masks, and state such as moving averages, are never pruned.
         if settings.get("trainable") is False:
             return value
         kernel = self._find_kernel(name)
@@ -152,24 +153,24 @@ class _Pruner:
             self._cuts[name] = cuts_lib.create(part, name, value, getter, settings)
         mask = self._cuts[name].mask_value
         if part.hides_weights:
-            # With None, the update does not stop the gradients of weights that train on.
+            # With None, the update does not set the gradients of pruned weights to 0.
             self.masks[name] = None
             return _pass_gradient(tf.convert_to_tensor(value), mask)
         self.masks[name] = mask
         return self._mask_value(value, mask, part)
 
     def _mask_value(self, value: Any, mask: tf.Tensor, part: cuts_lib.Part) -> Any:
-        """Return a variable, or the value that is read instead, without cut weights."""
-        # Cut weights are 0 themselves, and the update leaves out their gradients. Only code that
-        # reads gradients before the update needs a masked gradient, which takes a product in each
-        # pass. Looking up a table masks its rows already.
+        """Return a variable, or its product with the mask if a product is needed."""
+        # The variable is 0 at pruned weights, and the update masks their gradients, so usually no
+        # product with the mask is needed. Only code that reads gradients before the update needs
+        # masked gradients. The rows of embedding tables are masked when they are looked up.
         needs_product = self.is_watched and part.gradient == cuts_lib.STOPPED
         if isinstance(value, tf.Variable) and (sharding.is_table() or not needs_product):
             return value
         return _apply_mask(value, mask)
 
     def _find_kernel(self, name: str) -> str | None:
-        """Return the kernel of a bias, scale or offset, if whole units of the kernel are cut."""
+        """Return the kernel of a bias, scale or offset, if units of the kernel are pruned."""
         for suffix in cuts_lib.BESIDE:
             kernel = f"{name.removesuffix(suffix)}/kernel"
             if name.endswith(suffix) and kernel in self._cuts:
@@ -177,18 +178,19 @@ class _Pruner:
         return None
 
     def _cut_with(self, kernel: str, name: str, value: Any) -> Any:
-        """Cut a unit's entry of a vector together with the unit of its kernel."""
+        """Mask the entries of a bias, scale or offset that belong to pruned units of a kernel."""
         self._can_be_cut[name] = False
         if freezing.first_step(name) > 0:
             return value
-        # Only the first call, because a tensor from a loop over slices cannot leave the loop.
+        # A later call may be in the loop over slices, and a tensor of the loop cannot leave it.
         if name not in self._beside:
             self._beside[name] = (kernel, value)
             self.masks[name] = tf.reshape(self._cuts[kernel].mask_value, [-1])
         return self._mask_value(value, cast(tf.Tensor, self.masks[name]), self._cuts[kernel].part)
 
     def _find_part(self, name: str, value: Any) -> cuts_lib.Part | None:
-        # An infinite first step means frozen for good; `check_kind` checks freezes that end.
+        # An infinite first step means that the variable is always frozen. `check_kind` checks
+        # variables that are frozen up to a step.
         can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
         self._can_be_cut[name] = can_be_cut
         parts = [part for part in self._parts if can_be_cut and cuts_lib.chooses(part, name)]
@@ -200,12 +202,12 @@ class _Pruner:
         variables: Sequence[tf.Variable],
         batch: whole_batch.WholeBatch,
     ) -> Callable[[tf.Operation], tf.Operation]:
-        """Change masks by UPDATE_OPS; return a function that sets weights to 0 after an update."""
+        """Add ops for the masks to UPDATE_OPS; return a function that adds ops after the update."""
         self._require_used()
         step = tf1.train.get_or_create_global_step().read_value()
         names = map(patterns.variable_name, variables)
         gradient_of = dict(zip(names, gradients, strict=True))
-        # Masks change only after all other ops of the step have read them and the weights.
+        # The masks change only after all other ops of the step have read masks and weights.
         before = list(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
         before += gradients_lib.list_values([g for g in gradients if g is not None])
         new: dict[str, tf.Tensor] = {}
@@ -230,11 +232,12 @@ class _Pruner:
         return functools.partial(_set_to_zero, zeros, is_due)
 
     def _assign_masks(self, new: Mapping[str, tf.Tensor]) -> None:
-        """Add UPDATE_OPS that write the next masks."""
+        """Add ops that assign the next masks to UPDATE_OPS."""
         variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         for name, mask in new.items():
             assignments = [self._cuts[name].mask.assign(mask, read_value=False)]
-            # From this step on, which may be the last, other tasks may use the cut weights.
+            # Other tasks may use the weights that this step prunes, so these weights lose their
+            # owner.
             owners = [v for other, v in variables.items() if pruned.is_owner(other, name)]
             assignments += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*assignments))
@@ -260,8 +263,8 @@ class _Pruner:
             checks.require(is_used, "Pruning.patterns", rule, list(part.patterns), fix)
 
     def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
-        """Show sparsity, dead units and changes of the masks in the monitors of the step."""
-        # Save the churn between cuts, so that every summary shows the churn of the last cut.
+        """Add scalars of sparsity, dead units and changes of the masks to the step."""
+        # The churn is saved, so that every summary shows the churn of the last change of the masks.
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 
         def compare_masks() -> tf.Tensor:
@@ -273,7 +276,7 @@ class _Pruner:
 
         def describe() -> tf.Tensor:
             zeros = [1 - tf.reduce_mean(mask) for mask in new.values()]
-            # A unit is dead if all its inputs are cut.
+            # A unit is dead if all its input weights are pruned.
             alive = [tf.reduce_max(mask, list(range(mask.shape.rank - 1))) for mask in new.values()]
             dead = [1 - tf.reduce_mean(units) for units in alive]
             return tf.concat([zeros, dead, new_churn], 0)
@@ -294,9 +297,9 @@ def _leave_out_cut(gradient: types.Connected, variable: tf.Variable) -> types.Co
 def _set_to_zero(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], is_due: tf.Tensor, moved: tf.Operation
 ) -> tf.Operation:
-    """Set cut weights and averages to 0, and optimizer state to initial values, after an update.
+    """After an update, set pruned weights to 0, and their optimizer state to initial values.
 
-    Then the weights stay 0: with the initial state, a gradient of 0 changes no weight.
+    The weights then stay 0: with the initial optimizer state, a gradient of 0 changes no weight.
     """
     mask_pairs = []
     for mask, variable in pairs:
@@ -311,17 +314,18 @@ def _set_to_zero(
 
 
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
-    """Return masked weights with a masked gradient, which stays sparse for looked-up rows.
+    """Multiply weights by a mask, with a masked gradient that stays sparse for looked-up rows.
 
-    TensorFlow's gradient of a product is dense. An optimizer would then change all domains of
-    `STAR`, also domains without a row in the batch, and `Centralization` would mix the domains.
+    TensorFlow's gradient of a product is dense. With a dense gradient, an optimizer would change
+    the kernels of all domains of `STAR`, even of domains without a row in the batch, and
+    `Centralization` would mix the domains.
     """
     _register_gradient()
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):
         return tf.multiply(tf.convert_to_tensor(value), mask)
 
 
-@functools.cache  # TensorFlow refuses to register a name twice.
+@functools.cache  # A name can be registered only once.
 def _register_gradient() -> None:
     tf.RegisterGradient(_MASKED)(_mask_gradient)
 
@@ -334,7 +338,7 @@ def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gr
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return masked weights whose gradient is not masked."""
+    """Multiply weights by a mask, but do not mask the gradient."""
 
     @tf.custom_gradient
     def masked(weights: tf.Tensor):  # type: ignore[no-untyped-def]

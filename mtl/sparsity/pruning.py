@@ -1,14 +1,14 @@
-"""Pruning: weights chosen by pattern are cut while a network trains, and then stay exactly 0.
+"""Pruning: sets weights to 0 while a network trains; pruned weights stay exactly 0.
 
 model.MultiTaskModel.pruning = [@pruning.Pruning()]
 pruning.Pruning.sparsity = 0.9
 pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 
-The network's code does not change. Each pruned variable gets a mask of zeros and ones,
-`<variable>/pruning_mask`. The mask is saved and restored with the model, and UPDATE_OPS change it.
-If the mask is 0, so are the weight, its optimizer state and its average. So evaluation, prediction
-and exports read the weights as they are.
+The network's code does not change. Each pruned variable has a mask of zeros and ones,
+`<variable>/pruning_mask`, which is saved and restored with the model. At a 0 of the mask, the
+weight and its average are 0, and optimizer state has its initial value. So evaluation, prediction
+and exports need no mask.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ STOPPED, DENSE, STRAIGHT_THROUGH = cuts.STOPPED, cuts.DENSE, cuts.STRAIGHT_THROU
 
 @checks.dataclass
 class Pruning:
-    """Cuts the least important weights of the variables that its patterns choose.
+    """Prunes the least important weights of variables that patterns match.
 
-    By default kernels of the network lose single weights of the smallest magnitude. Heads, biases,
-    scales and variables that are frozen for good are not cut.
+    By default, single weights with the smallest magnitude are pruned, in the kernels of the
+    network. Heads, biases, scales and variables that are always frozen are not pruned.
 
     Attributes:
-      sparsity: the share of weights that are 0 in the end, in (0, 1), over all variables that the
-        patterns choose; None if the granularity sets it, as `NOfM` does.
-      schedule: when weights are cut.
-      patterns: patterns (see `mtl.variables.patterns`) of variables; only matching variables with
-        two axes or more are cut.
-      cuts_heads: True also cuts the heads that a pattern matches.
-      criterion: scores the importance of weights.
-      density: how much of each layer stays.
-      granularity: the groups of weights that are cut together.
-      regrowth: lets cut weights grow again in exchange for others; None if cut weights stay cut.
-      gradient: the gradient of cut weights. "stopped": 0, also for balancing and clipping. "dense":
-        it is computed for balancing and for the criterion, but does not change the weights;
-        `Regrowth` needs it. "straight_through": cut weights keep their values under the masks,
-        train as if they were not cut, and come back when their scores are large again; a checkpoint
-        holds them, and evaluation and exports restore zeros.
+      sparsity: the final share of weights that are 0, in (0, 1), over all variables that the
+        patterns match; None if the granularity determines the share, as `NOfM` does.
+      schedule: the steps at which weights are pruned.
+      patterns: patterns (see `mtl.variables.patterns`) of the pruned variables. Variables with
+        fewer than two axes are not pruned.
+      cuts_heads: True also prunes heads that a pattern matches.
+      criterion: the criterion that scores the importance of weights.
+      density: the rule for the share of each layer that remains.
+      granularity: the groups of weights that are pruned together.
+      regrowth: lets pruned weights grow again, and prunes others in exchange; None if pruned
+        weights remain pruned.
+      gradient: the gradient of pruned weights. "stopped": the gradient is 0, also for balancing and
+        clipping. "dense": balancing and the criterion get the gradient, but the weights do not
+        change; `Regrowth` needs this. "straight_through": pruned weights keep their values behind
+        the masks and are trained, and come back if their scores become large. A checkpoint has
+        these values; evaluation and exports restore zeros.
     """
 
     schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
@@ -123,30 +124,30 @@ class Pruning:
 
     @property
     def final_sparsity(self) -> float:
-        """The share of weights that are 0 in the end."""
-        # `__post_init__` makes sure that one of the two is a number.
+        """The final share of weights that are 0."""
+        # `__post_init__` has checked that one of these values is a number.
         return float(self.sparsity or self.granularity.fixed_sparsity)
 
     @property
     def hides_weights(self) -> bool:
-        """True if cut weights train on under their masks, so that they are not 0."""
+        """True if pruned weights are still trained behind their masks, and so are not 0."""
         return self.gradient == STRAIGHT_THROUGH
 
     @property
     def last_step(self) -> int:
-        """The global step from which masks do not change."""
+        """The global step from which the masks do not change."""
         until = self.regrowth.until_step if self.regrowth else 0
         return max(self.schedule.last_step, until)
 
     def select_masks(
         self, seen: Sequence[criteria.Seen], masks: Sequence[tf.Tensor], progress: tf.Tensor
     ) -> Selection:
-        """Choose the next masks of N variables; they stay if a score is not finite.
+        """Choose the next masks of N variables; if a score is not finite, the masks do not change.
 
         Args:
-          seen: N, the values of the variables.
-          masks: N, of zeros and ones.
-          progress: float64 scalar in [0, 1], the reached share of the final sparsity.
+          seen: the values of N variables.
+          masks: the masks of N variables, zeros and ones.
+          progress: a float64 scalar in [0, 1], the present share of the final sparsity.
         """
         overlaps: list[tf.Tensor] = []
         if isinstance(self.criterion, criteria.TaskSaliency):
@@ -177,13 +178,13 @@ class Pruning:
             score if is_frozen is None else tf.where(is_frozen, score.dtype.max, score)
             for score, is_frozen in zip(scores, frozen, strict=True)
         ]
-        if not self.hides_weights:  # Otherwise cut weights may come back.
+        if not self.hides_weights:  # Else pruned weights may come back.
             pairs = zip(scores, masks, strict=True)
-            # Weights that are cut stay cut: they must not count among the largest scores.
+            # Pruned weights get the least score, so that they remain pruned.
             scores = [tf.where(mask > 0, score, score.dtype.min) for score, mask in pairs]
         new_masks = self._select_together(seen, scores, progress)
         new_masks = [
-            # Frozen weights stay even if there are more of them than weights that should stay.
+            # Frozen weights are never pruned, even if more weights are frozen than should remain.
             mask if is_frozen is None else tf.maximum(mask, self._any_of(is_frozen, mask))
             for mask, is_frozen in zip(new_masks, frozen, strict=True)
         ]
@@ -194,7 +195,7 @@ class Pruning:
     def _select_together(
         self, seen: Sequence[criteria.Seen], scores: Sequence[tf.Tensor], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return masks by scores; variables whose groups are cut together share one mask."""
+        """Compute masks from scores; variables that are pruned together have the same mask."""
         shapes = [variable.weights.shape.as_list() for variable in seen]
         sets = self.granularity.list_together([variable.name for variable in seen], shapes)
         set_shapes = [shapes[indices[0]] for indices in sets]
@@ -208,7 +209,7 @@ class Pruning:
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the scores of a variable, or the mean group scores of several variables."""
+        """Return the scores of a variable; for several variables, the mean scores of groups."""
         if len(scores) == 1:
             return scores[0]
         group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
@@ -217,14 +218,14 @@ class Pruning:
 
     @staticmethod
     def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Reduce flags of weights to the shape of a mask: 1 if the entry covers a True flag."""
+        """Reduce flags of weights to the shape of a mask: 1 if an entry has a flagged weight."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         weights = tf.cast(weights, mask.dtype)
         return tf.reduce_max(weights, axes, keepdims=True) if axes else weights
 
     def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
-        """Return the mean overlap of the masks that each task alone would choose."""
-        # Compare tasks by the groups of the granularity, such as units.
+        """Compute the mean overlap of the masks that single tasks would choose."""
+        # Tasks are compared by groups of the granularity, such as units.
         count = tf.math.count_nonzero(self.granularity.pool(mask), dtype=tf.int32)
         group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
         task_masks = [densities.keep_largest(flat, count) for flat in group_scores]
@@ -233,14 +234,14 @@ class Pruning:
 
 
 class Selection(NamedTuple):
-    """The next masks.
+    """The next masks of N variables.
 
     Attributes:
-      is_finite: True if all scores are finite; else the masks stay.
-      masks: N, of zeros and ones.
-      overlaps: a number in [0, 1] for each variable that several tasks share: the intersection over
-        union of the masks that two tasks alone would choose, with as many ones as the mask, as the
-        mean over all pairs of tasks. Empty unless tasks have separate scores.
+      is_finite: True if all scores are finite; otherwise the masks do not change.
+      masks: the masks of N variables, zeros and ones.
+      overlaps: a number in [0, 1] for each variable that several tasks share. The number is the
+        intersection over union of the masks that single tasks would choose, averaged over all pairs
+        of tasks. Empty if the criterion has no separate scores for tasks.
     """
 
     is_finite: tf.Tensor
@@ -249,9 +250,9 @@ class Selection(NamedTuple):
 
 
 def _find_frozen(variable: criteria.Seen) -> tf.Tensor | None:
-    """Return a mask of the weights that stay, because training does not change them; None for none.
+    """Mark the weights that training does not change; return None if there are none.
 
-    Weights that are 0 can be cut without a change.
+    Weights that are already 0 are not marked, because pruning does not change them.
     """
     if variable.is_moving is None:
         return None

@@ -1,4 +1,4 @@
-"""Regrowth: cut weights come back, and as many others are cut.
+"""Regrowth: pruned weights come back, and the same number of other weights is pruned.
 
 from mtl.sparsity import regrowth
 pruning.Pruning.regrowth = @regrowth.Regrowth()
@@ -21,21 +21,21 @@ GRADIENT, RANDOM = "gradient", "random"
 
 @checks.dataclass
 class Regrowth:
-    """Cuts the smallest weights of a layer from time to time, and lets as many others grow from 0.
+    """From time to time, prunes the smallest weights of a layer, and lets others grow from 0.
 
-    `by = "gradient"` grows the weights with the largest gradients: U. Evci et al., "Rigging the
-    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). RigL needs
-    `Pruning.gradient = "dense"`. `by = "random"` grows random weights: D. Mocanu et al., "Scalable
-    Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network
-    Science", 2018, arXiv:1707.04780 (SET). At step t a layer swaps
-    `share / 2 (1 + cos(pi t / until_step))` of its uncut weights. Unlike RigL's code, a step that
-    swaps also updates the weights.
+    With `by = "gradient"`, the pruned weights with the largest gradients grow: U. Evci et al.,
+    "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). RigL needs
+    `Pruning.gradient = "dense"`. With `by = "random"`, random weights grow: D. Mocanu et al.,
+    "Scalable Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by
+    Network Science", 2018, arXiv:1707.04780 (SET). At step t, the share `share / 2 (1 + cos(pi t /
+    until_step))` of a layer's remaining weights is swapped. A step that swaps also updates the
+    weights; in RigL's code, it does not.
 
     Attributes:
-      until_step: the global step from which no weight is swapped, such as 3/4 of the run.
-      every_steps: the steps from one swap to the next.
-      share: the share of a layer's uncut weights that a swap at step 0 would take, in (0, 1).
-      by: "gradient" or "random".
+      until_step: the global step from which no weights are swapped, such as 3/4 of the run's steps.
+      every_steps: the number of steps from one swap to the next.
+      share: the share of a layer's remaining weights that would be swapped at step 0, in (0, 1).
+      by: the rule by which weights grow, "gradient" or "random".
     """
 
     until_step: checks.Count
@@ -44,30 +44,30 @@ class Regrowth:
     by: Annotated[str, checks.OneOf((GRADIENT, RANDOM))] = GRADIENT
 
     def is_due(self, step: tf.Tensor) -> tf.Tensor:
-        """Return True if weights are swapped at a step: int64 scalar -> bool scalar."""
+        """Return True if weights are swapped at a step, int64 scalar -> bool scalar."""
         is_regular = tf.equal(step % self.every_steps, 0)
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask with as many ones as `mask`, which moves some of the ones to other weights.
+        """Return a mask with the same number of ones, some of them at other weights.
 
         Args:
-          mask: zeros and ones, in the shape of the weights.
-          seen: the weights, and their gradient if weights grow by it.
+          mask: the present mask, zeros and ones in the shape of the weights.
+          seen: the weights and, for "gradient", their gradient.
           step: the global step, an int64 scalar.
         """
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
         num_uncut = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
-        # At most all cut weights can grow.
+        # No more weights can grow than are pruned.
         count = tf.minimum(tf.round(share * num_uncut), tf.size(mask, tf.float32) - num_uncut)
-        # -1 lies below all magnitudes, so cut weights come last.
+        # -1 is below all magnitudes, so pruned weights come last.
         stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), num_uncut - count)
         if self.by == GRADIENT:
             growth = tf.abs(seen.gradient)
         else:
             growth = tf.random.stateless_uniform(mask.shape, draws.make_step_seed(seen.name))
-        # As in RigL's code, a weight that this step cuts may grow again at once.
+        # As in RigL's code, a weight that this step prunes may grow again at once.
         return stay + self._keep_largest(tf.where(stay > 0, -1.0, growth), count)
 
     def _keep_largest(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""An optimizer that resets cut weights, so that all replicas reset the same."""
+"""An optimizer that resets pruned weights, in the same way on all replicas."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from mtl.variables import slots
 
 
 class Reset(tf.compat.v1.train.Optimizer):
-    """Resets variables to initial values wherever their mask, which comes as a gradient, is 0."""
+    """Resets variables to initial values where a mask is 0; the mask comes as the gradient."""
 
     def __init__(self):
         super().__init__(use_locking=False, name="reset")
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         value = var.read_value()
-        # 0 for weights; optimizer state such as Adagrad's accumulator starts above 0.
+        # The value is 0 for weights, but above 0 for some optimizer state, such as Adagrad's
+        # accumulator.
         first = tf.cast(slots.find_first_value(var), value.dtype)
         return var.assign(tf.where(grad > 0, value, first), read_value=False)

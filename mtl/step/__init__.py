@@ -1,1 +1,1 @@
-"""One training step in the graph: its loop, the parts of its batch, state, draws and summaries."""
+"""Builds a training step: the loop over steps, micro-batches, state, random draws and summaries."""

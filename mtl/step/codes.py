@@ -1,10 +1,10 @@
-"""Ids of texts and whole numbers that were looked up when the rows were read.
+"""Keeps the vocabulary ids of features that the input pipeline has already looked up.
 
-codes.remember(texts, {"categorical_job": ids})          # of this tensor alone
+codes.remember(texts, {"categorical_job": ids})          # ids of this tensor only
 codes.find_ids(texts, "categorical_job")                 # ids, or None: the graph looks them up
 
-Ids belong to a tensor, not to a name. If some code changes a feature, the result is another tensor,
-and its ids are looked up again.
+The ids belong to a tensor, not to the name of a feature. If code changes a feature, the result is a
+new tensor, and the graph looks up the ids of the new values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 from mtl.deferred import tf
 from mtl.tf_internals import graphs
 
-# Saved graphs leave out collections whose key is not a string.
+# TensorFlow saves only collections with string keys. This key is a tuple, so a saved graph has no
+# ids.
 _KEY = ("codes of texts",)
 
 
 def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> None:
-    """Remember the ids of a feature for some columns.
+    """Remember the vocabulary ids of a feature for some columns.
 
     Args:
-      values: the feature, a tensor of the outermost graph.
+      values: the values of the feature, a tensor of the outermost graph.
       ids: {column: ids of the shape of `values`}.
     """
     entries = graphs.outermost_graph().get_collection_ref(_KEY)
@@ -31,14 +32,14 @@ def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> Non
 
 
 def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
-    """Return the ids of a feature for a column.
+    """Return the vocabulary ids of a feature for a column.
 
     Args:
-      values: the feature, the same tensor as in `remember`.
-      column: the column.
+      values: the values of the feature, the same tensor as in `remember`.
+      column: the name of the column.
 
     Returns:
-      int64 of the shape of `values`; None if unknown.
+      int64 of the shape of `values`; None if no ids were remembered.
     """
     if tf.executing_eagerly():
         return None
@@ -50,5 +51,5 @@ def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
 
 
 def _get_tensor(values: Any) -> tf.Tensor:
-    """Return the tensor that holds the values of a feature."""
+    """Return the tensor with all values of a feature, dense or ragged."""
     return values.flat_values if isinstance(values, tf.RaggedTensor) else values

@@ -1,10 +1,10 @@
-"""Seeds of random draws; they depend on the run and the step, so a restored run repeats its draws.
+"""Makes seeds from the run's seed and the step, so a restored run repeats its random draws.
 
 keep = draws.draw_uniform(shape, draws.make_step_seed("dropout"))
-with draws.draw_for_slice(index):               # each slice of the batch draws its own numbers
+with draws.draw_for_slice(index):               # other numbers for each slice of the batch
     layers.dropout(hidden, 0.1, "dropout", training=True)
-offsets = draws.draw_rows("crop", num_rows, 2)  # the same for a row, whichever slice holds it
-with draws.draw_again(1): ...                   # another pass over these rows draws other numbers
+offsets = draws.draw_rows("crop", num_rows, 2)  # numbers of a row, in any slice
+with draws.draw_again(1): ...                   # new numbers for a second pass over the same rows
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from mtl.deferred import tf, tf1
 
 
 class _Pass(NamedTuple):
-    """A pass over a slice of the batch, for the parts that draw in it.
+    """The forward pass that is being built; its random draws depend on these values.
 
     Attributes:
-      number: the number of the slice among equal slices, from 0.
+      number: the index of the slice among slices of equal size, from 0.
       total: the number of slices.
-      again: the number of the pass over this slice; 0 is the first.
+      again: the number of earlier passes over this slice.
       names: a list that receives the names of the draws of this pass; None if no code reads them.
-      features: {field: [B, ...]} in predictions, whose draws depend on them; None in training.
+      features: {field: [B, ...]} in predictions, whose draws depend on the features; None in
+        training.
     """
 
     number: tf.Tensor | int = 0
@@ -40,34 +41,35 @@ _PASS: ambient.Ambient[_Pass] = ambient.Ambient("pass", default=_Pass())
 
 
 def know_rows(features: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
-    """Let predictions within the context draw by the rows of {field: [B, ...]}."""
+    """Let random draws of predictions in the context depend on the features, {field: [B, ...]}."""
     return _PASS.set(_PASS.get()._replace(features=features))
 
 
 def read_rows() -> Mapping[str, Any] | None:
-    """Return the rows by which predictions draw, {field: [B, ...]}; None in training."""
+    """Return the features that `know_rows` has set, {field: [B, ...]}; None in training."""
     return _PASS.get().features
 
 
 def draw_for_slice(
     index: tf.Tensor | int, count: tf.Tensor | int = 1
 ) -> contextlib.AbstractContextManager[object]:
-    """Let layers within the context draw for one of several slices of the batch.
+    """Let layers within the context draw the random numbers of one slice of the batch.
 
-    Each slice draws its own numbers.
+    Different slices get different numbers.
 
     Args:
-      index: the number of the slice, from 0.
-      count: the number of slices, which only `draw_rows` needs.
+      index: the index of the slice, from 0.
+      count: the number of slices; only `draw_rows` needs it.
     """
     return _PASS.set(_PASS.get()._replace(number=index, total=count))
 
 
 @contextlib.contextmanager
 def draw_again(number: int) -> Iterator[list[str]]:
-    """Let layers within the context draw other numbers for the same slice; 0 repeats the draws.
+    """Let layers within the context draw new random numbers for the same slice.
 
-    Yields a list, which gets the name of each draw that `make_step_seed` seeds.
+    Args:
+      number: the number of earlier passes over the slice; 0 repeats the numbers of the first pass.
     """
     names: list[str] = []
     with _PASS.set(_PASS.get()._replace(again=number, names=names)):
@@ -75,7 +77,7 @@ def draw_again(number: int) -> Iterator[list[str]]:
 
 
 def draw_without_xla() -> contextlib.AbstractContextManager[None]:
-    """Keep draws within the context out of XLA, which would draw other numbers."""
+    """Keep random ops within the context out of XLA, whose generators give other numbers."""
     if tf.executing_eagerly():  # XLA compiles only graphs.
         return contextlib.nullcontext()
     return tf.xla.experimental.jit_scope(compile_ops=False)
@@ -89,7 +91,7 @@ def draw_uniform(
     Args:
       shape: the shape of the result.
       seed: int32 [2], such as a result of `make_step_seed`.
-      minval: the least number.
+      minval: the lower bound of the numbers.
 
     Returns:
       float32 in [minval, 1).
@@ -99,7 +101,7 @@ def draw_uniform(
 
 
 def make_step_seed(name: str) -> tf.Tensor:
-    """Make a seed for stateless draws.
+    """Make a seed for stateless random ops of this step.
 
     The graph must hold a global step.
 
@@ -107,7 +109,7 @@ def make_step_seed(name: str) -> tf.Tensor:
       name: the name of the draw, unique in the open variable scope.
 
     Returns:
-      int32 [2]: a number of the run's seed, the scope, the name and the slice; and the global step.
+      int32 [2]: a hash of the run's seed, the scope, the name and the slice; and the global step.
     """
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
@@ -115,8 +117,8 @@ def make_step_seed(name: str) -> tf.Tensor:
     # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get different seeds. The
     # product may overflow, and then wraps around.
     slice_seed = tf.cast(_PASS.get().number, tf.int32) * 0x61C88647
-    # The factor differs from the factor of slices, as a second pass must not repeat the draws of
-    # another slice.
+    # Passes and slices have different factors. Otherwise a second pass over one slice would repeat
+    # the draws of another slice.
     if repeat := _PASS.get().again:
         slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _PASS.get().names) is not None:
@@ -129,10 +131,11 @@ def make_step_seed(name: str) -> tf.Tensor:
 
 
 def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
-    """Draw uniform numbers for the rows of this slice.
+    """Draw uniform random numbers for the rows of this slice.
 
-    They depend on the run, the scope with `name`, the step, and the place of the row in the whole
-    batch. The number of slices and replicas does not change them.
+    The numbers of a row depend on the run's seed, the scope with `name`, the step, and the row's
+    place in the whole batch. The number of slices and replicas does not change the numbers of a
+    row.
 
     Args:
       name: the name of the draw, unique in the open variable scope.
@@ -145,7 +148,8 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     slice_info = _PASS.get()
     with draw_for_slice(0):
         seed = make_step_seed(name)
-    # All rows are drawn at once, as TensorFlow's generators take no seed for each row.
+    # TensorFlow's stateless ops take one seed for a tensor, not one for each row. So the numbers of
+    # the whole batch are drawn at once.
     numbers = draw_uniform([slice_info.total * num_rows, size], seed)
     if isinstance(slice_info.total, int) and slice_info.total == 1:
         return numbers
@@ -159,17 +163,18 @@ def make_run_seed(name: str) -> tf.Tensor:
       name: the name of the draw, unique in the run.
 
     Returns:
-      int32 [2]: a number of the run's seed and the name; and -1.
+      int32 [2]: a hash of the run's seed and the name; and -1.
     """
     run_seed = tf1.get_default_graph().seed or 0
-    # No step is numbered -1, so no step draws the same numbers.
+    # Steps count from 0, so -1 cannot repeat the draws of a step.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
-    """Make a seed [2] int32 of the run and the global step, the same for every slice.
+    """Make a seed, int32 [2], of the run's seed and the global step; all slices share it.
 
-    The function is older than `make_step_seed`. It stays, because resumed runs repeat their draws.
+    `make_balancing_seed` is older than `make_step_seed`. Balancing still uses
+    `make_balancing_seed`, so that a resumed run repeats the draws of earlier versions.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

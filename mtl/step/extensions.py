@@ -1,9 +1,9 @@
-"""The extensions of the training step that is being built; most runs have none.
+"""Holds the extensions of the training step that is being built, such as pruning.
 
 with extensions.enter([make(model, features, labels) for make in makers]) as entered:
     for extension in entered: ...
-extensions.current()                # the extensions, read within the network
-gradients = extensions.mask_gradients(gradients, variables)     # an update calls these
+extensions.current()                # within the `with`: the extensions of the step
+gradients = extensions.mask_gradients(gradients, variables)     # in the update
 before = extensions.check_update(losses, gradients, step, unless=False)
 extensions.show_update(gradients, variables)
 """
@@ -19,7 +19,7 @@ from mtl.deferred import tf
 
 @contextlib.contextmanager
 def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.StepExtension]]:
-    """Enter these extensions for the step within the context; the first is the outermost."""
+    """Activate extensions for the step that is built in the context; the first is the outermost."""
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:
             stack.enter_context(extension.enter())
@@ -34,11 +34,11 @@ def current() -> Sequence[types.StepExtension]:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> Sequence[types.Connected]:
-    """Set the entries of gradients that extensions mask to 0.
+    """Set entries of gradients to 0, as the extensions of the step decide.
 
     Args:
       gradients: N gradients.
-      variables: their N variables.
+      variables: the N variables of the gradients.
 
     Returns:
       N gradients.
@@ -54,13 +54,13 @@ def check_update(
     step: tf.Tensor,
     unless: tf.Tensor | bool,
 ) -> list[tf.Operation]:
-    """Build the ops with which extensions refuse a step; see `types.StepExtension`.
+    """Build ops that fail if an extension rejects the step; see `types.StepExtension`.
 
     Args:
       losses: {task: scalar}.
       gradients: the gradients of the step.
       step: the global step, a scalar.
-      unless: a bool scalar; True lets the step through.
+      unless: a bool scalar; if it is True, no op fails.
     """
     return [
         op
@@ -70,7 +70,7 @@ def check_update(
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show N variables to the extensions, with their gradients as the optimizer gets them."""
+    """Show the extensions N variables and the gradients that the optimizer gets."""
     for extension in current():
         extension.see_update(gradients, variables)
 

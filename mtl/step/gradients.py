@@ -1,4 +1,4 @@
-"""Arithmetic on gradients that keeps the rows of looked-up tables sparse.
+"""Arithmetic on gradients that keeps the gradients of embedding tables sparse.
 
 gradient = gradients.merge_rows(gradient)       # each row at most once
 squares = gradients.squared_norms([gradient])   # cost: the rows of the batch, not the table
@@ -13,9 +13,9 @@ from mtl.deferred import tf
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:
-    """Sum the slices of each row; leave dense gradients and None as they are.
+    """Sum the entries of a sparse gradient for the same row; return other gradients unchanged.
 
-    Norms need merged rows: slices of 3 and 4 for the same row have the norm 7, not 5.
+    Norms need merged rows: two entries of 3 and 4 for the same row have the norm 7, not 5.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -33,11 +33,11 @@ def transform_gradient(
 
     Args:
       gradient: dense, sparse or None.
-      function: elementwise; it must map 0 to 0, as the missing rows of a sparse gradient stay
-        missing.
+      function: an elementwise function. The function must map 0 to 0, because a sparse gradient
+        leaves out rows of zeros.
 
     Returns:
-      A gradient of the same kind.
+      A gradient of the same kind: dense, sparse or None.
     """
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
@@ -68,15 +68,15 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return the tensors of the gradients; for looked-up tables, only the values of their rows."""
+    """Return a tensor for each gradient; for a sparse gradient, the values of its rows."""
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
 
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
     """Compute squared Euclidean norms of gradients.
 
-    Finite entries give finite norms. Sums in float32 overflow at norms of 1.8e19; only then does
-    the step read the gradients again, in float64.
+    Finite gradients have finite norms. Sums of squares in float32 overflow at norms of 1.8e19; only
+    then does the step compute the sums again, in float64.
 
     Args:
       gradients: N gradients; sparse ones must have merged rows.
@@ -112,7 +112,8 @@ def take_roots(squares: tf.Tensor) -> tf.Tensor:
       squares: float64, any shape, at least 0.
 
     Returns:
-      float32 in the same shape. Finite roots stay finite: the largest float32 caps them.
+      float32 in the same shape. Finite roots above the largest float32 are set to the largest
+      float32.
     """
     roots = tf.sqrt(squares)
     capped_roots = tf.where(tf.math.is_finite(roots), tf.minimum(roots, tf.float32.max), roots)

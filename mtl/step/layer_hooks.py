@@ -1,8 +1,8 @@
-"""Hooks that act on the inputs and outputs of layers from outside.
+"""Hooks that read or change the inputs and outputs of layers, without code in the network.
 
-with layer_hooks.attach(hook): ...            # the hook acts on networks that are built here
-inputs = layer_hooks.take_inputs(inputs)      # `layers.dense` and `layers.conv` call this
-layer_hooks.take_outputs(sums, outputs)       # activations call this
+with layer_hooks.attach(hook): ...            # build a network here; the hook acts on its layers
+inputs = layer_hooks.take_inputs(inputs)      # called by `layers.dense` and `layers.conv`
+layer_hooks.take_outputs(sums, outputs)       # called by activations
 
 Quantisation, pruning and TensorBoard attach hooks. Most runs have none.
 """
@@ -17,11 +17,11 @@ from mtl.deferred import tf, tf1
 
 
 class LayerHook:
-    """Acts on the layers of a network that is being built; each member does nothing by default.
+    """A hook on the layers of a network that is being built; by default, it does nothing.
 
     Attributes:
-      takes_inputs: True if the hook changes or notes inputs. Several copies of a layer are then
-        built one by one, each in its own scope, and not as a single product.
+      takes_inputs: True if the hook changes or records inputs. Equal layers, such as experts, are
+        then built one by one in separate scopes, and not as a single matrix product.
     """
 
     takes_inputs = False
@@ -31,21 +31,21 @@ class LayerHook:
         return inputs
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Look at the sums of a layer and the outputs of its activation, in the same shape."""
+        """Receive the sums before an activation, and its outputs in the same shape."""
 
 
 class NoteOutputs(LayerHook):
-    """Notes the outputs of activations: `found` is {layer: outputs}."""
+    """Records the outputs of activations in `found`, {layer: outputs}."""
 
     def __init__(self) -> None:
         self.found: dict[str, tf.Tensor] = {}
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Note outputs, each tensor once, under the name of the layer that computed the sums."""
+        """Record outputs under the name of the layer that computed the sums; each tensor once."""
         if any(outputs is other for other in self.found.values()):
             return
         scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
-        # Several copies of a layer are built as a single op, outside the scopes of the copies.
+        # Equal layers may be built as a single op, whose name is outside the scope of each layer.
         name = layer if layer.startswith(f"{scope}/") or layer == scope else scope
         unique_name, number = name, 1
         while unique_name in self.found:
@@ -54,7 +54,7 @@ class NoteOutputs(LayerHook):
 
 
 class NoteInputs(LayerHook):
-    """Notes the inputs of kernels: `found` is {kernel: its inputs, [..., D]}."""
+    """Records the inputs of layers in `found`, {name of the kernel: inputs [..., D]}."""
 
     takes_inputs = True
 
@@ -62,7 +62,7 @@ class NoteInputs(LayerHook):
         self.found: dict[str, tf.Tensor] = {}
 
     def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Note the first inputs of a layer, and return them."""
+        """Record the inputs of the first call of a layer, and return the inputs unchanged."""
         kernel = f"{tf1.get_variable_scope().name}/kernel"
         if kernel not in self.found:
             self.found[kernel] = tf.stop_gradient(inputs)
@@ -77,9 +77,9 @@ def attach(hook: LayerHook) -> Iterator[LayerHook]:
 
 
 def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
-    """Return the inputs of the layer whose scope is open, after the changes of all hooks.
+    """Let all hooks change the inputs of the layer whose scope is open, and return the result.
 
-    The hook that was attached last acts first, as it is the nearest to the caller of the layer.
+    The hook that was attached last acts first.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)
@@ -87,13 +87,13 @@ def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def take_outputs(sums: tf.Tensor, outputs: tf.Tensor) -> None:
-    """Show the outputs of an activation to the hooks."""
+    """Show the sums before an activation, and its outputs, to all hooks."""
     for hook in _HOOKS.get():
         hook.take_outputs(sums, outputs)
 
 
 def need_inputs() -> bool:
-    """Return True if a hook changes or notes the inputs of layers."""
+    """Return True if a hook changes or records the inputs of layers."""
     return any(hook.takes_inputs for hook in _HOOKS.get())
 
 

@@ -19,7 +19,7 @@ def add(name: str, value: tf.Tensor) -> None:
 
 
 def add_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> None:
-    """Add N scalars that a step computes only if something reads them."""
+    """Add N scalars that a step computes only if they are written."""
     _warn("add_where_due", "add_scalars_where_due")
     outlets.add_scalars_where_due(names, compute)
 

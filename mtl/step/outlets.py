@@ -1,9 +1,9 @@
-"""Outlets: networks and heads pass on scalars, losses, predictions and summaries.
+"""Functions by which networks and heads report scalars, losses, predictions and summaries.
 
-A part adds them beside its result. Losses, predictions and serialized summaries are dropped unless
-the code around the part asks for them.
+A network or a head calls these functions while it is built. Losses, predictions and serialized
+summaries are dropped, unless the code that builds the model collects them.
 
-outlets.add_scalar("gate/income/entropy", entropy)             # a scalar to watch in training
+outlets.add_scalar("gate/income/entropy", entropy)             # a scalar to monitor in training
 outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow scalars: only at some steps
 outlets.add_loss("commitment", lambda: compute(hidden))        # [B]; see `emitted_losses`
 outlets.add_prediction("attention", weights)                   # [B, ...], beside predictions
@@ -13,8 +13,8 @@ with outlets.collect_losses() as losses, outlets.compute_where(is_due):
     ...                                                        # build the network
 scalars, predictions = outlets.take_scalars(), outlets.take_predictions()
 
-If a batch is cut into slices, only the values of the first slice are passed on. Each replica has
-its own scalars.
+If a batch is cut into slices, only the values of the first slice are reported. Each replica reports
+separate scalars.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _SUMMARY_OPS = (
 
 
 class _Requests(NamedTuple):
-    """The requests of the code around a network.
+    """The kinds of values that the code around a network collects.
 
     Attributes:
-      losses: a dict that receives losses of rows, {name: [B]}; None if no code reads them.
-      predictions: True if predictions show the values that parts add.
-      summaries: a list that receives serialized summaries, string scalars; None if no code reads
-        them.
+      losses: a dict that receives losses of rows, {name: [B]}; None if no code collects losses.
+      predictions: True if values of `add_prediction` appear beside the predictions.
+      summaries: a list that receives serialized summaries, string scalars; None if no code collects
+        summaries.
       is_due: a bool scalar, true in the steps that compute slow scalars; None for all steps.
     """
 
@@ -68,19 +68,20 @@ def add_scalar(name: str, value: tf.Tensor) -> None:
     """Add a scalar to the monitors of the training step that is being built.
 
     Args:
-      name: the name, such as "gate/income/entropy"; a later scalar of this name replaces it.
+      name: the name, such as "gate/income/entropy"; a later scalar of the same name replaces this
+        one.
       value: a number, cast to float32.
     """
     _list_scalars().append((name, value))
 
 
 def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> None:
-    """Add scalars that a step computes only if something reads them.
+    """Add scalars that a step computes only if they are written.
 
     Args:
       names: the names of the N scalars.
-      compute: a function that returns the scalars, float32 [N]. They are NaN in steps that do not
-        compute them.
+      compute: a function that returns the scalars, float32 [N]. In other steps, the scalars are
+        NaN.
     """
     _list_scalars().append((tuple(names), compute))
 
@@ -108,14 +109,14 @@ def list_keys() -> list[str]:
 
 
 def _list_scalars() -> list[Any]:
-    """Return the collection of this replica: the threads of replicas build one graph in turns."""
+    """Return this replica's collection of scalars; all replicas build one graph."""
     is_single = replicas.count() == 1 or tf.distribute.in_cross_replica_context()
     index = 0 if is_single else replicas.replica_index()
     return tf1.get_collection_ref(f"{_SCALARS}_{tf.get_static_value(index)}")
 
 
 def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
-    """Return all slow scalars; a single branch is cheaper than a branch for each."""
+    """Compute all slow scalars in one branch, which is cheaper than a branch for each group."""
 
     def compute() -> tf.Tensor:
         return tf.concat([compute_group() for _, compute_group in slow_groups], axis=0)
@@ -128,13 +129,14 @@ def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]
 
 
 def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
-    """Add losses of rows under a name, if the code around the part asks for them.
+    """Add losses of rows to the training loss of the step that is being built.
 
-    A part declares its losses: `emitted_losses = {name: weight}`. A run adds them as auxiliary
-    losses. Evaluations, and further passes of a step, do not compute them.
+    The network or column declares the losses in an attribute, `emitted_losses = {name: weight}`.
+    Training adds them as auxiliary losses. Evaluations, and second passes of a step over the same
+    rows, do not compute these losses.
 
     Args:
-      name: the name; losses with the same name add up.
+      name: the name in `emitted_losses`; losses with the same name add up.
       compute: a function that returns the losses, float32 [B], with 0 for rows without a loss.
     """
     total_losses = _REQUESTS.get().losses
@@ -145,22 +147,23 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
 
 @contextlib.contextmanager
 def collect_losses() -> Iterator[dict[str, tf.Tensor]]:
-    """Compute the losses that parts add within the context; yield them, {name: [B]}."""
+    """Collect the losses that `add_loss` adds within the context, {name: [B]}."""
     losses: dict[str, tf.Tensor] = {}
     with _REQUESTS.set(_REQUESTS.get()._replace(losses=losses)):
         yield losses
 
 
 def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Requests]:
-    """Let predictions show the values that parts add within the context."""
+    """Let values that `add_prediction` adds within the context appear beside the predictions."""
     return _REQUESTS.set(_REQUESTS.get()._replace(predictions=is_asked))
 
 
 def add_prediction(name: str, values: tf.Tensor) -> None:
-    """Show values beside the predictions, if the code around the part asks for them.
+    """Show values beside the predictions, if the code around the network collects them.
 
     Args:
-      name: the values are named `<scope>/<name>`, without the `features/` of a column's scope.
+      name: the last part of the prediction's name, `<scope>/<name>`. The scope of a column loses
+        its `features/`.
       values: [B, ...].
     """
     if _REQUESTS.get().predictions:
@@ -169,7 +172,7 @@ def add_prediction(name: str, values: tf.Tensor) -> None:
 
 
 def take_predictions() -> dict[str, tf.Tensor]:
-    """Return and forget all values that were added to the graph, {name: [B, ...]}."""
+    """Return and forget all values that `add_prediction` has added, {name: [B, ...]}."""
     collection = tf1.get_collection_ref(_PREDICTIONS)
     predictions = dict(collection)
     collection.clear()
@@ -177,7 +180,7 @@ def take_predictions() -> dict[str, tf.Tensor]:
 
 
 def add_summary(summary: tf.Tensor) -> None:
-    """Add a serialized summary of the step that is being built, a string scalar; "" if not due."""
+    """Add a serialized summary, a string scalar, to the step that is being built; "" if not due."""
     summaries = _REQUESTS.get().summaries
     if summaries is not None:
         summaries.append(summary)
@@ -194,10 +197,10 @@ def collect_summaries() -> Iterator[list[tf.Tensor]]:
 def take_summaries() -> tf.Tensor | None:
     """Merge the graph's `tf1.summary` ops, and empty their collection.
 
-    TensorFlow would merge them outside of the loop over steps, where ops of the loop cannot be
-    read. A call of several steps makes summaries in every step, due or not, so large images slow
-    down each step. Summaries in a branch, a loop or a `tf.function` of the step cannot be read: a
-    warning names them.
+    TensorFlow would merge the summaries outside of the loop over steps, where ops of the loop
+    cannot be read. A session call of several steps makes summaries in every step, due or not, so
+    large images slow down each step. Summaries in a branch, a loop or a `tf.function` of the step
+    cannot be read: a warning names them.
 
     Returns:
       A serialized summary, a string scalar; None if the step makes none.
@@ -217,11 +220,11 @@ def take_summaries() -> tf.Tensor | None:
 
 @contextlib.contextmanager
 def drop_summaries() -> Iterator[None]:
-    """Drop the `tf1.summary` ops that are built within the context, such as by a second pass."""
+    """Drop the `tf1.summary` ops that are built within the context, such as in a second pass."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)
     try:
         yield
     finally:
-        # The list changes in place, as TensorFlow keeps a reference to it.
+        # The list is changed in place, because TensorFlow keeps a reference to it.
         collection[:] = before

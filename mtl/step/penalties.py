@@ -1,10 +1,10 @@
-"""Terms in REGULARIZATION_LOSSES, which balancing leaves alone, for a batch in parts.
+"""Terms of REGULARIZATION_LOSSES that depend on rows, if a batch is computed in parts.
 
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
-A term is a scalar that depends on weights alone, or a mean over the rows of a pass. For any other
-function of the rows, call `add_of_means` with the means that the function reads. If a batch is cut
-into slices or spread over replicas, each term is then computed from all its rows.
+A term is a scalar that depends only on weights, or a mean over the rows of a forward pass. For any
+other function of the rows, call `add_of_means` with the means that the function reads. Each term is
+then computed from all rows of the batch, even if slices or replicas divide the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mtl.tf_internals import graphs
 
 
 class Penalty(NamedTuple):
-    """A term of the loss that depends on the rows of a part.
+    """A term of the loss that depends on the rows of one part of the batch.
 
     Attributes:
       means: float tensors in any nesting, each a mean over the rows of the part.
@@ -34,7 +34,7 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 
     Args:
       compute: a function from tensors, nested as `means`, to a float32 scalar.
-      means: float tensors in any nesting, each a mean over the rows of the pass.
+      means: float tensors in any nesting, each a mean over the rows of the forward pass.
     """
     value = compute(means)
     tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, value)
@@ -42,12 +42,12 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 
 
 def take(before: int = 0, rows: Any = None) -> list[Penalty]:
-    """Remove the terms of these rows from REGULARIZATION_LOSSES, and return them.
+    """Remove the terms that depend on some rows from REGULARIZATION_LOSSES, and return them.
 
-    Terms that depend on weights alone stay.
+    Terms that depend only on weights stay in the collection.
 
     Args:
-      before: the number of terms that existed before the pass of these rows.
+      before: the number of terms that existed before the forward pass of these rows.
       rows: the tensors that hold the rows, in any nesting; None takes all terms.
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
@@ -62,13 +62,14 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
 def share_terms(
     terms: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
 ) -> tuple[list[tf.Tensor], list[tf.Variable]]:
-    """Return the terms of this process's first replica, and its copies of the variables.
+    """Return the terms of this process's first replica, and its copies of N variables.
 
-    All replicas build one graph. Some terms belong only to the first replica, which creates the
-    variables together with their regularisers. Copies are equal, and so are their gradients.
+    All replicas build one graph. Only the first replica has some of the terms, because it creates
+    the variables together with their regularisers. The copies of a variable are equal on all
+    replicas, and so are the gradients of the terms.
 
     Args:
-      terms: scalars.
+      terms: scalars, the terms of all replicas.
       variables: N variables.
 
     Returns:
@@ -80,5 +81,6 @@ def share_terms(
     return [term for term in terms if graphs.depends_on(term, handles)], firsts
 
 
-# TensorFlow saves only collections with string keys, so this one stays out of saved graphs.
+# TensorFlow saves only collections with string keys. This key is a tuple, so saved graphs do not
+# have the collection.
 _OF_MEANS = ("penalties of means",)

@@ -1,6 +1,6 @@
-"""The replicas that train one model together: their number, and sums over all of them.
+"""Counts the replicas that train one model together, and sums tensors over them.
 
-replicas.count()             # 1 outside a tf.distribute strategy
+replicas.count()             # 1 without a tf.distribute strategy
 replicas.sum_over_replicas(structure)    # tensors and IndexedSlices, the same in every replica
 replicas.average_over_replicas(tensor)       # in a network: gradients flow back to all replicas
 """
@@ -22,15 +22,16 @@ def count() -> int:
 
 
 def replica_index() -> int | tf.Tensor:
-    """Return the number of this replica, from 0."""
+    """Return the index of this replica, from 0."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 def sum_over_replicas(structure: Any) -> Any:
-    """Sum tensors over all replicas; every replica must call it at the same place.
+    """Sum tensors over all replicas; every replica must make the same call.
 
     Args:
-      structure: tensors, IndexedSlices and None, in any nesting. None must be None on all replicas.
+      structure: tensors, IndexedSlices and None, in any nesting. A None on one replica must be None
+        on all.
 
     Returns:
       The sums in the same nesting; the structure itself on a single replica.
@@ -38,8 +39,8 @@ def sum_over_replicas(structure: Any) -> Any:
     if count() == 1:
         return structure
     flat = tf.nest.flatten(structure)
-    # A single call sums all tensors, as each `merge_call` lets the threads of all replicas wait for
-    # each other.
+    # A single call sums all tensors, because the threads of all replicas wait for each other in
+    # each `merge_call`.
     values = [value for value in flat if value is not None]
     context = tf.distribute.get_replica_context()
     sums = iter(context.merge_call(_sum_values, args=(values,)) if values else ())
@@ -55,12 +56,12 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
     Returns:
       The mean, or the value itself while replicas are separate.
 
-    Raises: UserError: its gradient is taken in a branch or a loop, where replicas cannot
-    communicate.
+    Raises:
+      UserError: the gradient is taken in a branch or a loop, where replicas cannot communicate.
     """
 
     @tf.custom_gradient
-    def of_all(local_value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    def average_all(local_value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             rule = "be 'replica' if gradients are taken only at some steps"
             fix = "Or set every_steps of Combine or Monitored to 1."
@@ -68,18 +69,18 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
             checks.require(is_outermost, "Distribution.batch_norm", rule, "global", fix)
             return sum_over_replicas(upstream) / count()
 
-        # Without `stop_gradient`, TensorFlow would look behind the sum for weights of other
+        # Without `stop_gradient`, TensorFlow would follow the sum back to weights of other
         # replicas.
         return sum_over_replicas(tf.stop_gradient(local_value)) / count(), gradient
 
-    return value if are_separate() else of_all(value)
+    return value if are_separate() else average_all(value)
 
 
 def call_together(function: Callable[[], Any]) -> Any:
     """Wait for all replicas, call a function once, and return its result to each replica.
 
-    The threads of replicas build one graph in turns, and share its collections. Within a branch or
-    a loop, whose graph is not shared, each replica calls the function for itself.
+    All replicas build one graph, and share its collections. Within a branch or a loop, each replica
+    has a separate graph, and calls the function separately.
 
     Args:
       function: a function without arguments, the same in all replicas.
@@ -94,19 +95,20 @@ def call_together(function: Callable[[], Any]) -> Any:
 
 
 def are_separate() -> bool:
-    """Return True if this replica averages only over itself."""
+    """Return True if `average_over_replicas` returns the value of this replica alone."""
     return count() == 1 or _ARE_SEPARATE.get()
 
 
 def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Let `average_over_replicas` within the context return each replica's own value."""
+    """Let `average_over_replicas` in the context return the value of each replica alone."""
     return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 
 
 class once:  # noqa: N801, as functools.cached_property
-    """A property that is computed once. Replicas may communicate while they compute it.
+    """A cached property whose computation may communicate with other replicas.
 
-    `functools.cached_property` before Python 3.12 holds a single lock, so replicas would deadlock.
+    Before Python 3.12, `functools.cached_property` has one lock for all instances, so the threads
+    of replicas would deadlock.
     """
 
     def __init__(self, function: Callable[[Any], Any]):
@@ -123,8 +125,8 @@ class once:  # noqa: N801, as functools.cached_property
 
 
 def _sum_values(strategy: tf.distribute.Strategy, values: list) -> list:
-    # `batch_reduce_to` takes pairs of a value and its destination. Each result lies on the device
-    # of its value.
+    # `batch_reduce_to` takes pairs of a value and a destination. With the value as destination,
+    # each sum is placed on the device of its value.
     pairs = [(value, value) for value in values]
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 

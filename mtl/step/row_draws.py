@@ -1,12 +1,12 @@
-"""Random numbers that depend on the values of a row, for predictions that are samples.
+"""Draws random numbers from the values of a row, for predictions that are samples.
 
 with draws.know_rows(features):                          # {field: [B, ...]}
-    numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1); None outside
+    numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1); else None
 
-The numbers depend only on the values of all fields of the row and on the name. A row has the same
-draws in evaluation, export and server, whatever the batch, process or time, so exports can be
-compared. The graph has no random op. To get other draws for a row, change the value of a field
-that no column reads.
+The numbers depend only on the name, and on the values of all fields of the row. A row gets the same
+numbers in every batch and process, so an export can be compared with an evaluation. The graph
+contains no random op. To get other numbers for a row, change the value of a field that no column
+reads.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mtl import types
 from mtl.deferred import tf
 from mtl.step import draws
 
-# Hashes are the lowest 32 bits of int64; an overflow does not change these bits.
+# A hash is the lowest 32 bits of an int64; an overflow does not change these bits.
 _LOW_BITS = 0xFFFFFFFF
-# The golden ratio as a fraction of 2^32: multiples of it lie far apart.
+# The golden ratio as a fraction of 2^32: multiples of it, modulo 2^32, lie far apart.
 _STRIDE = 0x9E3779B9
-# A float32 has 24 bits. It can hold a number of 23 bits plus one half, which keeps 0 out. With more
-# bits, the largest numbers would round to 1.
+# A float32 can represent an integer of 23 bits plus one half. The half excludes the number 0. With
+# more bits, the largest numbers would round to 1.
 _EXACT_BITS = 23
 
 
 def are_rows_known() -> bool:
-    """Return whether rows can draw: in predictions, and not in training."""
+    """Return True if draws can depend on the values of rows: in predictions, not in training."""
     return draws.read_rows() is not None
 
 
@@ -37,11 +37,11 @@ def draw(name: str, size: int) -> tf.Tensor | None:
     """Draw uniform numbers for each row, by the values of its fields.
 
     Args:
-      name: the name of the draw; each name gets other numbers.
+      name: the name of the draw; different names get different numbers.
       size: the number of draws for each row.
 
     Returns:
-      float32 in (0, 1), [B, size]; None if rows are unknown, as in training.
+      float32 in (0, 1), [B, size]; None outside of `draws.know_rows`, as in training.
     """
     features = draws.read_rows()
     if features is None:
@@ -69,11 +69,12 @@ def _make_field_keys(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         rows = values.value_rowids()
         places = tf.range(tf.size(rows, tf.int64)) - tf.gather(values.row_starts(), rows)
         hashes = _mix(_take_bits(values.flat_values) + places * _STRIDE)
-        # The length tells an empty list from a value whose hash is 0.
+        # The length distinguishes an empty list from a list with a value whose hash is 0.
         return tf.math.unsorted_segment_sum(hashes, rows, values.nrows()) + values.row_lengths()
     bits = tf.reshape(_take_bits(values), [tf.shape(values)[0], int(np.prod(values.shape[1:]))])
     places = tf.range(bits.shape[1], dtype=tf.int64) * _STRIDE
-    # The place goes into each hash, because a sum alone would ignore the order of the values.
+    # Each hash includes the place of the value, because a sum alone would ignore the order of the
+    # values.
     return tf.reduce_sum(_mix(bits + places), axis=1)
 
 
@@ -82,7 +83,8 @@ def _take_bits(values: tf.Tensor) -> tf.Tensor:
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
     if values.dtype.is_floating:
-        # Adding 0 turns -0.0 into 0.0, and NaNs have many bit patterns.
+        # Equal numbers need equal bits. Adding 0 turns -0.0 into 0.0. NaNs have many bit patterns,
+        # so one NaN replaces all of them.
         one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
         return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
     # `_mix` reads only the lowest 32 bits, so the highest 32 bits are added to its result.

@@ -1,4 +1,4 @@
-"""State that one step keeps for the next: variables that are saved and restored but not trained.
+"""State that lasts from step to step: variables that are saved and restored, but not trained.
 
 count = step_state.create_variable("famo/count", np.zeros([1]))
 step_state.assign_with_update(count, count.read_value() + 1)     # in UPDATE_OPS, before the update
@@ -21,7 +21,7 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
     Returns:
       A variable that is saved and restored, but not trained.
     """
-    # A constant array of zeros would take as much space in the graph as any other array.
+    # The graph stores every entry of a constant array, even of an array of zeros.
     is_zero = not initial.any()
     return tf1.get_variable(
         name,
@@ -29,15 +29,15 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
         tf.as_dtype(initial.dtype),
         tf1.zeros_initializer() if is_zero else tf1.constant_initializer(initial),
         trainable=False,
-        # All replicas compute the same new value, so each writes its own copy without a message to
-        # the others, and a checkpoint saves the first copy.
+        # All replicas compute the same new value. So each replica assigns it to a separate copy,
+        # without communication, and a checkpoint saves the first copy.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )
 
 
 def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
-    """Assign a new value with the update of this step; the old value stays if it is not finite.
+    """Assign a new value with the update of this step; if it is not finite, keep the old value.
 
     Args:
       kept: a variable of `create_variable`.
@@ -45,6 +45,7 @@ def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
     """
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))
-        # A NaN here would stay in every later step, even if the run skips the step that made it.
+        # A NaN in the state would spread to every later step, even if the run skips the step that
+        # caused the NaN.
         value = tf.where(is_finite, value, kept.read_value())
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, kept.assign(value))

@@ -1,9 +1,9 @@
-"""Several training steps per session call, inside the graph, with exact step counts.
+"""Runs several training steps per session call, in a loop inside the graph.
 
-A session call costs about as much as a small step: hooks, fetches, the way through Python. So a
-call runs a `tf.while_loop` over steps. It ends at the next step with a checkpoint or a summary, at
-the last step, or after about a second. A run therefore writes the same files at the same steps,
-whatever `steps_per_call` is.
+A session call takes about as much time as a small step, because of hooks, fetches and Python. So a
+call runs a `tf.while_loop` over steps. The loop ends at the next step with a checkpoint or a
+summary, at the last step of the run, or after about a second. A run therefore writes the same files
+at the same steps, for any value of `steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
@@ -22,7 +22,7 @@ SECS_PER_CALL = 1.0
 """Seconds after which a call ends, to let hooks see progress, signals and stop requests."""
 
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
-"""(features, labels) -> the op that updates the variables and {name: scalar} to watch."""
+"""A function (features, labels) -> (the op that updates the variables, {name: scalar})."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +31,16 @@ class StepResult:
 
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
-      values: float32 [M], the monitors of the call's last step. If a call of several steps ends
-        because of its time, the monitors of `outlets.add_scalars_where_due` are NaN.
-      names: the names of the M monitors.
+      values: float32 [M], the scalars of the call's last step. If a call of several steps ends
+        after a second, the scalars of `outlets.add_scalars_where_due` are NaN.
+      names: the names of the M scalars.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
-        makes none. A call of a single step computes it only if it is fetched.
-      due: string scalar, the summaries that were due in the call's last step, "" if none was due;
-        None if a step never adds any.
+        makes no summary. A call of a single step computes the summary only if it is fetched.
+      due: string scalar, the summaries of `outlets.add_summary` in the call's last step; "" if none
+        was due, None if steps never add a summary.
       is_repeated: True if a call may run several steps.
       waited: float64 scalar, the seconds that the call's steps waited for their batches; None if a
-        call runs a single step, whose batch comes from outside.
+        call runs a single step, because its batch is an input of the graph.
     """
 
     step: tf.Tensor
@@ -56,26 +56,26 @@ class StepResult:
 
 
 Due = tuple["tf.Tensor", ...]
-"""The summaries that were due, one string scalar; () if a step never adds any."""
+"""The serialized summaries of a step, one string scalar; () if steps never add a summary."""
 
 
 class Clock(NamedTuple):
-    """The time at which the last step ended, and the call's wait for batches: seconds, float64."""
+    """The end of the last step, and the time the call has waited for batches: float64 seconds."""
 
     read: tf.Tensor
     waited: tf.Tensor
 
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
-    """Build a step that each session call takes once.
+    """Build a training step that each session call runs once.
 
     Args:
-      step_fn: builds the step.
+      step_fn: a function that builds the step.
       features: {field: [B, ...]} of the next batch.
       labels: {field: [B, ...]} of the next batch.
 
     Returns:
-      The results of the step.
+      The outputs of the step.
     """
     with outlets.collect_summaries() as due_summaries:
         train_op, monitors = step_fn(features, labels)
@@ -94,20 +94,20 @@ def run_repeatedly(
     due_at: tuple[int, ...] = (),
     has_due: bool = False,
 ) -> StepResult:
-    """Build a loop that takes up to `steps_per_call` steps per session call.
+    """Build a loop that runs up to `steps_per_call` training steps per session call.
 
     Args:
-      step_fn: one training step; it is traced once, as the body of a `tf.while_loop`.
+      step_fn: a function that builds a step; it is traced once, as the body of a `tf.while_loop`.
       iterator: an iterator whose `get_next()` returns (features, labels).
       steps_per_call: the largest number of steps of a call.
-      last_step: no call passes this global step.
-      due_every: no call passes a multiple of any of these.
-      due_at: no call passes any of these steps.
-      has_due: True if the step adds summaries that are due at some steps.
+      last_step: the last global step of the run.
+      due_every: numbers of steps; a call ends at each multiple of each number.
+      due_at: global steps at which a call ends.
+      has_due: True if the step calls `outlets.add_summary`.
     """
     start = tf1.train.get_or_create_global_step().read_value()
-    # Computed once, before the loop: the steps of a call must agree on the last step, as only the
-    # last step makes summaries.
+    # The end is computed once, before the loop. All steps of a call must agree on the last step,
+    # because only the last step makes summaries.
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     start_time = tf.timestamp()
     # The loop carries this string only if a step can add summaries.
@@ -122,8 +122,8 @@ def run_repeatedly(
     initial_values = tf.zeros([0]), tf.constant(""), clock, no_due
     scalar = tf.TensorShape([])
     rest = scalar, Clock(scalar, scalar), tuple(scalar for _ in no_due)
-    # TensorFlow runs several iterations of a loop at once by default. Steps must run one by one:
-    # each step reads the weights that the step before has moved.
+    # TensorFlow runs several iterations of a loop at once by default. Training steps must run one
+    # by one, because each step reads the weights that the step before has changed.
     (final_state,) = tf.while_loop(
         goes_on,
         steps.take_one,
@@ -131,7 +131,7 @@ def run_repeatedly(
         shape_invariants=[_State(scalar, tf.TensorShape([None]), *rest)],
         parallel_iterations=1,
     )
-    # A call after the last step runs no step and leaves no values.
+    # A call after the run's last step runs no step. The scalars are then zeros.
     count = len(steps.names)
     values = tf.concat([final_state.values, tf.zeros([count])], 0)[:count]
     return StepResult(
@@ -150,10 +150,10 @@ class _State(NamedTuple):
 
     Attributes:
       step: the global step.
-      values: the monitors of the last step, [M]; [0] before the first step.
+      values: the scalars of the last step, [M]; [0] before the first step.
       summary: the `tf1.summary` output of the last step.
-      clock: the time.
-      due: the summaries that were due in the last step.
+      clock: the end of the last step, and the wait for batches.
+      due: the summaries of `outlets.add_summary` in the last step.
     """
 
     step: tf.Tensor
@@ -164,17 +164,17 @@ class _State(NamedTuple):
 
 
 class _Steps:
-    """The steps of a call.
+    """Builds the steps of a session call.
 
     Args:
-      step_fn: builds one step.
+      step_fn: a function that builds a step.
       iterator: an iterator whose `get_next()` returns a batch.
       end: the global step at which the call ends.
-      no_due: the value of `Due` in a step without summaries.
+      no_due: the value of `Due` for a step without summaries.
 
     Attributes:
-      names: the names of the monitors, once a step is traced.
-      has_summary: True if a step makes summaries, once a step is traced.
+      names: the names of the scalars, after a step was traced.
+      has_summary: True if a step makes summaries, after a step was traced.
     """
 
     def __init__(self, step_fn: StepFn, iterator: Any, end: tf.Tensor, no_due: Due):
@@ -183,16 +183,16 @@ class _Steps:
         self.has_summary = False
 
     def take_one(self, state: _State) -> list[_State]:
-        """Build the body of the loop."""
+        """Build one step, as the body of the loop."""
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()
-        # Labels come first: some features are made only if the step reads them.
+        # The wait ends with the first label, not with a feature: some features are computed only if
+        # the step reads them.
         tensors = tf.nest.flatten((labels, features), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
-        # Only the last step of a call writes, and a call ends at each step with a summary that is
-        # due.
+        # Only the last step of a call writes summaries. A call ends at each step with a summary.
         is_last = tf.equal(step + 1, self._end)
         with outlets.compute_where(is_last), outlets.collect_summaries() as due_summaries:
             train_op, monitors = self._step_fn(features, labels)
@@ -206,8 +206,8 @@ class _Steps:
             clock = Clock(tf.timestamp(), waited)
         due_summary = _join(due_summaries) if self._no_due else None
         next_due = self._no_due if due_summary is None else (due_summary,)
-        # Only the state leaves the loop. It holds values of the last step, as every step replaces
-        # them.
+        # The loop returns only its state. Every step replaces the values in the state, so they come
+        # from the last step.
         return [
             _State(step, values, state.summary if summary is None else summary, clock, next_due)
         ]
@@ -233,5 +233,5 @@ def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _join(summaries: Sequence[tf.Tensor]) -> tf.Tensor | None:
-    """Join serialized summaries: two serialized messages in a row are one message."""
+    """Join serialized summaries: concatenated protocol buffers parse as one merged message."""
     return tf.strings.join(summaries) if summaries else None

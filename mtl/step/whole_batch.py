@@ -1,9 +1,10 @@
-"""Sums over the whole batch of a step, on several replicas and in slices that run after each other.
+"""Sums over the whole batch of a step, which replicas and slices (micro-batches) divide.
 
 batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
 
-A slice needs only its own activations, so a batch of any size trains in the memory of a slice.
+Slices run one after another, and only the activations of one slice are in memory. So a batch of any
+size can train.
 """
 
 from __future__ import annotations
@@ -22,42 +23,45 @@ from mtl.step import penalties as penalties_lib
 
 
 class Examples(NamedTuple):
-    """The rows of a part, for code that needs the gradient of each row.
+    """The rows of a part of the batch, for code that needs the gradient of each row.
 
     Attributes:
       given: the tensors that hold the rows, in any nesting.
       count: the number of rows.
-      are_independent: True if no row affects the loss of another one, as it does in batch norm.
-      row: a function from n to a new pass over the n-th row alone.
+      are_independent: True if no row affects the loss of another row. Batch norm, for example,
+        mixes rows.
+      row: a function from n to a new forward pass over the n-th row alone.
     """
 
     given: Any
-    count: int  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
+    count: int  # type: ignore[assignment]  # Hides tuple.count, which no code calls.
     are_independent: bool
     row: Callable[[tf.Tensor | int], ForwardPass]
 
     def separate_rows(self) -> WholeBatch:
-        """Return a batch whose parts are the rows, without their UPDATE_OPS."""
-        # The pass of all rows has updated the moving averages already.
+        """Return a batch in which each row is a part; the passes of the rows add no UPDATE_OPS."""
+        # The forward pass of all rows has already updated the moving averages.
         with withhold_collections():
             first = self.row(0)
-        # The caller's sum over the whole batch adds up the replicas.
+        # The code that calls `separate_rows` sums over the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
 class ForwardPass(NamedTuple):
-    """The results of a pass through the network.
+    """The results of a forward pass through the network.
 
     Attributes:
-      losses: {task: scalar}; before `add_parts` also [P], for P parts with their own weights.
-      shared: `Towers.shared`, the outputs that tasks share.
+      losses: {task: scalar}. Before `add_parts`, an auxiliary loss may also be [P]: P terms with
+        separate weights of rows.
+      shared: `Towers.shared`, the outputs of the network that tasks share.
       samples: a function from S to S dicts of losses; the s-th dict covers every S-th row, from row
         s on.
       unweighted: the losses before weighting; None without weighting.
-      examples: the rows; None if rows cannot be separated.
-      watched: tensors in any nesting, which are summed over the parts together with the gradients;
-        see `WholeBatch.sum_watched`.
-      penalties: the REGULARIZATION_LOSSES of the rows, if the batch has several parts.
+      examples: the rows of the pass; None if their losses cannot be separated.
+      watched: {name: tensors in any nesting}, which are summed over the parts together with the
+        gradients; see `WholeBatch.sum_watched`.
+      penalties: the terms of REGULARIZATION_LOSSES that depend on the rows, if the batch has
+        several parts.
     """
 
     losses: types.Tensors
@@ -75,8 +79,8 @@ class ForwardPass(NamedTuple):
 
         Args:
           weights: {task: scalar}.
-          of_samples: a function from S to the weights of each of S samples; None applies `weights`
-            to all of them.
+          of_samples: a function from S to the weights of S samples, {task: scalar} each; None
+            applies `weights` to all samples.
         """
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
@@ -99,7 +103,7 @@ class ForwardPass(NamedTuple):
         )
 
     def add_parts(self) -> ForwardPass:
-        """Add up the parts of each loss to a scalar."""
+        """Add up the P terms of each loss to a scalar."""
 
         def add(losses: types.Tensors) -> types.Tensors:
             return {
@@ -118,16 +122,18 @@ class ForwardPass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class WholeBatch:
-    """A batch in parts, whose losses add up to the losses of the batch.
+    """A batch in parts; the losses of the parts add up to the losses of the batch.
 
     Attributes:
-      first: the first slice on this replica, or the whole batch without slices.
-      others: a function from the number of a slice to its pass; each sum over the slices builds the
-        passes anew.
+      first: the forward pass of this replica's first slice, or of all its rows if there are no
+        slices.
+      others: a function that builds the forward pass of a slice from the slice's index. Each sum
+        over the slices builds these passes again.
       slices: the number of slices of a replica's batch.
-      updates: the UPDATE_OPS of the first slice, which run before the UPDATE_OPS of other slices.
-      ignores_replicas: True if sums leave out the other replicas.
-      of_slices: the sums of `ForwardPass.watched` over this replica, once a pass has added them up.
+      updates: the UPDATE_OPS of the first slice, which run before the UPDATE_OPS of later slices.
+      ignores_replicas: True if sums cover only this replica.
+      of_slices: the sums of `ForwardPass.watched` over the slices of this replica; empty until they
+        are computed.
     """
 
     first: ForwardPass
@@ -144,7 +150,7 @@ class WholeBatch:
           weights: {task: scalar}, which gradients treat as constants; None stands for 1.
 
         Returns:
-          The batch with weighted losses; each part keeps its plain losses as `unweighted`.
+          The batch with weighted losses; each part has its unweighted losses as `unweighted`.
         """
         weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
@@ -157,7 +163,7 @@ class WholeBatch:
         ) -> ForwardPass:
             return scale_pass(build(slice_))
 
-        # A partial, as mypy cannot see within a lambda that `self.others` is not None.
+        # Within a lambda, mypy could not see that `self.others` is not None.
         others = self.others and functools.partial(build_other, self.others)
         return dataclasses.replace(self, first=scale_pass(self.first), others=others)
 
@@ -166,16 +172,16 @@ class WholeBatch:
 
         Args:
           function: a function from a part to tensors, IndexedSlices and None, in any nesting.
-          update: True if this pass runs the UPDATE_OPS of the slices, as one pass of each step
-            must.
+          update: True if this sum runs the UPDATE_OPS of the slices. Exactly one sum of each step
+            must run the UPDATE_OPS.
 
         Returns:
           The sums in the same nesting, over the slices of all replicas.
         """
-        # The first slice is built already, so its result costs no further pass.
+        # The forward pass of the first slice exists already, so its result costs no further pass.
         total = function(self.first)
         if self.slices > 1 and update:
-            # To sum the watched tensors here saves another pass over the slices.
+            # If this loop also sums the watched tensors, they need no other pass over the slices.
             total, watched_tensors = self._add_slices(
                 (total, dict(self.first.watched)),
                 lambda part: (function(part), dict(part.watched)),
@@ -189,7 +195,8 @@ class WholeBatch:
     def sum_watched(self) -> dict[str, Any]:
         """Return the sums of `ForwardPass.watched` over all parts and replicas.
 
-        Call it after the gradients, as the pass that runs UPDATE_OPS also sums the watched tensors.
+        Call this function after the gradients: the sum that runs the UPDATE_OPS also adds up the
+        watched tensors.
         """
         of_first = dict(self.first.watched)
         if self.slices == 1:
@@ -207,19 +214,19 @@ class WholeBatch:
     # before the next slice.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
-        # The counter waits for the UPDATE_OPS of the first slice, so that slices move averages in
-        # order.
+        # The counter waits for the UPDATE_OPS of the first slice, so that the slices update moving
+        # averages in order.
         with tf.control_dependencies(self.updates if update else []):
             # Control dependencies reach a loop only through its inputs.
             start_index = tf.identity(tf.constant(1))
         start = [tensor for value in flat for tensor in _list_tensors(value)]
 
-        # Not None, because there are several slices.
+        # `others` is not None if there are several slices.
         build_part = cast(Callable[[tf.Tensor], ForwardPass], self.others)
 
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
-            # Each slice reads the variables after the updates of the last slice. Code outside the
-            # loop reads the collections, and cannot run ops of this body.
+            # Each slice reads the variables after the updates of the slice before. Ops of this body
+            # must not stay in the collections, because code outside the loop cannot run them.
             with withhold_collections() as updates, tf.control_dependencies([slice_]):
                 values = tf.nest.flatten(function(build_part(slice_)))
             tensors = [tensor for value in values for tensor in _list_tensors(value)]
@@ -228,8 +235,8 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
-        # The gradient of a looked-up table has only the rows that were read, and each slice appends
-        # rows.
+        # The gradient of an embedding table has only the rows that were looked up. Each slice
+        # appends rows to the gradient.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -249,7 +256,7 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return the batch of a step; if it is None, return a batch of these losses."""
+    """Return `batch`; if it is None, return a batch with one part that has these losses."""
     return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 
@@ -261,20 +268,20 @@ def build_batch(
     slices: int,
     are_rows_apart: bool = True,
 ) -> WholeBatch:
-    """Build the batch of this replica in slices, as a part of the batch of all replicas.
+    """Build this replica's part of the batch, in slices.
 
     A loss is a mean over the labelled rows of a batch. Each part's mean is multiplied by its share
     of the labels in the whole batch. The parts then add up to the mean over the batch.
 
     Args:
-      forward: a function from features and labels to the pass of these rows; the first call creates
-        the variables.
-      label_weights: a function from labels to {task: the sum of the weights of the labels}.
-      features: [B, ...] each, of this replica.
-      labels: [B, ...] each, of this replica.
+      forward: a function from features and labels to the forward pass of their rows; the first call
+        creates the variables.
+      label_weights: a function from labels to {task: the sum of the labels' weights}.
+      features: tensors [B, ...] in any nesting, the features of this replica.
+      labels: tensors [B, ...] in any nesting, the labels of this replica.
       slices: the number of slices, which divides B.
-      are_rows_apart: True if a row alone gives the same results as among other rows. Otherwise
-        parts have no `examples`.
+      are_rows_apart: True if the losses of a row do not depend on other rows. Otherwise parts have
+        no `examples`.
     """
     builder = _Builder(forward, label_weights, (features, labels), slices, are_rows_apart)
     before = _num_updates()
@@ -284,7 +291,7 @@ def build_batch(
 
 
 class _Builder:
-    """Builds the passes of a batch; see `build_batch`."""
+    """Builds the forward passes of a batch; see `build_batch`."""
 
     def __init__(
         self,
@@ -300,19 +307,20 @@ class _Builder:
         self._totals: dict[int, list[types.Tensors]] = {}
 
     def build_pass(self, index: tf.Tensor | int, count: int, reuse: bool = True) -> ForwardPass:
-        """Build the pass of slice `index`, out of `count` slices of this replica."""
+        """Build the forward pass of slice `index` of `count` slices of this replica."""
         rows = take_slice(self._rows, index, count)
-        # The first slice creates the variables, and later passes reuse them.
+        # The first slice creates the variables; later slices reuse them.
         scope = tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse)
-        # A single part needs no share, and its graph stays as it is without slices.
+        # If the batch has a single part, its losses need no factor.
         if count * replicas.count() == 1:
             with scope:
                 return self._build(rows, index, count).add_parts()
         terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        # A replica that counted later would also count the new terms of the first replica.
+        # All replicas count at the same time. A later count would include new terms of the first
+        # replica.
         num_terms = replicas.call_together(lambda: len(terms))
-        # Replicas cannot communicate in the loop over slices, so batch norm there uses only the
-        # rows of its replica.
+        # Replicas cannot communicate in the loop over slices. So batch norm in the loop uses only
+        # the rows of its replica.
         with (
             replicas.separate_replicas(when=count > 1),
             scope,
@@ -321,33 +329,34 @@ class _Builder:
             forward_pass = self._build(rows, index, count)
         forward_pass = forward_pass._replace(penalties=penalties_lib.take(num_terms, rows))
         shares = functools.partial(self._share_labels, rows)
-        # Each row already has its share of the labels.
+        # The losses of single rows are already multiplied by the rows' shares of the labels.
         scaled = forward_pass.scale_losses(shares(1)[0], shares)._replace(
             examples=forward_pass.examples
         )
         return scaled.add_parts()
 
     def _build(self, rows: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
-        """Build the pass of these rows; a single row is a slice as well."""
+        """Build the forward pass of some rows, with `examples` if rows are independent."""
         if not self._are_rows_apart:
             return self._forward(*rows)
 
-        # Rows are numbered through all slices of this replica.
+        # A row is built like a slice of one row, so its index counts over all slices of this
+        # replica.
         def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
             return self.build_pass(index * size + row, count * size)
 
         return _attach_examples(self._forward, rows, build_row)
 
     def _share_labels(self, rows: tuple[Any, Any], count: int) -> list[types.Tensors]:
-        """Return each sample's share of the labels of the whole batch, {task: share}.
+        """Return each sample's share of the labels in the whole batch, {task: share}.
 
-        A loss is a mean over labelled rows. If one slice has more labels than another, the mean of
-        their means differs from the mean of the batch, so each slice has the share of its labels as
-        weight.
+        A loss is a mean over labelled rows. If slices have different numbers of labels, the mean of
+        their means differs from the mean of the batch. So each slice is weighted by its share of
+        the labels.
         """
         pairs = zip(self._sum_labels(*rows, count), self._sum_all_labels(count), strict=True)
         return [
-            # A task without any label in the whole batch weighs 0 in every part.
+            # If the whole batch has no label of a task, the task has weight 0 in every part.
             {task: tf.math.divide_no_nan(part[task], total[task]) for task in part}
             for part, total in pairs
         ]
@@ -357,8 +366,9 @@ class _Builder:
         return [self._label_weights(take_every(rows, first, count)) for first in range(count)]
 
     def _sum_all_labels(self, count: int) -> list[types.Tensors]:
-        """Return the sums of samples over all replicas."""
-        # Replicas can communicate only outside of loops, where the first slice is built.
+        """Return the sum of label weights of each sample, over all replicas, {task: sum}."""
+        # Replicas can communicate only outside of loops, so the sums are computed with the first
+        # slice.
         if count not in self._totals:
             if count == 1 and self._slices > 1 and not self._are_rows_apart:
                 sums = [self._sum_slices()]
@@ -368,7 +378,7 @@ class _Builder:
         return self._totals[count]
 
     def _sum_slices(self) -> types.Tensors:
-        # Losses compare rows only within a slice, even if a group spans two slices.
+        # A loss compares rows only within a slice, even if a group of rows spans two slices.
         features, labels = self._rows
         parts = [
             self._label_weights(take_slice(labels or features, index, self._slices))
@@ -382,11 +392,11 @@ def _attach_examples(
     batch: Any,
     row: Callable[[int, tf.Tensor | int], ForwardPass],
 ) -> ForwardPass:
-    """Return the pass of these features and labels; `row` builds the pass of a single row."""
+    """Build the forward pass of a batch, with `examples`; `row` builds the pass of a single row."""
     before = _num_updates()
     forward_pass = forward(*batch)
     features, labels = batch
-    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no labels.
+    size = tf.nest.flatten([labels, features])[0].shape[0]  # The data may have no labels.
     examples = Examples(
         given=batch,
         count=size,
@@ -403,10 +413,10 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def withhold_collections() -> Iterator[list[tf.Operation]]:
-    """Remove a slice's entries from the graph's collections; yield its UPDATE_OPS.
+    """Remove entries that the context adds to the graph's collections; yield its UPDATE_OPS.
 
-    Replicas share the collections, so they enter and leave together: an entry that one of them adds
-    before or after is kept.
+    All replicas share the collections, so they enter and leave the context together. Entries that a
+    replica adds before or after the context are not removed.
     """
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, *outlets.list_keys())
@@ -416,7 +426,8 @@ def withhold_collections() -> Iterator[list[tf.Operation]]:
     yield updates
 
     def remove() -> None:
-        # Code outside of a loop cannot read tensors of its body; the first slice's entries stay.
+        # Code outside of a loop cannot read tensors of its body, so only the first slice keeps its
+        # entries.
         for collection, length in zip(collections, before, strict=True):
             del collection[length:]
 
@@ -425,12 +436,12 @@ def withhold_collections() -> Iterator[list[tf.Operation]]:
 
 
 def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
-    """Return every `count`-th row, from row `first` on.
+    """Return every `count`-th row of each field, from row `first` on.
 
     Args:
       fields: {field: [B, ...]}.
       first: the index of the first row, in [0, count).
-      count: the distance of the rows, at least 1.
+      count: the distance between two rows, at least 1.
 
     Returns:
       {field: [about B / count, ...]}.
@@ -439,7 +450,7 @@ def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
 
 
 def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
-    """Return the number of a slice among the slices of all replicas."""
+    """Return the index of a slice among the slices of all replicas."""
     return replicas.replica_index() * slices + slice_
 
 
@@ -448,7 +459,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
 
     Args:
       batch: tensors or lists [B, ...], in any nesting.
-      slice_: the number of the slice, from 0; may be a tensor.
+      slice_: the index of the slice, from 0; an int or a scalar tensor.
       slices: the number of slices, which divides B.
 
     Returns:
@@ -460,7 +471,8 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     def take_rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         part = values[slice_ * size : (slice_ + 1) * size]
-        # An index in the graph loses the static number of rows, which layers and heads read.
+        # With a tensor as the index, TensorFlow does not know the number of rows, which layers and
+        # heads read from the shape.
         if isinstance(part, tf.RaggedTensor):
             part.row_splits.set_shape([size + 1])
             return part

@@ -1,5 +1,5 @@
-"""The private parts of TensorFlow that training, export and profiling need.
+"""Access to private parts of TensorFlow that training, export and profiling need.
 
-Only this package and `mtl.compat` import private modules of TensorFlow. The docstring of each
-module says what the public API lacks. All modules work on every TensorFlow from 2.15 on.
+Only this package and `mtl.compat` import private modules of TensorFlow. All modules work with every
+TensorFlow from 2.15 on.
 """

@@ -1,4 +1,4 @@
-"""Uses TensorFlow's debugger of session calls (tfdbg), which is private.
+"""Runs TensorFlow's debugger of session calls (tfdbg), which has no public API.
 
 options = debugger.watch_tensors(graph, "/tmp/step_20")      # for `session.run(..., options)`
 dump = debugger.open_dump("/tmp/step_20")
@@ -17,11 +17,11 @@ from mtl.deferred import tf, tf1
 
 
 def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
-    """Return options that let a session call write every tensor to a folder.
+    """Return options with which a session call writes every tensor to a folder.
 
     Args:
       graph: the graph of the session.
-      folder: a folder that does not exist or is empty.
+      folder: a folder that is empty or does not exist.
     """
     options = tf1.RunOptions()
     debug_utils.watch_graph(
@@ -31,7 +31,7 @@ def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
 
 
 def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
-    """Return settings of a session that keeps the names of ops and folds no ops."""
+    """Return settings for a session that runs every op of the graph, without optimisations."""
     result = tf1.ConfigProto()
     result.CopyFrom(config)
     result.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -40,18 +40,18 @@ def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
 
 
 def open_dump(folder: str) -> Any:
-    """Open the files of `watch_tensors` as a `DebugDumpDir`, which reads tensors when needed."""
+    """Open the files of `watch_tensors` as a `DebugDumpDir`, which reads tensors on demand."""
     return debug_data.DebugDumpDir(folder, validate=False)
 
 
 def list_nodes(dump: Any) -> Iterator[tf.compat.v1.NodeDef]:
-    """Yield the nodes that ran, also inside loops and branches, without nodes of the debugger."""
+    """Yield all nodes that ran, also in loops and branches, without nodes of the debugger."""
     for graph in dump.reconstructed_non_debug_partition_graphs().values():
         yield from graph.node
 
 
 class Prompt(tf.compat.v1.train.SessionRunHook):
-    """Opens tfdbg in the terminal before and after session calls for which `is_due` is True."""
+    """Opens tfdbg in the terminal before and after session calls, if `is_due()` is True."""
 
     def __init__(self, is_due: Callable[[], bool]):
         self._hook, self._is_due, self._is_open = hooks.LocalCLIDebugHook("readline"), is_due, False
@@ -66,7 +66,7 @@ class Prompt(tf.compat.v1.train.SessionRunHook):
             self._is_open = False
 
     def show_failure(self, error: tf.errors.OpError) -> None:
-        """Open tfdbg for the tensors of a failed call, for which TensorFlow calls no hook."""
+        """Open tfdbg after a failed session call, for which TensorFlow calls no hook."""
         if self._is_open:
             action = self._hook._performed_action
             request = framework.OnRunEndRequest(action, tf1.RunMetadata(), tf_error=error)

@@ -1,4 +1,4 @@
-"""Executes code eagerly in a process that builds graphs.
+"""Executes code eagerly in a process whose other code builds graphs.
 
 with eager.execute_eagerly():
     converter = tf.lite.TFLiteConverter.from_saved_model(path)
@@ -23,16 +23,16 @@ with deferred.imports():
 
 
 def execute_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which operations run at once."""
+    """Execute operations within the context eagerly."""
     return context.eager_mode()
 
 
 @contextlib.contextmanager
 def create_variables(values: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Let eager code create variables with given first values, and reuse them by name.
+    """Let eager code create variables with initial values by name, and reuse them.
 
     Args:
-      values: {name of a variable: its first value}.
+      values: {name of a variable: initial value}.
 
     Raises:
       UserError: the code creates a variable with another name.

@@ -1,4 +1,4 @@
-"""Finds the functions that a graph calls, which the public API does not list.
+"""Lists the operations in functions that a graph calls, which the public API does not list.
 
 for operation in functions.called_operations(tf.compat.v1.get_default_graph()): ...
 """
@@ -17,7 +17,7 @@ def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     for operation in graph.get_operations():
         if operation.type in _CALLS:
             function = graph._get_function(operation.get_attr("f").name)
-            # A function of a loaded SavedModel may have only a definition, but no graph.
+            # A function of a loaded SavedModel may have no graph, only a definition.
             if isinstance(getattr(function, "graph", None), tf.Graph):
                 yield from function.graph.get_operations()
                 yield from called_operations(function.graph)

@@ -1,4 +1,4 @@
-"""Finds graphs and ops of loops and branches, to which the public API has no access."""
+"""Finds graphs and ops of loops and branches, which the public API does not show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def outermost_graph() -> tf.Graph:
-    """Return the graph that is being built, also from inside its loops and branches."""
+    """Return the outermost graph that is being built, from inside loops and branches."""
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):
@@ -21,7 +21,7 @@ def outermost_graph() -> tf.Graph:
 
 
 def depends_on(tensor: tf.Tensor, given: Any) -> bool:
-    """Return True if a tensor depends on one of several other tensors.
+    """Return True if a tensor depends on any of several other tensors.
 
     Args:
       tensor: a tensor.
@@ -40,7 +40,7 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation of a node, also of a node in a loop or a branch.
+    """Return the operation of a node, even in a loop or a branch.
 
     Args:
       graph: the graph, or the graph of a function.
@@ -67,7 +67,7 @@ def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
 
 
 def forward_operation(operation: tf.Operation) -> tf.Operation | None:
-    """Return the forward operation to which an operation of a gradient belongs; None for others."""
+    """Return the forward operation of a gradient's operation; None for other operations."""
     forward = getattr(operation, "_original_op", None)
     if forward is None and operation._control_flow_context is None:
         return None

@@ -1,4 +1,4 @@
-"""Uses layers of Keras inside a graph: their updates, their losses and their number format."""
+"""Uses Keras layers inside a graph: handles their updates, losses and number format."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ with deferred.imports():
 def collect_updates(model: Any, inputs: Any) -> None:
     """Add the updates and penalties of a Keras model to the collections of the graph.
 
-    Updates, such as of batch normalisation, go to UPDATE_OPS. Losses of weights, of activities and
-    of `add_loss` go to REGULARIZATION_LOSSES. If you call a model twice, pass its inputs through
-    `tf.identity`, because calls are distinguished by their input tensors.
+    Updates, such as those of batch norm, are added to UPDATE_OPS. Regularisers of weights and
+    activities, and losses of `add_loss`, are added to REGULARIZATION_LOSSES. If you call a model
+    twice, pass its inputs through `tf.identity`, because calls are distinguished by their input
+    tensors.
 
     Args:
       model: the Keras model.
-      inputs: the inputs of the call, tensors in any nesting.
+      inputs: the inputs of a call of the model, tensors in any nesting.
 
     Raises:
       UserError: a loss is not a scalar.
     """
     for update in model.get_updates_for(inputs):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-    # `model.losses` returns the same tensors for losses of calls, but new tensors for losses of
-    # weights.
+    # Each access to `model.losses` returns new tensors for regularisers of weights, but the same
+    # tensors for losses of calls.
     earlier = model.losses
     for loss in model.losses:
         is_of_call = any(loss is other for other in earlier)
@@ -44,7 +45,7 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
-    """Let layers of Keras 2 that this context creates compute in `dtype`, with float32 weights."""
+    """Let new layers of Keras 2 compute in `dtype`, with float32 weights, in the context."""
     if dtype == tf.float32 or not keras_lib.in_use().startswith("2."):
         yield
         return
@@ -58,5 +59,5 @@ def computing(dtype: Any) -> Iterator[None]:
 
 
 def is_cast(weight: Any) -> bool:
-    """Return True if a Keras weight is cast to the type in which its layer computes."""
+    """Return True if a Keras weight is cast to the compute type of its layer."""
     return hasattr(weight, "_cast_dtype")

@@ -1,7 +1,7 @@
-"""Applies gradients that are already summed over all replicas.
+"""Applies gradients that are already summed over replicas.
 
-A `tf.compat.v1.train.Optimizer` sums gradients over the replicas. Clipping and balancing need the
-sums earlier, so the optimizer would sum them a second time.
+A `tf.compat.v1.train.Optimizer` sums gradients over replicas. Balancing and clipping need these
+sums earlier, so the optimizer must not sum the gradients a second time.
 
 moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """
@@ -19,13 +19,13 @@ def apply_reduced(
     gradients_and_variables: Sequence[tuple[Any, tf.Variable]],
     when: tf.Tensor | bool = True,
 ) -> tf.Operation:
-    """Apply gradients that are equal in every replica, as `optimizer.apply_gradients` does.
+    """Call `optimizer.apply_gradients` for gradients that are equal on all replicas.
 
     Args:
       optimizer: an optimizer of TensorFlow 1.
-      gradients_and_variables: N pairs.
-      when: True, or a bool scalar in the graph, equal in every replica. If the scalar is False, no
-        variable and no state changes.
+      gradients_and_variables: N pairs of a gradient and its variable.
+      when: True, or a bool scalar of the graph that is equal on all replicas. If the scalar is
+        False, neither variables nor optimizer state change.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         pairs = list(gradients_and_variables)
@@ -33,8 +33,8 @@ def apply_reduced(
 
     def apply_everywhere(strategy: tf.distribute.Strategy, pairs: Sequence, when: Any) -> Any:
         when = strategy.experimental_local_results(when)[0]
-        # Only this private method skips the sum and updates each copy of a mirrored variable, which
-        # sparse updates need.
+        # This private method is the only way to skip the sum, and to apply sparse updates to each
+        # copy of a mirrored variable.
         return _run_if(when, lambda: optimizer._distributed_apply(_Reduced(strategy), pairs))
 
     context = tf.distribute.get_replica_context()
@@ -46,7 +46,7 @@ def _run_if(when: tf.Tensor | bool, operation: Callable[[], tf.Operation]) -> tf
 
 
 class _Reduced:
-    """A strategy, or its `extended`, that does not sum gradients over the replicas."""
+    """Wraps a strategy, or its `extended`, so that it does not sum gradients over replicas."""
 
     def __init__(self, strategy: Any):
         self._strategy = strategy

@@ -1,9 +1,9 @@
-"""Speeds up session calls that fetch the same values repeatedly, as in training.
+"""Speeds up repeated session calls with the same fetches, as in training.
 
 repeated_calls.prepare(session)               # in after_create_session
 
-In each call, TensorFlow analyses the fetches and the structure of the result again. This takes a
-quarter of the time of a small network's step.
+TensorFlow analyses the fetches again in each session call. For a small network, the analysis takes
+a quarter of the time of a training step.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from mtl.deferred import tf
 with deferred.imports():
     from tensorflow.core.protobuf import config_pb2
 
-# The most different fetches of a run, for example with or without a summary.
+# The largest number of different fetches that are remembered, such as with and without a summary.
 _MOST = 64
 _NESTS = frozenset([list, tuple, dict])
 
 
 def prepare(session: tf.compat.v1.Session) -> None:
-    """Let a session reuse its analysis of fetches in calls without feeds and options.
+    """Let a session reuse its analysis of fetches, in calls without feeds and options.
 
-    Results and errors stay the same.
+    Results and errors of calls do not change.
     """
     run = session.run
-    # The values hold the fetches, too, so that no other tensor gets the id of a deleted tensor.
+    # The dict also holds the fetches. Without this reference, a new tensor could get the id of a
+    # deleted tensor.
     calls: dict[Hashable, tuple[Callable[[], Any], Any]] = {}
 
     def run_prepared(
         fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
-        # A monitored session always passes options and metadata; empty options fill no metadata.
+        # A monitored session always passes options and metadata. If the options are empty,
+        # TensorFlow does not fill the metadata.
         if feed_dict or (options is not None and options.ByteSize()):
             return run(fetches, feed_dict, options, run_metadata)
         key = _find_key(fetches)
@@ -51,10 +53,10 @@ def prepare(session: tf.compat.v1.Session) -> None:
 
 
 def _find_key(fetches: Any) -> Hashable:
-    """Return a key for the structure and the leaves of fetches, valid while the leaves exist."""
+    """Return a key for nested fetches; it is valid while the tensors in them exist."""
     kind = type(fetches)
     if kind is list or kind is tuple:
-        # No recursive call for a leaf, because such calls would take most of the time.
+        # Leaves are handled without a recursive call, which would take most of the time.
         return kind, *[_find_key(x) if type(x) in _NESTS else id(x) for x in fetches]
     if kind is dict:
         return kind, *fetches, *map(_find_key, fetches.values())
@@ -62,10 +64,11 @@ def _find_key(fetches: Any) -> Hashable:
 
 
 def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation] | None:
-    """Return the tensors and operations in fetches, in order; None if a plain run is needed."""
+    """Return the tensors and operations in fetches, in order; None for other kinds of fetches."""
     if isinstance(fetches, (tf.Tensor, tf.Operation)):
         operation = fetches if isinstance(fetches, tf.Operation) else fetches.op
-        # TensorFlow refuses tensors inside loops, and treats handles of tensors separately.
+        # TensorFlow cannot fetch tensors inside loops, and handles of tensors need special
+        # treatment.
         is_fetchable = operation.graph is graph and graph.is_fetchable(operation)
         return [fetches] if is_fetchable and "SessionHandle" not in operation.type else None
     if type(fetches) not in (list, tuple, dict):
@@ -82,24 +85,24 @@ def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation
 def _make_call(
     session: tf.compat.v1.Session, fetches: Any, leaves: Sequence[tf.Tensor | tf.Operation]
 ) -> Callable[[], Any]:
-    """Return a function that runs a session and returns the values of fetches."""
+    """Return a function that runs the session, and returns the values in the nesting of fetches."""
     tensors = list(dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Tensor)))
     operations = dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Operation))
     options = config_pb2.CallableOptions(fetch=tensors, target=operations)
     run = session._make_callable_from_options(options)
-    # The value of an operation is None, which stands after the values of the tensors.
+    # The value of an operation is None; it comes after the values of all tensors.
     places = [len(tensors) if x.name in operations else tensors.index(x.name) for x in leaves]
     fill = _make_filler(fetches, iter(places))
-    # `_do_call` adds the line of Python code to errors of the callable.
+    # `_do_call` adds to an error the line of Python code that has created the failed op.
     return lambda: fill([*session._do_call(run), None])
 
 
 def _make_filler(fetches: Any, places: Iterator[int]) -> Callable[[list[Any]], Any]:
-    """Return a function that builds the structure of fetches from a list of values.
+    """Return a function that nests a list of values like fetches.
 
     Args:
       fetches: tensors and operations in any nesting.
-      places: yields the place of each leaf in the list of values.
+      places: an iterator over the index of each leaf in the list of values.
     """
     kind = type(fetches)
     if kind not in _NESTS:

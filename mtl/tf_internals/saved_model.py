@@ -1,4 +1,4 @@
-"""Reads and edits SavedModels as protocol buffers, without running them.
+"""Reads and edits the protocol buffers of SavedModels, without loading the models.
 
 with saved_model.edited(path) as meta_graph:
     del meta_graph.signature_def["predict"]
@@ -21,22 +21,22 @@ FILE = "saved_model.pb"
 
 
 def read(directory: str) -> Any:
-    """Return the MetaGraphDef of a SavedModel."""
+    """Read the MetaGraphDef of a SavedModel."""
     return _read_proto(directory).meta_graphs[0]
 
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
-    """Open the MetaGraphDef of a SavedModel; write it back when the context ends."""
+    """Read the MetaGraphDef of a SavedModel; write it at the end of the context."""
     proto = _read_proto(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:
-        # Deterministic, so that equal graphs have equal bytes.
+        # The bytes are deterministic, so equal graphs have equal files.
         file.write(proto.SerializeToString(deterministic=True))
 
 
 def assets(meta_graph: Any) -> dict[str, str]:
-    """Return {constant with the path of a file: name of the file in the SavedModel}."""
+    """Return {name of the constant with the path of an asset: file name in the SavedModel}."""
     definitions = [*meta_graph.asset_file_def]
     collection = meta_graph.collection_def.get(tf.compat.v1.saved_model.ASSETS_KEY)
     for asset in collection.any_list.value if collection else ():

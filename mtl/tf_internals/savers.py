@@ -1,4 +1,4 @@
-"""Adds a saver to a graph that saves or restores some variables differently than Estimator's."""
+"""Adds a saver with other save and restore ops than Estimator's saver to a graph."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mtl.deferred import tf, tf1
 
 
 def add_saver(builder: saver_lib.BaseSaverBuilder) -> tf.compat.v1.train.Saver:
-    """Add a saver of all variables to the graph, and return it.
+    """Add a saver for all variables to the graph, and return the saver.
 
     Args:
-      builder: builds the ops of the saver.
+      builder: an object that builds the ops of the saver.
     """
     saver = tf1.train.Saver(
         sharded=True,

@@ -1,9 +1,10 @@
-"""Finds shards: variables that hold some rows of a larger variable.
+"""Finds shards, which are variables with some of the rows of a larger variable.
 
 shards.find_shard(variable)           # Shard(name="features/hashed_user/embedding", ..., first=500)
 
-A partitioner cuts a variable into shards. TensorFlow saves all shards of a variable, and their
-optimizer state, as one tensor. Its public API does not tell whether a variable is a shard.
+A partitioner of TensorFlow divides a variable into shards. A checkpoint has all shards as one
+tensor, and the optimizer state of all shards as one tensor. The public API does not show whether a
+variable is a shard.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mtl.deferred import tf
 
 
 class Shard(NamedTuple):
-    """The place of a shard: the name and shape of the whole variable, and the first row."""
+    """The name and the shape of the whole variable, and the index of the shard's first row."""
 
     name: str
     shape: list[int]
@@ -22,7 +23,7 @@ class Shard(NamedTuple):
 
 
 def find_shard(variable: tf.Variable) -> Shard | None:
-    """Return the place of a shard in the whole variable; None for a whole variable."""
+    """Return the whole variable and first row of a shard; None if a variable is not a shard."""
     info = getattr(variable, "_save_slice_info", None)
     return Shard(info.full_name, list(info.full_shape), info.var_offset[0]) if info else None
 

@@ -1,4 +1,4 @@
-"""A saver that saves the slices of a variable under different names, and restores it from them.
+"""A saver that saves slices of a variable as separate tensors, and restores the variable from them.
 
 stack_saver.add_stack_saver({id(variable): (("head/a/logits/bias", "head/b/logits/bias"), 0)})
 """
@@ -18,11 +18,11 @@ with deferred.imports():
     from mtl.tf_internals import savers
 
 Stacks = Mapping[int, tuple[Sequence[str], int]]
-"""{id of a variable: the names of its members, and the axis along which they lie}."""
+"""{id of a variable: (names of its members, axis along which the members are stacked)}."""
 
 
 def add_stack_saver(stacks: Stacks) -> tf.compat.v1.train.Saver:
-    """Add a saver of all variables to the graph; it saves stacks by the names of their members."""
+    """Add a saver for all variables to the graph; it saves the members of stacks."""
     return savers.add_saver(_Builder(stacks))
 
 
@@ -33,7 +33,7 @@ class _Builder(saver_lib.BulkSaverBuilder):
 
     def _build_internal(self, names_to_saveables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         ids = {id(saveable) for saveable in names_to_saveables}
-        if not ids >= self._stacks.keys():  # A stack would be saved under the name of the variable.
+        if not ids >= self._stacks.keys():  # Else a stack would be saved as a whole.
             raise ValueError("A stack is not among the variables of the graph.")
         saveables = [
             _Members(saveable, *self._stacks[id(saveable)])
@@ -45,13 +45,13 @@ class _Builder(saver_lib.BulkSaverBuilder):
 
 
 class _Members(saveable_object.SaveableObject):
-    """Saves each slice of a variable along an axis under its own name."""
+    """Saves each slice of a variable along an axis as a separate tensor."""
 
     def __init__(self, variable: tf.Variable, names: Sequence[str], axis: int):
         self._axis = axis
         with tf.device(variable.device):
             value = variable.read_value()
-        # On the CPU, because checkpoints are written from the memory of the host.
+        # The slices are on the CPU, because checkpoints are written from the memory of the host.
         with tf.device("/device:CPU:0"):
             parts = tf.unstack(tf.identity(value), len(names), axis)
         specs = [
@@ -63,7 +63,7 @@ class _Members(saveable_object.SaveableObject):
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Sequence | None
     ) -> tf.Operation:
-        """Return the op that assigns the stacked slices to the variable."""
+        """Build an op that stacks the restored slices, and assigns the result to the variable."""
         del restored_shapes
         value = tf.ensure_shape(tf.stack(restored_tensors, self._axis), self.op.shape)
         with tf.device(self.op.device):

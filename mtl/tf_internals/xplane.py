@@ -1,4 +1,4 @@
-"""Reads the files of TensorFlow's profiler, whose protocol buffers are private.
+"""Reads the files of TensorFlow's profiler, whose protocol buffers are not public.
 
 for plane in xplane.read("runs/a/plugins/profile/2026_11_24"):
     for line in plane.lines:                                  # a thread, or a stream of a GPU
@@ -30,14 +30,14 @@ class Event(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """A device, such as /host:CPU, and its threads or streams: pairs (name, events in order)."""
+    """A device, such as /host:CPU, and its threads or streams, (name, events in order) each."""
 
     name: str
     lines: list[tuple[str, list[Event]]]
 
 
 def read(folder: str) -> Iterator[Plane]:
-    """Yield the planes of all files in a folder."""
+    """Yield the planes (devices) in all profiler files of a folder."""
     for name in sorted(tf.io.gfile.listdir(folder)):
         if name.endswith(_ENDING):
             with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
@@ -63,5 +63,5 @@ def _read_line(plane: Any, line: Any) -> list[Event]:
 def _read_value(plane: Any, stat: Any) -> Any:
     kind = stat.WhichOneof("value")
     value = getattr(stat, kind) if kind else None
-    # A repeated text is stored once, among the names of statistics.
+    # The profiler stores a repeated text only once, among the names of statistics.
     return plane.stat_metadata[value].name if kind == "ref_value" else value

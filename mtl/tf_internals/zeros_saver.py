@@ -1,4 +1,4 @@
-"""A saver that restores zeros for variables that a checkpoint lacks.
+"""A saver that restores zeros for variables that are missing in a checkpoint.
 
 zeros_saver.add_zeros_saver({"features/identity_word/embedding/average_decay"})  # the graph's saver
 """
@@ -18,7 +18,7 @@ with deferred.imports():
 
 
 def add_zeros_saver(lacking: Collection[str]) -> None:
-    """Add a saver of all variables to the graph; it restores zeros for the variables `lacking`."""
+    """Add a saver for all variables to the graph; it restores zeros for the names `lacking`."""
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
         return  # Another replica has already added a saver.
     savers.add_saver(_Builder(lacking))

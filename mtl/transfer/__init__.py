@@ -1,4 +1,4 @@
-"""Transfer: start from saved weights, by pattern, name and row; and edit checkpoints.
+"""Transfer: warm starts from saved weights, and functions that edit checkpoints.
 
 experiment.Experiment.warm_start = @transfer.WarmStart()
 transfer.WarmStart.source = "runs/pretrained"            # a model_dir, a checkpoint, a SavedModel

@@ -1,9 +1,10 @@
-"""Changes the capacity of growing tables: moves their rows, and rewrites checkpoints.
+"""Changes the capacity of growing embedding tables: moves their rows in checkpoints.
 
 capacity.find_keys("features/items/embedding/Adam", shapes)          # "features/items/keys"
 capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}, initial)
 
-The row of a key depends on the number of rows, so all keys get other rows in a larger table.
+A hash of a key and the number of rows determine the row of a key. So in a larger table, all keys
+have other rows.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from mtl.transfer import checkpoint
 from mtl.variables import averaging
 
 _KEYS, _TABLE, _SKETCH = "keys", "embedding", "sketch"
-# Variables beside the keys of a table; they move with the keys.
+# The variables with these names are beside the keys of a table, and move with the keys.
 _BESIDE = ("last_seen", "comings", "size", _SKETCH)
 
 
 def find_keys(name: str, names: Iterable[str]) -> str | None:
-    """Return the name of the keys that determine a variable's rows, or None."""
+    """Return the name of the variable with the keys of another variable's rows, or None."""
     parts = name.split("/")
     scopes = ("/".join(parts[:end]) for end in range(1, len(parts)))
     candidates = (
@@ -40,9 +41,9 @@ def find_keys(name: str, names: Iterable[str]) -> str | None:
 
 
 def find_table(name: str, names: Iterable[str]) -> str:
-    """Return the table that keys of this name, or a variable beside them, belong to.
+    """Return the name of the table to which keys, or a variable beside them, belong.
 
-    For all other variables, return `name`.
+    For all other variables, the result is `name`.
     """
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)
@@ -50,29 +51,29 @@ def find_table(name: str, names: Iterable[str]) -> str:
 
 
 def is_sketch(name: str) -> bool:
-    """Return True if a variable is a sketch of counts, which fits only one capacity."""
+    """Return True if a variable is a sketch of counts, which is valid for only one capacity."""
     return name.rpartition("/")[2] == _SKETCH
 
 
 def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
-    """Assign saved keys to the rows of a table; if the capacity is equal, keys keep their rows.
+    """Assign saved keys to the rows of a table; with the same capacity, keys keep their rows.
 
     Args:
-      keys: the saved keys, int64 of any shape; 0 marks a free place.
+      keys: the saved keys, int64 of any shape; 0 stands for a free row.
       capacity: the number of rows of the table.
-      where: the holder of the saved keys, for errors.
+      where: the name of the checkpoint, for errors.
 
     Returns:
-      int64 [capacity]: the saved row whose key each row gets, or -1.
+      The index of the saved row for each row of the table, or -1, int64 [capacity].
 
     Raises:
-      UserError: all places of a key are taken.
+      UserError: a key finds no free row.
     """
-    # If they were placed again, some keys of a full table could find no free place.
+    # If the keys of a full table were placed again, some keys could find no free row.
     if keys.size == capacity:
         return np.arange(capacity)
     origins = key_table.place_keys(keys, capacity)
-    # 0 marks a free place.
+    # 0 stands for a free row.
     count = np.count_nonzero(keys)
     num_lost = count - np.count_nonzero(origins >= 0)
     fix = f"{num_lost:,} of them find no place: make it larger."
@@ -84,22 +85,22 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 def place_rows(
     origins: np.ndarray, saved: int, old_shape: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray:
-    """Return the saved row that each row of a variable gets, or -1.
+    """Return the index of the saved row for each row of a variable, or -1.
 
     Args:
-      origins: the result of `place_keys` for the rows of keys.
-      saved: the number of rows of keys in the saved table.
+      origins: the result of `place_keys`.
+      saved: the number of rows for keys in the saved table.
       old_shape: the shape of the saved variable.
-      shape: the shape of the variable.
+      shape: the shape of the variable in this run.
 
     Returns:
-      One number for each row of the variable, [rows]; for the variable of keys in its shape.
+      One index for each row, [rows]; for the variable with the keys, in its shape.
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
-    # Rows for unknown keys come after all others, in both tables.
+    # In both tables, rows for unknown keys come after all other rows.
     unknown, old = shape[0] - len(origins), old_shape[0] - saved
-    # If there are more of them than before, repeat the old ones.
+    # If there are more rows for unknown keys than before, the saved rows are repeated.
     unknown_origins = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
     return np.concatenate([origins, unknown_origins])
 
@@ -109,15 +110,16 @@ def enlarge_tables(
     capacities: Mapping[str, int],
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
 ) -> None:
-    """Rewrite checkpoints with larger tables; keys keep the values that they learned.
+    """Rewrite checkpoints with larger tables; keys keep their learned values.
 
     Args:
-      paths: the checkpoints, the latest last; an interruption damages at most one of them.
-      capacities: {scope of a table: rows for its keys}.
-      initial: returns the initial values of variables by name, in their new shapes.
+      paths: the paths of the checkpoints, the latest last. An interruption damages at most one
+        checkpoint.
+      capacities: {scope of a table: new number of rows for its keys}.
+      initial: a function from names of variables to {name: initial value in the new shape}.
 
     Raises:
-      UserError: a checkpoint holds a table with more rows.
+      UserError: a table in a checkpoint has more rows than its new capacity.
     """
     for path in paths:
         reader = tf.train.load_checkpoint(path)
@@ -138,10 +140,10 @@ def _enlarge_table(
     capacity: int,
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Return the changed variables of a checkpoint."""
+    """Return the variables of a checkpoint that change, {name: new value}."""
     shapes = {name: list(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     keys_name = f"{scope}/{_KEYS}"
-    if keys_name not in shapes:  # Another check reports that the run has no such table.
+    if keys_name not in shapes:  # Another check reports a missing table.
         return {}
     keys = reader.get_tensor(keys_name)
     if keys.size == capacity:
@@ -153,35 +155,36 @@ def _enlarge_table(
     new_values = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
     for name, value in new_values.items():
-        # A sketch fits only one capacity, so it starts anew.
+        # A sketch is valid for only one capacity, so it starts again from its initial value.
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            # The average of a new row is its weights.
+            # The average of a new row is equal to its weights.
             value[:] = new_values[name.rpartition("/")[0]]
         _keep_rows(value, reader.get_tensor(name), origins)
     return new_values
 
 
 def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return the keys, and all variables whose rows move with them; their `size` does not."""
+    """Return the names of all variables whose rows move with the keys, and of the keys."""
     return [name for name in shapes if find_keys(name, shapes) == keys_name and shapes[name]]
 
 
 def _keep_rows(value: np.ndarray, old: np.ndarray, origins: np.ndarray) -> None:
-    """Write the saved rows of keys into the new rows of these keys."""
+    """Copy saved rows into the rows that their keys have in the new table."""
     old = old.reshape(-1) if origins.ndim > 1 else old
     value[origins >= 0] = old[origins[origins >= 0]]
 
 
 def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
-    """Replace a checkpoint by another one."""
+    """Replace the files of a checkpoint by new values."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
     checkpoint.write_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
-    # Rename the index last: a checkpoint without it counts as damaged, and runs use an older one.
+    # The index is renamed last. A checkpoint without an index counts as damaged, and runs use an
+    # older checkpoint.
     for file in sorted(files, key=lambda file: file.endswith(".index")):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
     storage.sync([*storage.listed(folder, f"{name}."), folder])

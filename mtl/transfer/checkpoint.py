@@ -1,4 +1,4 @@
-"""Weights as arrays: read them from a checkpoint, edit them, and write a source for other runs.
+"""Reads the weights of a checkpoint as arrays, and writes arrays as a checkpoint.
 
 values = checkpoint.read_checkpoint("runs/digits")               # {"network/trunk/...": array, ...}
 values["head/digit/logits/bias"][3] = 0.0
@@ -18,28 +18,28 @@ from mtl.transfer import source as source_lib
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
-    """Return {variable: value} of a checkpoint, of the latest one of a model_dir, or a SavedModel.
+    """Read all values of a checkpoint, of the latest in a model_dir, or of a SavedModel.
 
     Raises:
-      UserError: the source has no checkpoint, or a damaged one.
+      UserError: the source has no checkpoint, or the checkpoint is damaged.
     """
     checkpoint = source_lib.open_source("source", source)
     return {name: checkpoint.read_value(name) for name in checkpoint.shapes}
 
 
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
-    """Write values as a checkpoint, the latest of its folder.
+    """Write values as a checkpoint, which becomes the latest checkpoint of its folder.
 
-    If the values hold `global_step` and all variables of a run, the run can continue from it in
-    that folder. With other values the checkpoint is a source for `WarmStart`, at step 0 without a
-    `global_step`.
+    If the values include `global_step` and all variables of a run, the run can continue from the
+    checkpoint in this folder. With other values, the checkpoint can be the source of a `WarmStart`.
+    Without `global_step`, its step is 0.
 
     Args:
       values: {variable: value}.
       path: the path of the checkpoint, such as "runs/new/model.ckpt-0".
 
     Returns:
-      The path.
+      The path of the checkpoint.
     """
     values = {"global_step": np.zeros([], np.int64), **values}
     directory, name = os.path.split(path)
@@ -47,7 +47,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     arrays = [np.asarray(value) for value in values.values()]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         placeholders = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays]
-        # A Saver would need variables; this op writes tensors under any names.
+        # A `Saver` would need variables, but this op writes tensors under any names.
         save_op = tf.raw_ops.SaveV2(
             prefix=path,
             tensor_names=list(values),
@@ -55,7 +55,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
             tensors=placeholders,
         )
         session.run(save_op, dict(zip(placeholders, arrays, strict=True)))
-    # The files must be on the disk before `checkpoint` names them.
+    # The files must be on the disk before the file `checkpoint` names them.
     storage.sync(storage.listed(directory or ".", f"{name}."))
     atomic.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
     return path

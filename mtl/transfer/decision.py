@@ -1,4 +1,4 @@
-"""Decides for each variable from which saved value it starts.
+"""Decides for each variable of a run which saved value it starts from.
 
 decisions = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [32, 10], ...}, {})
 decisions.entry("head/digit/logits/kernel").outcome      # "warmed"
@@ -28,11 +28,12 @@ class Decision:
     """Applies the rules of a `WarmStart`.
 
     Attributes:
-      settings: the `WarmStart`.
-      source: the saved values.
-      shapes: {variable: its shape} in this run, with optimizer state.
-      named: {scope: names of the rows} in this run.
-      placed: {keys of a table: (saved keys, the saved row of each row)}, a cache.
+      settings: the `WarmStart` of the run.
+      source: the saved variables.
+      shapes: {variable: shape} of all variables in this run, with optimizer state.
+      named: {scope: names of the rows in this run}.
+      placed: a cache, {name of the keys of a table: (saved keys, index of the saved row for each
+        row)}.
     """
 
     settings: Any
@@ -42,11 +43,11 @@ class Decision:
     placed: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def entry(self, name: str) -> plan.Entry:
-        """Return the decision about the variable of this name.
+        """Return the decision about a variable, by its name.
 
         Raises:
-          UserError: its shape differs from the saved shape, or `rename` leads to a variable that
-            the source lacks.
+          UserError: the shape of the variable differs from the saved shape, or `rename` leads to a
+            name that the source does not have.
         """
         entry = functools.partial(plan.Entry, name=name, shape=self.shapes[name])
         reason = self._reason_to_skip(name)
@@ -62,14 +63,14 @@ class Decision:
         outcome, reasons = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
             reasons.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
-        # Optimizer state belongs to the weights themselves, and not to their average.
+        # Optimizer state fits the weights themselves, not their average.
         source_name = old if self.settings.slots else self.source.trained_name(old)
         if source_name != old:
             reasons.append("its average")
         return entry(outcome=outcome, why="; ".join(reasons), source=source_name, rows=rows)
 
     def _check_rename(self, name: str, old: str) -> None:
-        """Fail if `rename` leads to a variable that the source lacks."""
+        """Check that the source has the name to which `rename` leads."""
         is_lacking = old == name or is_optimizers(name, self.shapes)
         rule = f"lead to a variable of {self.source.path}"
         fix = checks.nearest(old, self.source.shapes)
@@ -78,22 +79,23 @@ class Decision:
     def _reason_to_skip(self, name: str) -> str:
         if name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
             return "a run counts its own steps"
-        # A mask follows the weights that it cuts, unless other tasks may use the cut weights.
+        # A mask is loaded with the weights that it prunes, unless other tasks may use the pruned
+        # weights.
         weights = pruned.find_weights(name)
         if weights != name and pruned.is_shared_out(weights, self.shapes):
             return "another task may use the cut weights"
-        # The keys of a table that grows, and the variables beside them, follow the table.
+        # The keys of a growing table, and the variables beside the keys, are loaded with the table.
         name = capacity.find_table(weights, self.shapes)
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"
         if is_state and averaging.is_state(name):
             return "a run begins its own averages"
-        # Optimizer variables other than slots have no scope that `include` could match.
+        # Optimizer variables that are not slots have no scope that `include` could match.
         return self._reason_to_exclude(name, is_included=is_state and "/" not in name)
 
     def _reason_to_exclude(self, name: str, is_included: bool) -> str:
-        """Return why patterns leave a variable out, or "" if they do not."""
+        """Return the reason why patterns leave out a variable; "" if they include it."""
         for pattern in self.settings.exclude:
             if patterns.matches(pattern, name):
                 return f"excluded by {pattern!r}"
@@ -108,7 +110,7 @@ class Decision:
         return name
 
     def _rows_by_key(self, name: str, old: str) -> plan.Rows | None:
-        """Return the origins of the rows of a table that grows; None if the rows stay."""
+        """Return the origins of a growing table's rows; None if rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         our_keys = capacity.find_keys(name, self.shapes)
         their_keys = capacity.find_keys(old, self.source.shapes)
@@ -118,31 +120,32 @@ class Decision:
             checks.fail(f"variable {name!r}", rule, our_keys or their_keys, fix)
         if our_keys is None or their_keys is None or not shape:
             return None
-        # Equal shapes are not enough: a table may have more rows for keys, and fewer rows for
-        # unknown keys.
+        # Tables of equal shape may still differ: in one table, more rows may be for keys, and fewer
+        # rows for unknown keys.
         if shape == old_shape and list(self.shapes[our_keys]) == list(
             self.source.shapes[their_keys]
         ):
             return None
         keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
-        # Like optimizer state: `new_rows` does not fill rows without a saved key, which are free.
+        # `new_rows` must not fill rows without a saved key, because these rows are free; `is_state`
+        # prevents it.
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the saved keys of a table, and the saved row whose key each row gets."""
+        """Return the saved keys of a table, and the index of the saved row for each row."""
         if our_keys not in self.placed:
             keys, rows = self.source.read_value(their_keys), math.prod(self.shapes[our_keys])
             self.placed[our_keys] = keys, capacity.place_keys(keys, rows, self.source.path)
         return self.placed[our_keys]
 
     def _match_rows(self, name: str, old: str) -> plan.Rows | None:
-        """Return the origin of each row; None if all rows keep their places."""
+        """Return the origins of a variable's rows; None if all rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         our_names = row_names_lib.find_row_names(self.named, name)
         their_names = self._row_names_there(name, old)
         fit = row_names_lib.fit_shape
-        # Rows of hashed values stand for several names each, so they cannot be matched one by one.
+        # Each row of hashed values stands for several names, so rows cannot be matched one by one.
         if our_names and their_names and (our_names.are_grouped or their_names.are_grouped):
             self._require_equal_groups(name, our_names, their_names)
         elif our_names and their_names and fit(our_names, shape) and fit(their_names, old_shape):
@@ -157,9 +160,9 @@ class Decision:
     def _rows_by_name(
         self, name: str, old: str, our_names: types.RowNames, their_names: types.RowNames
     ) -> plan.Rows | None:
-        """Return the origins of rows with names; None if all rows keep their places."""
+        """Match rows by their names; return None if all rows keep their places."""
         shape, old_shape = self.shapes[name], self.source.shapes[old]
-        # Classes lie along the last axis, -1, and tokens along the first.
+        # Rows of classes are along the last axis, -1, and rows of tokens along the first axis.
         axis = our_names.axis % len(shape)
         old_names, new_names = map(row_names_lib.read_names, (their_names, our_names))
         origins = row_names_lib.match_rows(old_names, new_names, old_shape[axis], shape[axis])
@@ -177,7 +180,7 @@ class Decision:
     def _require_equal_groups(
         self, name: str, our_names: types.RowNames, their_names: types.RowNames
     ) -> None:
-        """Fail unless rows that stand for several names stand for the same names in the source."""
+        """Check that rows for several names stand for the same names in the source."""
         our_values, their_values = map(row_names_lib.read_names, (our_names, their_names))
         are_sets = our_names.are_a_set and their_names.are_a_set
         is_part = set(our_values) <= set(their_values) or set(our_values) >= set(their_values)
@@ -200,7 +203,7 @@ class Decision:
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """Return True for an optimizer's variable: "<variable>/<slot>", or a name without a scope."""
+    """Return True for optimizer state: the name is "<variable>/<slot>", or has no scope."""
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
     is_counter = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
@@ -208,5 +211,5 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def _other_sizes(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
-    """Return the axis, and the sizes of all other axes."""
+    """Return an axis, and the sizes of all other axes."""
     return axis, [size for index, size in enumerate(shape) if index != axis]

@@ -1,4 +1,4 @@
-"""Lists for every variable of a run the saved value that it starts from, and why.
+"""Lists the saved value from which each variable of a run starts, and the reason.
 
 transfer_plan = plan.Plan(entries, source)
 print(transfer_plan.summary())                           # 24 warmed, 2 renamed, 3 initialised, ...
@@ -20,12 +20,13 @@ OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The origins of rows that lie in other places in the source.
+    """The origins of a variable's rows, if rows have other places in the source.
 
     Attributes:
-      origins: the saved row that each row gets, or -1 for a new row.
-      axis: the axis of the rows.
-      num_named: the number of saved rows with a name; rows for unknown values come after them.
+      origins: the index of the saved row for each row, or -1 for a new row.
+      axis: the axis along which the rows are.
+      num_named: the number of saved rows with a name. Saved rows for unknown values come after
+        these rows.
       is_state: True if the variable is optimizer state.
     """
 
@@ -40,12 +41,12 @@ class Entry:
     """The decision about one variable.
 
     Attributes:
-      name: its name in this run.
-      shape: its shape in this run.
-      outcome: one of `OUTCOMES`; a "renamed" variable starts from a saved variable of another name.
+      name: the name of the variable in this run.
+      shape: the shape of the variable in this run.
+      outcome: one of `OUTCOMES`; "renamed" means that the saved variable has another name.
       why: the reason in words.
-      source: the name of the saved variable, or None.
-      rows: the origins of its rows; None if all rows keep their places.
+      source: the name of the saved variable; None if the variable gets no saved value.
+      rows: the origins of the rows; None if all rows keep their places.
     """
 
     name: str
@@ -57,33 +58,33 @@ class Entry:
 
     @property
     def saved(self) -> str:
-        """The name of the saved variable, if it gets saved values."""
+        """The name of the saved variable; valid only if `is_warmed` is True."""
         return cast(str, self.source)
 
     @property
     def is_warmed(self) -> bool:
-        """True if it gets saved values."""
+        """True if the variable gets saved values."""
         return self.source is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The origins of the values of all variables of a run, in order."""
+    """The decisions about all variables of a run."""
 
     entries: Sequence[Entry]
     source: source_lib.Source
 
     def warmed(self) -> list[Entry]:
-        """Return the entries that get saved values."""
+        """Return the entries of variables that get saved values."""
         return [entry for entry in self.entries if entry.is_warmed]
 
     def read_start(self, name: str) -> np.ndarray | None:
-        """Return the saved value of a variable, with rows in their saved order, or None."""
+        """Return the saved value of a variable, with rows in the order of the source, or None."""
         entry = next(entry for entry in self.entries if entry.name == name)
         return self.source.read_value(entry.saved) if entry.is_warmed else None
 
     def summary(self) -> str:
-        """Return one line: counts of the outcomes, and variables that are new or have new rows."""
+        """Return one line: counts of outcomes, new variables, and variables with moved rows."""
         counts = collections.Counter(entry.outcome for entry in self.entries)
         outcomes = ", ".join(
             f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]
@@ -96,7 +97,7 @@ class Plan:
         return "; ".join(parts)
 
     def table(self) -> str:
-        """Return every variable with its outcome, and then the unused variables of the source."""
+        """Return a table with a row for each variable, and for unused variables of the source."""
         rows = [
             (entry.outcome, entry.name, str(list(entry.shape)), entry.why) for entry in self.entries
         ]

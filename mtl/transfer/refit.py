@@ -1,12 +1,12 @@
-"""Computes classifiers from a trained network's outputs on a split, instead of training them.
+"""Computes the last layer of a head from a trained network, without further training.
 
 from mtl.transfer import refit
 experiment.Experiment.refit = @refit.TauNormalized()
 refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
-`verbs.train` then writes the network of `source` with another kernel and bias in one head,
-evaluates it, and exports it. The result is a plain network, without a further setting.
+With this setting, `verbs.train` writes the network of `source` with a new kernel and bias in one
+head, evaluates the network, and exports it. The new run is a run without special settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# Settings that calibration computes: {name: (its value before calibration, a hint)}.
+# Calibration computes these settings of heads, {name: (value before calibration, hint)}.
 _CALIBRATED: dict[str, tuple[Any, str]] = {
     "knots": (0, "Isotonic computes them."),
     "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate them."),
@@ -43,14 +43,14 @@ _CALIBRATED: dict[str, tuple[Any, str]] = {
 
 
 class Classifier(NamedTuple):
-    """The last layer of a head.
+    """The last layer of a head, and the calibration behind it.
 
     Attributes:
-      kernel: [H, C].
-      bias: [C].
-      behind: {name: values} of the calibration after it, named `heads.calibrated.KNOTS` or `LINES`;
-        empty without calibration.
-      doubts: sentences about values that could not be computed.
+      kernel: the weights, [H, C].
+      bias: the bias, [C].
+      behind: the values of a calibration, {`heads.calibrated.KNOTS` or `LINES`: array}; empty
+        without calibration.
+      doubts: warnings about values that could not be computed.
     """
 
     kernel: np.ndarray
@@ -59,18 +59,18 @@ class Classifier(NamedTuple):
     doubts: Sequence[str] = ()
 
     def compute_logits(self, towers: np.ndarray) -> np.ndarray:
-        """Return logits without `behind`, [B, H] -> [B, C]."""
+        """Compute logits without calibration, [B, H] -> [B, C]."""
         return towers @ self.kernel + self.bias
 
 
 class Rows(NamedTuple):
-    """Rows of a split.
+    """A batch of rows of a split.
 
     Attributes:
       towers: the inputs of the last layer, [B, H].
-      targets: [B] or [B, C].
-      weights: [B] or [B, C], 0 without a label.
-      places: the numbers of the slices of the rows, [B]; S for rows outside of all S slices.
+      targets: the targets of the head, [B] or [B, C].
+      weights: the weights of the targets, [B] or [B, C]; 0 without a label.
+      places: the index of each row's calibration slice, [B]; S for rows outside of all S slices.
     """
 
     towers: np.ndarray
@@ -81,22 +81,22 @@ class Rows(NamedTuple):
 
 @checks.dataclass
 class Refit(abc.ABC):
-    """Base of the methods that compute the last layers of heads.
+    """The base class of methods that compute the last layers of heads.
 
     Attributes:
-      source: a checkpoint, or a model_dir whose latest checkpoint is read.
+      source: a checkpoint, or a model_dir for its latest checkpoint.
     """
 
     source: Annotated[str, checks.Is(str, "name a source")]
 
     kinds: ClassVar[tuple[type[types.Head], ...]]
-    """The kinds of heads that it can compute."""
+    """The classes of heads whose last layer the method can compute."""
 
     setting: ClassVar[str] = "task"
-    """The setting that names the tasks of the heads."""
+    """The name of the setting that lists the tasks."""
 
     computes: ClassVar[tuple[str, ...]] = ()
-    """The settings of a head whose values it computes."""
+    """The settings of a head that the method computes."""
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
@@ -107,14 +107,14 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split to read."""
+        """Return the name of the split from which the layers are computed."""
 
     @abc.abstractmethod
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the new classifier of a head from the old one and the rows of a split.
+        """Compute the new classifier of a head from the trained classifier and the rows of a split.
 
         Args:
-          head: the head, which knows its classes.
+          head: the head.
           old: the trained classifier.
           rows: batches of one pass over the split; they can be read only once.
         """
@@ -127,11 +127,11 @@ class Refit(abc.ABC):
         model_dir: str,
         step: int,
     ) -> None:
-        """Write the source's checkpoint with new layers into `model_dir`, as step `step`.
+        """Write the source's checkpoint with new last layers into `model_dir`.
 
         Args:
-          network: the network; its heads have learned from the training split.
-          batches: (features, labels), one pass over `split_of`; read in the graph of the call.
+          network: the model, with the statistics of the training split.
+          batches: one pass over the split `split_of`, (features, labels), in the current graph.
           statistics: the statistics of the columns.
           model_dir: the folder of this run.
           step: the step of the new checkpoint.
@@ -141,7 +141,7 @@ class Refit(abc.ABC):
         for task in self.list_tasks():
             checks.one_of(where, task, heads_by_task)
             self._check_head(where, heads_by_task[task])
-        # The source has no variables for values that calibration computes: restoring would fail.
+        # The source has no variables for a calibration, so restoring them would fail.
         network = self.prepare(network)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
@@ -186,7 +186,7 @@ class Refit(abc.ABC):
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return the network with the variables of the source, without calibration."""
+        """Return a copy of the model without calibration, with the variables of the source."""
         new_heads = []
         for head in network.heads:
             if head.name in self.list_tasks():
@@ -197,14 +197,14 @@ class Refit(abc.ABC):
         return dataclasses.replace(network, heads=new_heads)
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail if a head sets a value that this method does not compute."""
+        """Check that a head has no calibration that this method does not compute."""
         for name, (empty, fix) in _CALIBRATED.items():
             where = f"{type(head).__name__}.{name} of task {head.name!r}"
             value, rule = getattr(head, name, empty), f"be {empty} with {type(self).__name__}"
             checks.require(value == empty or name in self.computes, where, rule, value, fix)
 
     def _restore_source(self, session: tf.compat.v1.Session) -> None:
-        """Restore the graph's variables from the source."""
+        """Restore the variables of the graph from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
         is_checkpoint = tf.io.gfile.exists(self.source + ".index")
@@ -235,7 +235,7 @@ class Refit(abc.ABC):
 
 
 def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) -> tf.Tensor:
-    """Return the number of the slice of each row, [B]."""
+    """Return the index of each row's calibration slice, [B]."""
     slices = getattr(head, "calibration_slices", {})
     if not slices:
         return tf.zeros(tf.shape(tower)[:1], tf.int32)
@@ -253,25 +253,25 @@ def _read_rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
 
 
 def _normalise_columns(kernel: np.ndarray, tau: float) -> np.ndarray:
-    """Divide each column by its length to the power of tau; a column of zeros stays zero."""
+    """Divide each column by the power tau of its length; a column of zeros does not change."""
     lengths = np.linalg.norm(kernel, axis=0)
     return kernel / np.where(lengths > 0, lengths, 1) ** tau
 
 
 @checks.dataclass
 class _Computed(Refit):
-    """Computes the classifier of a `MultiClass` head from its classes."""
+    """The base class of methods for `MultiClass` heads that need labelled training rows."""
 
     task: Annotated[str, checks.Is(str, "name a task")]
 
     kinds = (heads.MultiClass,)
 
     def list_tasks(self) -> Sequence[str]:
-        """Return the task, in a list."""
+        """Return a list with the task."""
         return [self.task]
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the training split, whose classes are known."""
+        """Return the training split."""
         del eval_split
         return train_split
 
@@ -280,25 +280,27 @@ class _Computed(Refit):
 class NearestMean(_Computed):
     """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
 
-    The nearest class mean of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c / |m_c|`: the length
-    of h does not change the order of the classes. The resulting probabilities are not calibrated.
+    The method is the nearest class mean of B. Kang et al., "Decoupling Representation and
+    Classifier for Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c /
+    |m_c|`, because the length of h does not change the order of the classes. The resulting
+    probabilities are not calibrated.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier.
-      source: a checkpoint or a model_dir.
-      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better
-        distance.
+      task: the task of a `MultiClass` head with the `Linear` classifier.
+      source: a checkpoint, or a model_dir for its latest checkpoint.
+      distance: "cosine", or "euclidean" for the logits `-|h - m_c|^2 / 2`. The paper reports the
+        better of both.
     """
 
     distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return a classifier with the means of the classes as kernel."""
+        """Return a classifier whose kernel has the means of the classes."""
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
-            # `sums[targets] += ...` would add a class that is several times in the batch only once.
+            # If a class has several rows in the batch, `sums[targets] += ...` would add only one of
+            # them.
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty_classes = np.flatnonzero(total == 0).tolist()
@@ -307,7 +309,8 @@ class NearestMean(_Computed):
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
             return Classifier(_normalise_columns(means, 1), np.zeros_like(old.bias))
-        # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2, less |h|^2 / 2, which all classes share.
+        # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2 - |h|^2 / 2, and the last term is the same for all
+        # classes.
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
 
@@ -319,14 +322,14 @@ class _Tau(_Computed):
     def __post_init__(self):
         super().__post_init__()
         where = f"{type(self).__name__}.split"
-        rule = "name a split that chooses among taus, such as 'validation'"
+        rule = "name a split for the choice of tau, such as 'validation'"
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split that chooses tau; fail if several taus use the reported split."""
+        """Return the split for the choice of tau, which must not be the evaluation split."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
-        fix = "A result on the data that chose tau is too good."
+        fix = "Results on the split that chose tau are too good."
         checks.require(
             len(self.taus) == 1 or self.split != eval_split, where, rule, self.split, fix
         )
@@ -334,16 +337,16 @@ class _Tau(_Computed):
 
     @abc.abstractmethod
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier for one tau.
+        """Return the classifier for one value of tau.
 
         Args:
-          tau: at least 0.
+          tau: a number that is at least 0.
           old: the trained classifier.
-          counts: the training rows of each class, [C]; None if the head does not know them.
+          counts: the number of training rows of each class, [C]; None if unknown.
         """
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the first classifier with the highest balanced accuracy on the rows."""
+        """Return the classifier for the tau with the highest balanced accuracy on the rows."""
         counts = types.read_member(head, types.ClassHead, "class_counts")
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
@@ -354,9 +357,9 @@ class _Tau(_Computed):
             for hit, candidate in zip(hits, candidates, strict=True):
                 logits = candidate.compute_logits(towers)
                 is_correct = np.argmax(logits, axis=1) == targets
-                is_correct &= ~np.isnan(logits).any(axis=1)  # argmax would choose a class for NaN.
+                is_correct &= ~np.isnan(logits).any(axis=1)  # argmax of NaN is also a class.
                 np.add.at(hit, targets, weights * is_correct)
-        # Classes without a row in the split have no recall.
+        # The recall of a class without a row in the split is undefined.
         has_rows = total > 0
         rule = "hold a row with a label"
         checks.require(bool(has_rows.any()), f"split {self.split!r}", rule, "none")
@@ -376,40 +379,41 @@ class _Tau(_Computed):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TauNormalized(_Tau):
-    """`W_c / |W_c|^tau`, without the bias.
+    """`W_c / |W_c|^tau`, without the bias: makes the weights of all classes similar in length.
 
     B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
-    arXiv:1910.09217: frequent classes have longer weights; tau = 1 makes all lengths equal.
+    arXiv:1910.09217. In a trained classifier, frequent classes have longer weight vectors; with tau
+    = 1, all lengths are equal.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier.
-      source: a checkpoint or a model_dir.
-      taus: at least 0; with several, `split` chooses the best.
-      split: a held-out split for this choice, which must differ from the reported split.
+      task: the task of a `MultiClass` head with the `Linear` classifier.
+      source: a checkpoint, or a model_dir for its latest checkpoint.
+      taus: values of tau, at least 0. If there are several, the best on `split` is chosen.
+      split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier with normalised columns of the kernel."""
+        """Return the classifier with normalised columns in the kernel."""
         del counts
         return Classifier(_normalise_columns(old.kernel, tau), np.zeros_like(old.bias))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogitAdjusted(_Tau):
-    """`b_c - tau log(n_c / sum(n))`: post-hoc logit adjustment.
+    """`b_c - tau log(n_c / sum(n))`: post-hoc logit adjustment by the class frequencies n_c.
 
     A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier and `class_counts`, from its settings
-        or counted for its `shots`.
-      source: a checkpoint or a model_dir.
-      taus: at least 0; with several, `split` chooses the best.
-      split: a held-out split for this choice, which must differ from the reported split.
+      task: the task of a `MultiClass` head with the `Linear` classifier, and with `class_counts`
+        from its settings or counted for its `shots`.
+      source: a checkpoint, or a model_dir for its latest checkpoint.
+      taus: values of tau, at least 0. If there are several, the best on `split` is chosen.
+      split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier with a bias that is adjusted by the shares of the classes."""
+        """Return the classifier with an adjusted bias."""
         has_counts = counts is not None and min(counts) > 0
         fix = "Set class_counts, or MultiClass.shots to count them."
         rule = "count a row of every class"

@@ -1,8 +1,8 @@
-"""Opens the source of a warm start: a checkpoint, the latest of a model_dir, or a SavedModel.
+"""Opens the source of a warm start: a checkpoint, a model_dir or a SavedModel.
 
 digits = source.open_source("WarmStart.source", "runs/digits")
 digits.shapes["head/digit/logits/kernel"]                # [32, 10]
-digits.named["head/digit/"]                              # the names of its classes
+digits.named["head/digit/"]                              # the names of the classes
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Source:
 
     Attributes:
       path: the checkpoint, without `.index`.
-      directory: the run or the SavedModel that holds the checkpoint.
+      directory: the folder of the run or SavedModel to which the checkpoint belongs.
     """
 
     path: str
@@ -39,12 +39,12 @@ class Source:
 
     @functools.cached_property
     def shapes(self) -> dict[str, list[int]]:
-        """{variable: its shape}."""
+        """The shapes of the saved variables, {variable: shape}."""
         return dict(tf.train.list_variables(self.path))
 
     @functools.cached_property
     def named(self) -> Mapping[str, types.RowNames]:
-        """{scope: names of the rows}."""
+        """The names of the rows of saved tables, {scope: names}."""
         return row_names_lib.load(self.directory)
 
     @functools.cached_property
@@ -52,22 +52,22 @@ class Source:
         return tf.train.load_checkpoint(self.path)
 
     def dtype(self, name: str) -> tf.DType:
-        """Return the type of the numbers of a variable."""
+        """Return the type of a saved variable."""
         return self._checkpoint_reader.get_variable_to_dtype_map()[name]
 
     def trained_name(self, name: str) -> str:
-        """Return the name of the value that evaluations of the source used: the average, if any."""
+        """Return the name of a variable's average if there is one, else the variable's name."""
         return averaging.name_in(self._checkpoint_reader, name)
 
     def is_behind(self, name: str) -> bool:
-        """Return True if `read_value` may differ from the saved value, such as an old average."""
+        """Return True if `read_value` may change the saved value; see `averaging.is_behind`."""
         return averaging.is_behind(self._checkpoint_reader, name)
 
     def read_value(self, name: str) -> np.ndarray:
-        """Return the value of a variable, with averages up to the checkpoint's step.
+        """Read the value of a variable; averages are updated to the checkpoint's step.
 
         Raises:
-          UserError: it cannot be read.
+          UserError: the value cannot be read.
         """
         try:
             return averaging.value_in(self._checkpoint_reader, name)
@@ -83,8 +83,8 @@ def open_source(where: str, location: str) -> Source:
     """Open a checkpoint, the latest checkpoint of a model_dir, or a SavedModel.
 
     Args:
-      where: the setting, for errors.
-      location: the path.
+      where: the name of the setting, for errors.
+      location: the path of a checkpoint or a folder.
 
     Raises:
       UserError: there is no checkpoint; the message names similar files.
@@ -93,9 +93,7 @@ def open_source(where: str, location: str) -> Source:
     saved_model = _saved_model(location)
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")
-        fix = (
-            "Optimised exports and exports of pruned runs have none: use the model_dir of the run."
-        )
+        fix = "Optimised and pruned exports have no variables: use the model_dir of the run."
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _open_source(variables, saved_model)
@@ -117,7 +115,7 @@ def _open_source(path: str, directory: str) -> Source:
 
 
 def _saved_model(path: str) -> str | None:
-    """Return the SavedModel at `path`, or the newest of its numbered versions, or None."""
+    """Return the folder of a SavedModel, or of its newest version; None for other folders."""
     if not tf.io.gfile.isdir(path):
         return None
     versions = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
@@ -127,14 +125,14 @@ def _saved_model(path: str) -> str | None:
 
 
 def _run_of(directory: str) -> str:
-    """Return the folder of a run; its best checkpoint lies one folder below."""
+    """Return the folder of the run of a checkpoint; the best checkpoint is in a subfolder."""
     candidates = [directory, os.path.dirname(directory)]
     files = [os.path.join(folder, row_names_lib.FILE) for folder in candidates]
     return os.path.dirname(next(filter(tf.io.gfile.exists, files), files[0]))
 
 
 def _tell_nearby(path: str) -> str:
-    """Return a hint: similar names, or the first folder of the path that does not exist."""
+    """Return a hint for an error: similar names, or a folder of the path that does not exist."""
     folder, name = os.path.split(path.rstrip("/"))
     if tf.io.gfile.isdir(path):
         return run_directory.tell_unlisted(path) or "That folder holds no checkpoint."

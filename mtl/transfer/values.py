@@ -1,13 +1,13 @@
-"""Replaces initial values of variables by saved values.
+"""Replaces the initial values of variables by saved values.
 
-values.write_rows(plan, "mean", model_dir)               # once a run, by one process
+values.write_rows(plan, "mean", model_dir)               # once, in one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable becomes a read of the checkpoint. So a warm start takes no time when a
-run continues from its own checkpoint, and a second worker never sees a variable without its value.
-If rows have moved, or averages are not up to date, the new value is written to
-`<model_dir>/warm_start/`, and read from there. The chief writes it in a graph for one device,
-because distribution strategies do not give access to initial values.
+The initialiser of a variable is replaced by an op that reads the checkpoint. So a warm start takes
+no time in a resumed run, and other workers never see a variable without its value. If rows have
+moved, or averages are not up to date, the new values are first written to
+`<model_dir>/warm_start/`. The chief writes them in a graph for a single device, because
+distribution strategies do not give access to initial values.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(transfer_plan: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Write the values that differ from the saved ones; read all saved values once, as a check.
+    """Write new values that differ from saved values; read all saved values once, as a check.
 
     Args:
       transfer_plan: the plan for the variables of the default graph.
-      new_rows: the initial values of rows that the source lacks, a name in `NEW_ROWS`.
+      new_rows: the initial values of rows that are not in the source, a name in `NEW_ROWS`.
       model_dir: the folder of this run.
 
     Raises:
@@ -53,12 +53,12 @@ def write_rows(transfer_plan: plan.Plan, new_rows: str, model_dir: str) -> None:
 def _move_rows(
     transfer_plan: plan.Plan, variables: Mapping[str, tf.Variable], new_rows: str
 ) -> dict[str, np.ndarray]:
-    """Return the values of variables whose rows have other places in the source."""
+    """Compute the values of variables whose rows have other places in the source."""
     entries = [entry for entry in transfer_plan.warmed() if entry.rows is not None]
     if not entries:
         return {}
     with tf1.Session(graph=tf1.get_default_graph()) as session:
-        # New rows start from the variable's own initialiser, so its value is computed once here.
+        # New rows have values of the variable's initialiser, which is run here.
         initial_values = session.run([variables[entry.name].initial_value for entry in entries])
     return {
         entry.name: _with_rows(entry, transfer_plan.source.read_value(entry.saved), value, new_rows)
@@ -67,8 +67,8 @@ def _move_rows(
 
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
-    """Start the warmed variables of the plan from the source, or from the written rows."""
-    # {name: variables}: a name can have copies on replicas, and shards.
+    """Initialise the variables of a plan from the source, or from the values of `write_rows`."""
+    # Copies on replicas, and the shards of a table, have the same name.
     variables = collections.defaultdict(list)
     for variable in tf1.global_variables():
         variables[patterns.variable_name(variable)].append(variable)
@@ -81,7 +81,7 @@ def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
 
 def _is_written(transfer_plan: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
     source = transfer_plan.source
-    # A table may have 16 bits in one run, and 32 bits in the other.
+    # A table may have 16 bits in one run and 32 bits in the other.
     has_other_type = source.dtype(entry.saved) != dtype.base_dtype
     return entry.rows is not None or source.is_behind(entry.saved) or has_other_type
 
@@ -91,8 +91,8 @@ def _rows_path(model_dir: str) -> str:
 
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
-    """Read saved values into variables: each copy reads all of a value, each shard its part."""
-    # `init_from_checkpoint` takes a list for the shards of one variable, in their order.
+    """Initialise copies or shards of a variable from a saved value."""
+    # Each copy reads the whole value. For shards, `init_from_checkpoint` takes an ordered list.
     for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 
@@ -100,15 +100,15 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
 def _with_rows(
     entry: plan.Entry, old: np.ndarray, initial_value: np.ndarray, new_rows: str
 ) -> np.ndarray:
-    """Return the variable's initial value with its known rows replaced."""
+    """Return the initial value of a variable, in which saved rows replace rows."""
     rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
-    if rows.origins.ndim > 1:  # The variable of keys is a matrix of buckets.
+    if rows.origins.ndim > 1:  # The keys of a table are a matrix.
         old = old.reshape(-1)
-    # Move the axis of rows to the front: classes are the columns of a last layer.
+    # The axis of the rows is moved to the front, because classes are columns of a last layer.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]
-    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For an exact mean.
+    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For the mean.
     unknown = old[rows.num_named :]
     if not rows.is_state:
         if new_rows == "zeros":

@@ -1,4 +1,4 @@
-"""Starts a run from the weights of another run.
+"""Warm starts: a run starts from the weights of another run.
 
 experiment.Experiment.warm_start = @transfer.WarmStart()
 transfer.WarmStart.source = "runs/pretrained/best"       # a model_dir, a checkpoint, a SavedModel
@@ -27,13 +27,14 @@ from mtl.variables import row_names as row_names_lib
 
 _log = logging.getLogger(__name__)
 
-# The scopes of learned variables; other variables, such as the state of balancing, start anew.
+# By default, only variables in these scopes are loaded. Other variables, such as the state of
+# balancing, are not loaded.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
 
 def forget_warm_start(model_dir: str) -> None:
-    """Remove the record of an earlier start in `model_dir`."""
+    """Remove the record of an earlier warm start in a model_dir."""
     path = os.path.join(model_dir, _FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
@@ -41,34 +42,34 @@ def forget_warm_start(model_dir: str) -> None:
 
 @checks.dataclass
 class WarmStart:
-    """Chooses the variables that start from saved values, and finds the values.
+    """Chooses the variables of a new run that start from saved values.
 
-    A warm start acts on the first start of a run; a continued run reads its own checkpoint.
-    Variables that the source lacks, such as a new head, start as without a warm start.
+    A warm start affects only the first start of a run; a resumed run reads its own checkpoint.
+    Variables that are not in the source, such as a new head, have their usual initial values.
     `global_step` starts at 0. `<model_dir>/warm_start.txt` lists the outcome for each variable, and
-    the reason; `python -m launch.warm_start` prints this list before a run.
+    the reason. `python -m launch.warm_start` prints this list before a run.
 
-    Rows are matched by name: rows of an embedding by token, columns of a last layer by class. Runs
-    of this library save the names; set `row_names` for other sources.
+    Rows are matched by name: rows of an embedding table by token, columns of a last layer by class.
+    Runs of this library save the names of rows; set `row_names` for other sources.
 
     Attributes:
-      source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
-        checkpoint such as "runs/a/model.ckpt-500", or an exported SavedModel.
-      include: patterns (see `mtl.variables.patterns`) of warm-started variables, by their names in
-        this run. Each pattern must match a variable that the source holds.
-      exclude: patterns of included variables that are left out.
-      rename: {pattern: replacement}, as in `re.sub`: turns the name of a variable in this run into
-        its name in the source, such as {"^network/trunk/": "network/body/"}. The first matching
-        pattern counts.
-      row_names: {pattern of variables of this run: the names of the rows in the source}, a list or
-        a file with one name a line.
-      new_rows: the initial values of rows that the source lacks: "own", as without a warm start;
-        "mean" of the old rows; "unknown", the mean of the old rows for unknown values, if the
-        source has such rows; or "zeros". New rows of optimizer state always start as without a warm
-        start.
-      slots: True also takes the optimizer's state.
-      statistics: True takes the columns' statistics (vocabularies and moments) from the source,
-        instead of fitting them to this run's training split. Needs a model_dir.
+      source: a checkpoint such as "runs/a/model.ckpt-500"; a model_dir, for its latest checkpoint;
+        "<model_dir>/best", for its best checkpoint; or an exported SavedModel.
+      include: patterns (see `mtl.variables.patterns`) of the variables that are loaded, by their
+        names in this run. Each pattern must match a variable in the source.
+      exclude: patterns of variables that are not loaded, even if `include` matches them.
+      rename: {pattern: replacement}, as in `re.sub`, which converts names in this run into names in
+        the source, such as {"^network/trunk/": "network/body/"}. The first pattern that matches a
+        name decides.
+      row_names: {pattern of variables in this run: names of the rows in the source}. The names are
+        a list, or a file with one name on each line.
+      new_rows: the initial values of rows that are not in the source: "own", values of the
+        initialiser; "mean", the mean of all saved rows; "unknown", the mean of the saved rows for
+        unknown values, if there are such rows; or "zeros". New rows of optimizer state always have
+        their usual initial values.
+      slots: True also loads optimizer state.
+      statistics: True copies the statistics of the columns (vocabularies and moments) from the
+        source, which must then be a model_dir. False computes them from the training split.
     """
 
     source: str
@@ -99,7 +100,7 @@ class WarmStart:
         patterns.check_patterns("WarmStart.row_names", list(self.row_names))
 
     def check_source(self, model_dir: str) -> None:
-        """Fail if the source is the run itself, which continues from its checkpoints anyway."""
+        """Check that the source is not the run itself."""
         root, source = os.path.abspath(model_dir), os.path.abspath(self.source)
         # A checkpoint is a prefix of file names in a folder, not a folder.
         own_folders = (root, os.path.join(root, "best"))
@@ -108,15 +109,15 @@ class WarmStart:
             or os.path.dirname(source) in own_folders
             and not tf.io.gfile.isdir(source)
         )
-        fix = "A run continues from its own checkpoints; give the new one another --model_dir."
+        fix = "A run continues from its own checkpoints. Give the new run another --model_dir."
         rule = f"lie outside of --model_dir {model_dir}"
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
 
     def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Copy the source's statistics of the columns into `directory`, if the setting says so.
+        """Copy the statistics of columns from the source to a folder, if `statistics` is True.
 
         Raises:
-          UserError: the source lacks statistics, or fitted them with other settings.
+          UserError: the source has no statistics, or computed them with other settings.
         """
         if self.statistics:
             run = source_lib.open_source("WarmStart.source", self.source).directory
@@ -124,7 +125,7 @@ class WarmStart:
             features_lib.adopt_statistics(names, os.path.join(run, "statistics"), directory)
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
-        """Log and write the plan for the variables of this graph, and write values of moved rows.
+        """Log and write the plan of a warm start, and write the values of moved rows.
 
         Raises:
           UserError: the source is damaged.
@@ -139,17 +140,17 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """Return `model_fn` with a training graph that starts from the source, after `prepare`.
+        """Return a `model_fn` whose training graph starts from the source; call `prepare` before.
 
         Args:
-          model_fn: of Estimator, with features, labels and mode as arguments.
-          named: {scope: names of the rows} in this run.
+          model_fn: a `model_fn` of Estimator, with the arguments features, labels and mode.
+          named: {scope: names of the rows in this run}.
           model_dir: the folder of this run, where `prepare` has written moved rows.
         """
 
         def start_warm(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
-            # Evaluation and export read the run's own checkpoint.
+            # Evaluations and exports read the checkpoint of this run.
             if mode == compat.estimator.ModeKeys.TRAIN:
                 values.initialize_variables(self.plan(tf1.global_variables(), named), model_dir)
             return spec
@@ -159,17 +160,18 @@ class WarmStart:
     def plan(
         self, variables: Sequence[tf.Variable], named: Mapping[str, types.RowNames]
     ) -> plan_lib.Plan:
-        """Decide for every variable.
+        """Decide for each variable which saved value it starts from.
 
         Args:
           variables: the variables of a training graph, with optimizer state.
-          named: {scope: names of the rows} in this run.
+          named: {scope: names of the rows in this run}.
 
         Raises:
           UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        # These include optimizer state: the name of a slot begins with the name of its variable.
+        # The shapes include optimizer state. The name of a slot begins with the name of its
+        # variable.
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }
@@ -183,14 +185,14 @@ class WarmStart:
         return plan
 
     def _require_matches(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
-        """Fail unless every pattern of `include`, or one default pattern, matches a variable."""
+        """Check that each pattern of `include`, or one default pattern, matches a variable."""
         warmed_names = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
-        # A default pattern may match nothing, for example if all heads are new; one must match.
+        # A single default pattern may match nothing, for example if all heads are new.
         for pattern in ["|".join(SCOPES)] if is_default else self.include:
             candidates = patterns.select_variables("WarmStart.include", pattern, model_names)
             is_matched = any(patterns.matches(pattern, name) for name in warmed_names)
             rule = f"match a variable of {plan.source.path}"
             hint = checks.nearest(candidates[0], plan.source.shapes)
-            fix = f"It lacks {candidates[0]!r}. {hint}".strip()
+            fix = f"The source lacks {candidates[0]!r}. {hint}".strip()
             checks.require(is_matched, "WarmStart.include", rule, pattern, fix)

@@ -1,1 +1,1 @@
-"""Variables by name: frozen, masked, averaged, in shards; and names of their rows."""
+"""Finds variables by name; freezes, masks, averages and shards them; names the rows of tables."""

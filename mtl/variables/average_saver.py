@@ -1,4 +1,4 @@
-"""The saver that restores the moving averages of weights in place of the weights.
+"""A saver that restores the moving averages of weights in place of the weights.
 
 tf1.train.Scaffold(saver=average_saver.Saver())
 """
@@ -10,9 +10,9 @@ from mtl.variables import averaging, patterns
 
 
 class Saver(tf.compat.v1.train.Saver):
-    """Restores averages instead of weights if they exist, and zeros instead of cut weights.
+    """Restores averages instead of weights, if a checkpoint has averages, and pruned weights as 0.
 
-    This saver saves like any saver, and covers all variables of the graph.
+    Saving works as with TensorFlow's saver, for all variables of the graph.
     """
 
     def __init__(self):
@@ -35,12 +35,12 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assignments)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restore all variables of the graph, from their averages if these exist."""
+        """Restore all variables of the graph, from averages if the checkpoint has them."""
         reader = tf.train.load_checkpoint(save_path)
         names = [averaging.name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})
         for variable, name in zip(self._variables, names, strict=True):
             if averaging.is_behind(reader, name):
-                # The op above restored the values as the file holds them.
+                # The op above has restored the value from the file, which is not up to date.
                 value = averaging.value_in(reader, name)
                 sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

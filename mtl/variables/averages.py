@@ -1,4 +1,4 @@
-"""The optimizer that updates averages of variables, and the names of its state.
+"""An optimizer that updates averages of variables, and the names of its state.
 
 averages.Averaging(0.999, step, tables).apply_gradients(...)
 """
@@ -16,23 +16,23 @@ from mtl.tf_internals import graphs
 from mtl.variables import patterns
 
 AVERAGE, DECAY = "average", "average_decay"
-# Replaces a decay of 0, whose logarithm is not finite.
+# This number replaces a decay of 0, whose logarithm is not finite.
 LEAST_DECAY = 1e-300
 # {graph: {name of a variable: the average that code in the graph reads}}.
 _READ: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
 def list_read_averages() -> dict[str, tf.Variable]:
-    """Return {variable: its average} of the averages that the graph reads."""
+    """Return the averages that code in the graph reads, {name of the variable: average}."""
     return _READ.setdefault(graphs.outermost_graph(), {})
 
 
 class Averaging(tf.compat.v1.train.Optimizer):
-    """Updates averages of variables; a gradient holds rows before the optimizer changed them."""
+    """Updates averages of variables; old values of table rows come in place of gradients."""
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=AVERAGE)
-        # A decay of 0 in the first step sets the average to the weights, whatever it was before.
+        # In the first step, the decay is 0, so the average is set to the weights.
         self._decay = tf.minimum(decay, tf.where(step < 1, 0.0, (1 + step) / (10 + step)))
         self._log = tf.math.log(tf.maximum(tf.cast(self._decay, tf.float64), LEAST_DECAY))
         self._tables = tables
@@ -57,7 +57,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
             self._total_log = self._log_decay().read_value()
 
     def _log_decay(self) -> tf.Variable:
-        with tf.init_scope():  # The graph of the variable, even inside a loop or a branch.
+        with tf.init_scope():  # Within a loop or a branch, find the graph of the variable.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable(DECAY, graph)
 
@@ -70,7 +70,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Each row occurs once, so TensorFlow need not add up values of equal rows.
+        # Each row occurs once, so TensorFlow need not add up the values of equal rows.
         average = self.get_slot(handle, AVERAGE)
         decays = self.get_slot(handle, DECAY)
         missed_decay = tf.exp(self._total_log - tf.gather(decays, indices))
@@ -78,9 +78,8 @@ class Averaging(tf.compat.v1.train.Optimizer):
         old = grad + tf.cast(missed_decay, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
-        with tf.control_dependencies(
-            [new]
-        ):  # Otherwise rows could be written before they are read.
+        # Without this dependency, rows could be written before they are read.
+        with tf.control_dependencies([new]):
             now = tf.fill(tf.shape(indices), self._total_log + self._log)
         return tf.group(
             average.scatter_update(tf.IndexedSlices(new, indices)),
@@ -90,6 +89,6 @@ class Averaging(tf.compat.v1.train.Optimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._tables:
             return super()._finish(update_ops, name_scope)
-        # Change the total product only after all rows are brought up to date with it.
+        # The total product changes only after all rows of the batch have used the old product.
         with tf.control_dependencies(update_ops):
             return tf.group(self._log_decay().assign_add(self._log), name=name_scope)

@@ -1,16 +1,16 @@
-"""Averages of the weights over the steps, for evaluation, prediction and export.
+"""Averages the weights over the steps, for evaluation, prediction and export.
 
 update.Update.average = @averaging.ExponentialAverage()
 averaging.ExponentialAverage.decay = 0.999
 
-Training continues from the weights themselves. A checkpoint holds `<variable>` and
-`<variable>/average`. An exported model holds only the averages, under the names of the variables.
+Training itself does not use the averages. A checkpoint has `<variable>` and `<variable>/average`.
+An exported model has only the averages, under the names of the variables.
 
-A step costs the rows of the batch, not the table. The average of a row is brought up to date when
-the row is looked up, or when `value_in` reads it from a checkpoint. The row does not change in
-between, so k steps are one: `a <- w + d_1 ... d_k (a - w)`. `<table>/average_decay` holds for each
-row the logarithm of the product of all decays up to its last change, and `average_decay` up to the
-last step.
+In an embedding table, a step averages only the rows in the batch. The average of a row is updated
+when the row is looked up, or when `value_in` reads the row from a checkpoint. In between, the row w
+does not change, so one update stands for k steps: `a <- w + d_1 ... d_k (a - w)`. The variable
+`<table>/average_decay` has the logarithm of the product of all decays up to the last update of each
+row. The variable `average_decay` has the logarithm of the product up to the last step.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ with deferred.imports():
     from mtl.variables import averages
 
 _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
-"""The moving averages of batch norms, which are averaged, too."""
+"""The moving averages of batch norms; `ExponentialAverage` also averages them."""
 
 
 @checks.dataclass
 class ExponentialAverage:
     """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
 
-    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Unlike in
-    that paper, the last steps count most. The ramp over the global step t comes from
-    `tf.train.ExponentialMovingAverage`. At the first step, `a` becomes w. The averages of batch
-    norms are averaged too, because they must fit the averaged weights. If a step does not look up a
-    row of a table, the row's unchanged weights count for it. Variables that are frozen for good
-    have no average; the average of a variable that is frozen up to a step stays the same until
-    then.
+    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. In the
+    paper, all steps count equally; here, the last steps count most. The formula of d with the
+    global step t comes from `tf.train.ExponentialMovingAverage`. In the first step, `a` becomes w.
+    The moving averages of batch norms are averaged as well, because they must fit the averaged
+    weights. If a row of a table is not in the batch, the step averages its unchanged weights. A
+    variable that is frozen for the whole run has no average. The average of a variable that is
+    frozen up to a step does not change before this step.
 
     Attributes:
-      decay: in [0, 1); the average covers about the last `1 / (1 - decay)` steps.
+      decay: the largest d, in [0, 1). The average covers about the last `1 / (1 - decay)` steps.
     """
 
     decay: checks.Rate = 0.999
@@ -57,13 +57,14 @@ class ExponentialAverage:
         step: tf.Tensor,
         moves: tf.Tensor | bool = True,
     ) -> tf.Operation:
-        """Return the op that averages N variables after the optimizer has changed them.
+        """Build the op that updates the averages of N variables after the optimizer.
 
         Args:
-          before: the result of `rows_before` before that change; sparse for looked-up rows.
-          variables: the trained variables.
-          step: the global step, before it is counted.
-          moves: True if this step changes the variables; otherwise the averages stay.
+          before: the result of `rows_before`, computed before the optimizer.
+          variables: the N trained variables.
+          step: the global step, before it is incremented.
+          moves: True if this step changes the variables: a bool scalar of the graph, or Python's
+            True. If False, the averages do not change.
         """
         names = {patterns.variable_name(variable) for variable in variables}
         statistics = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
@@ -72,22 +73,23 @@ class ExponentialAverage:
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         _require_not_behind(tables)
-        # An optimizer needs a gradient for each variable; it does not read the value of a dense
-        # gradient.
+        # TensorFlow's optimizers need a gradient for each variable. `Averaging` does not read the
+        # value of a dense gradient.
         pairs += [(tf.zeros([]), v) for v in statistics]
-        # Averages start with the first step; if it is skipped, from the initial weights.
+        # Averages start at the first step, even if this step is skipped.
         condition = True if moves is True else moves | (step < 1)
         mover = averages.Averaging(self.decay, tf.cast(step, tf.float32), tables)
         return reduced.apply_reduced(mover, pairs, condition)
 
 
 def read_average(variable: tf.Variable) -> tf.Tensor:
-    """Return a variable's average after the previous step; in step 0 its value.
+    """Return a variable's average after the previous step; in step 0, the variable's value.
 
-    A training step that calls it has to require `Update.average`, which updates the average.
+    Code that calls this function must check that `Update.average` is set, which updates the
+    average.
     """
     name = patterns.variable_name(variable)
-    # Use the slot's name, even if it is read before the slot is created.
+    # The variable has the name of the optimizer's slot, which may not exist yet.
     scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
     with tf1.variable_scope(scope, auxiliary_name_scope=False), tf1.name_scope(None):
         average = tf1.get_variable(
@@ -103,14 +105,14 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
 
 
 def _require_updated(names: Collection[str]) -> None:
-    """Fail if code reads an average that no step updates."""
+    """Check that a step updates every average that code reads."""
     stale_names = [name for name in averages.list_read_averages() if name not in names]
     rule = "be of a variable that some loss depends on"
     checks.require(not stale_names, "an average that code reads", rule, stale_names[:3])
 
 
 def _require_not_behind(tables: Collection[str]) -> None:
-    """Fail if code reads the average of a table: its rows are brought up to date one by one."""
+    """Check that no code reads the average of a table, whose rows may not be up to date."""
     behind = [name for name in averages.list_read_averages() if name in tables]
     checks.require(not behind, "an average that code reads", "not be of a table", behind[:3])
 
@@ -120,17 +122,17 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """Return the rows of variables that an optimizer will change, with their current values.
+    """Return the current values of those table rows that an optimizer will change.
 
-    A variable with a dense gradient changes as a whole in every step, and needs no values.
+    A variable with a dense gradient changes in all its entries, so its values are not needed.
 
     Args:
-      gradients: N gradients, which name the rows of a table.
+      gradients: N gradients; a sparse gradient has the row numbers.
       variables: N variables.
       moves_all_rows: N flags, True if the optimizer also changes rows without a gradient.
 
     Returns:
-      N values: IndexedSlices for looked-up tables, and a scalar in place of a dense variable.
+      N values: IndexedSlices for tables with sparse gradients, else the scalar 0.
     """
 
     def take_rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
@@ -149,19 +151,19 @@ def is_state(name: str) -> bool:
 
 
 def is_decay(name: str) -> bool:
-    """Return True if a variable tells how current averages are; zeros mean up to date."""
+    """Return True if a variable has the decays of a table's averages; 0 means up to date."""
     return name.rpartition("/")[2] == averages.DECAY
 
 
 def is_total(variable: tf.Variable) -> bool:
-    """Return True if a variable is the total decay up to now, to compare rows' decays with."""
+    """Return True if a variable has the total decay, with which the decays of rows are compared."""
     return patterns.variable_name(variable) == averages.DECAY
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return the name of a variable's trained value in a checkpoint: the average, if it has one.
+    """Return the name of a variable's final value in a checkpoint: of its average, if there is one.
 
-    The averages of a checkpoint of step 0 do not count.
+    At step 0, averages are not yet valid, so the result is the name of the variable.
     """
     average, step = f"{name}/{averages.AVERAGE}", tf1.GraphKeys.GLOBAL_STEP
     has_begun = reader.has_tensor(step) and reader.get_tensor(step) > 0
@@ -169,16 +171,16 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return True if `value_in` may differ from the value that a checkpoint holds.
+    """Return True if `value_in` may differ from the value in a checkpoint.
 
-    The value is then the average of a table that is not up to date, or a mask cuts it.
+    The values differ for averages of tables, which may not be up to date, and for pruned variables.
     """
     is_late = name.endswith(f"/{averages.AVERAGE}") and reader.has_tensor(_decay_of(name))
     return is_late or reader.has_tensor(_mask_of(name))
 
 
 def value_in(reader: Any, name: str) -> np.ndarray:
-    """Return a checkpoint's value, with averages of tables up to date and with cut weights 0."""
+    """Read a value from a checkpoint; update averages of tables, and set pruned weights to 0."""
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))
     value = _bring_up_to_date(reader, name)

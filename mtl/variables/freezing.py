@@ -1,9 +1,9 @@
-"""Freezing: variables that training does not change at all, for good or up to a step.
+"""Freezing: keeps variables constant in training, for the whole run or up to a step.
 
 model.MultiTaskModel.freezing = @freezing.Freezing()
-freezing.Freezing.frozen = ["^features/"]                 # patterns, see mtl.variables.patterns
+freezing.Freezing.frozen = ["^features/"]                 # patterns: mtl.variables.patterns
 freezing.Freezing.until = {"^network/trunk/": 500, "^network/tower_": 200}       # top down
-features.Categorical.trainable = False                             # freezes one part by a setting
+features.Categorical.trainable = False                             # freezes one part of a model
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from mtl.variables import patterns, sharding, stacks
 _log = logging.getLogger(__name__)
 
 Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
-"""(the current weights of a variable, its name) -> bool, True for an entry that trains."""
+"""A function (weights of a variable, its name) -> bool, True for entries that are trained."""
 
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
 @checks.dataclass
 class Freezing:
-    """Chooses the frozen variables by pattern.
+    """Chooses frozen variables by patterns.
 
-    A variable that is frozen for good is not trainable in TensorFlow's sense: it has no gradient
-    and no optimizer state, balancing and clipping do not see it, and weight decay and penalties
-    skip it. A variable that is frozen up to a step has its optimizer state from the start. Before
-    that step weight and state do not change: the optimizer's op is in a branch that is not taken,
-    and its gradient counts as zero for the norm and for clipping. But the step still computes the
-    gradient of the variable, and balancing uses it. Train a long stage as a separate run, which is
-    cheaper.
+    A variable that is frozen for the whole run is not trainable in TensorFlow's sense: it has no
+    gradient and no optimizer state, and balancing, clipping, weight decay and penalties ignore it.
+    A variable that is frozen up to a step has optimizer state from the start. Before this step,
+    neither the weights nor the state change: the optimizer's op is in a branch that does not run,
+    and the norm and clipping count the gradient as 0. But each step still computes the gradient of
+    the variable, and balancing uses it. A long frozen stage is cheaper as a separate run.
 
     Attributes:
-      frozen: patterns (see `mtl.variables.patterns`) of variables that never train.
-      until: {pattern: the global step from which its variables train}, above 0; if several patterns
-        match, the last step counts.
-      entries: {pattern: a part of `mtl.variables.masks`} that chooses the entries of a variable
-        that train; the first matching pattern counts. The other entries stay exactly the same under
-        any optimizer with state or decay. The gradient of these other entries counts as zero for
-        the norm, clipping and the optimizer state. A step costs two passes over the variable, also
-        over all rows of a looked-up table.
-      batch_norm: how a batch norm with frozen averages works in training. "inference" normalises by
-        the averages, which stay. "adapt" normalises by the batch and updates the averages, as
-        published code often does although it calls its network frozen.
+      frozen: patterns (see `mtl.variables.patterns`) of variables that are frozen for the whole
+        run.
+      until: {pattern: the global step from which its variables are trained, above 0}. If several
+        patterns match a variable, the last step counts.
+      entries: {pattern: a part of `mtl.variables.masks`, which chooses the entries of a variable
+        that are trained}. The first pattern that matches a variable decides. The other entries do
+        not change at all, with any optimizer, and their gradient counts as 0. A step then reads and
+        writes the whole variable, even all rows of an embedding table.
+      batch_norm: how batch norms with frozen moving averages work in training. "inference"
+        normalises by the averages, and does not change them. "adapt" normalises by the batch and
+        updates the averages, as published code often does with networks that it calls frozen.
     """
 
     frozen: Annotated[Sequence[str], patterns.check_patterns] = ()
@@ -72,7 +71,7 @@ class Freezing:
 
     @property
     def is_entrywise(self) -> bool:
-        """True with the default settings."""
+        """True if all settings have their default values."""
         return self == Freezing()
 
     @property
@@ -81,14 +80,14 @@ class Freezing:
         return bool(self.frozen or self.until or self.entries)
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable trains; infinite if it never does."""
+        """Return the step from which a variable is trained; infinite if it is always frozen."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with frozen variables; their number is the scalar `frozen_weights`."""
+        """Return a `step_fn` in which variables are frozen; it adds the scalar `frozen_weights`."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _enter_freezing(self) as scope:
@@ -100,7 +99,7 @@ class Freezing:
 
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[object]:
-    """Return a context that freezes new variables for good, unless `trainable` is True."""
+    """Freeze all variables that are created in the context, unless `trainable` is True."""
     return contextlib.nullcontext() if trainable else _hold_variables()
 
 
@@ -113,24 +112,24 @@ def _hold_variables() -> Iterator[None]:
 
 
 def release_part() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which new variables train, even inside `hold_part`."""
+    """Let variables that are created in the context be trained, even inside `hold_part`."""
     return _FREEZING.set(_FREEZING.get()._replace(is_held=False))
 
 
 def holds_some() -> bool:
-    """Return True if a setting of `Freezing` chooses variables of the step that is being built."""
+    """Return True if `Freezing` has a setting, in the step that is being built."""
     scope = _FREEZING.get().scope
     return scope is not None and scope.freezing.holds_some
 
 
 def first_step(variable: tf.Variable) -> float:
-    """Return the step from which a variable of the step that is being built trains."""
+    """Return the step from which a variable is trained; infinite if it is always frozen."""
     scope = _FREEZING.get().scope
     return scope.first_step(variable) if scope else 0
 
 
 def find_mask(variable: tf.Variable) -> Mask | None:
-    """Return the mask of a variable's trained entries in the step being built; None for all."""
+    """Return the mask of the entries of a variable that are trained; None for all entries."""
     scope = _FREEZING.get().scope
     entries = scope.freezing.entries if scope else {}
     mask = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
@@ -139,7 +138,7 @@ def find_mask(variable: tf.Variable) -> Mask | None:
 
 
 def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Return a mask of the entries of a variable that train in this step; None for all."""
+    """Compute the mask of the entries of a variable that are trained; None for all entries."""
     mask = find_mask(variable)
     if mask is None:
         return None
@@ -149,14 +148,14 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """Return the mask of a shard's trained entries; rows of other shards count as zeros."""
+    """Return the mask of a shard of a table; for the mask, rows of other shards are zeros."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
-    """Return True if training updates an average; a bool scalar if that depends on the step."""
+    """Return True if training updates a moving average; a bool scalar if the step decides."""
     scope = _FREEZING.get().scope
     if scope is None or not (scope.part_names or scope.freezing.holds_some):
         return True
@@ -167,16 +166,16 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Return True if the global step is `step` or later; a Python bool if it never changes."""
-    # A Python bool adds neither an op nor a branch to the graph of most models.
+    """Return True if the global step is at least `step`; a Python bool if it is constant."""
+    # Most models need only a Python bool, which adds no op and no branch to the graph.
     if step in (0, _NEVER):
         return step == 0
-    scope = cast(_Scope, _FREEZING.get().scope)  # Other steps occur only inside of a scope.
+    scope = cast(_Scope, _FREEZING.get().scope)  # A scope exists for other steps.
     return scope.step >= int(step)
 
 
 def frozen_names() -> list[str]:
-    """Return the names of variables that would be trainable if they were not frozen for good."""
+    """Return the names of trainable variables that are frozen for the whole run."""
     scope = _FREEZING.get().scope
     if scope is None:
         return []
@@ -185,7 +184,7 @@ def frozen_names() -> list[str]:
 
 @contextlib.contextmanager
 def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
-    """Freeze the variables that are created within the context.
+    """Freeze variables that are created within the context.
 
     Raises:
       UserError: at the end of the context, if a pattern has matched nothing.
@@ -202,16 +201,16 @@ def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
 
 
 class _Scope:
-    """The frozen variables of the step that is being built.
+    """The frozen variables of the training step that is being built.
 
     Attributes:
-      freezing: the settings.
-      is_first: True for the step of the first replica, which creates all variables.
-      frozen_sizes: {name: number of weights} of the variables that are frozen for good, and would
-        be trainable otherwise.
+      freezing: the settings of the model.
+      is_first: True on the first replica, which creates all variables.
+      frozen_sizes: {name: number of weights} of trainable variables that are frozen for the whole
+        run.
       part_names: the names of variables of parts with `trainable = False`.
-      averages: the names of the averages of its batch norms.
-      step: the global step, read once: a second read could come after the update.
+      averages: the names of the moving averages of batch norms in the step.
+      step: the global step, read only once, because a second read could come after the update.
     """
 
     def __init__(self, freezing: Freezing):
@@ -224,30 +223,30 @@ class _Scope:
             self.step = tf1.train.get_or_create_global_step().read_value()
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable trains; infinite if it never does."""
+        """Return the step from which a variable is trained; infinite if it is always frozen."""
         is_held = patterns.variable_name(variable) in self.part_names
         return _NEVER if is_held else self.freezing.first_step(variable)
 
     def count_weights(self) -> dict[str, int]:
-        """Return {name: number of weights} of the variables that are trainable unless frozen."""
+        """Return the sizes of all trainable variables, frozen or not, {name: number of weights}."""
         sizes = dict(self.frozen_sizes)
         for variable in tf1.trainable_variables():
-            name = patterns.variable_name(variable)  # The shards of a table add up under its name.
+            name = patterns.variable_name(variable)  # The shards of a table share its name.
             sizes[name] = sizes.get(name, 0) + variable.shape.num_elements()
         return sizes
 
     def frozen(self) -> dict[str, float]:
-        """Return {name: the step up to which it is frozen} of the frozen variables."""
+        """Return the steps up to which variables are frozen, {name of a frozen variable: step}."""
         names = self.count_weights() if self.freezing.until else self.frozen_sizes
         steps = {name: self.first_step(name) for name in names}
         return {name: step for name, step in steps.items() if step}
 
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        """Create a variable; it is not trainable if it is frozen for good."""
+        """Create a variable that is not trainable if it is frozen for the whole run."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _FREEZING.get().is_held:
-            # Add averages, too, because `averages_move` looks for them.
+            # `part_names` includes moving averages, because `averages_move` looks for them.
             self.part_names.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
@@ -260,7 +259,7 @@ class _Scope:
         return variable
 
     def require_used(self) -> None:
-        """Fail if a pattern matches nothing; all names are known once the step is built."""
+        """Check that every pattern matches a variable; call it after the step is built."""
         names = [*self.count_weights(), *self.averages]
         for setting in ("frozen", "until", "entries"):
             for pattern in getattr(self.freezing, setting):
@@ -278,7 +277,7 @@ class _Scope:
         return text
 
     def frozen_weights(self) -> tf.Tensor:
-        """Return how many weights are frozen at this step, a float32 scalar."""
+        """Compute the number of weights that are frozen in this step, a float32 scalar."""
         total = tf.constant(0.0)
         for name, size in self.count_weights().items():
             is_moving = is_reached(self.first_step(name))
@@ -287,11 +286,11 @@ class _Scope:
 
 
 class _Ambient(NamedTuple):
-    """Knowledge about the step that is being built, and about the part inside it.
+    """The state of freezing while a graph is built.
 
     Attributes:
-      scope: the knowledge about the step; None outside of steps.
-      is_held: True inside a part whose variables are frozen for good.
+      scope: the frozen variables of the training step that is being built; None outside of steps.
+      is_held: True inside a part with `trainable = False`.
     """
 
     scope: _Scope | None = None
@@ -299,7 +298,8 @@ class _Ambient(NamedTuple):
 
 
 _NEVER = float("inf")
-# The results of the first replica, for other replicas: {graph: (frozen sizes, part names)}.
+# The first replica creates the variables, and other replicas read its results here: {graph: (frozen
+# sizes, part names)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -1,4 +1,4 @@
-"""Masks choose the entries of a variable that train; see `freezing.Freezing.entries`.
+"""Masks, which choose the trained entries of a variable; see `freezing.Freezing.entries`.
 
 freezing.Freezing.entries = {"^head/digit/": @masks.Rows(), "^network/.*/kernel$": @masks.Nonzero()}
 masks.Rows.rows = [3, 7]
@@ -22,7 +22,7 @@ from mtl.files import storage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nonzero:
-    """Trains all entries except those that are exactly 0: a pruned network stays as sparse."""
+    """Trains all entries that are not exactly 0, so that a pruned network remains sparse."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask, in a shape that broadcasts to the shape of the weights."""
@@ -32,11 +32,11 @@ class Nonzero:
 
 @checks.dataclass
 class Rows:
-    """Trains some rows, or columns along another axis, such as the rows of new classes or tokens.
+    """Trains only some rows (or columns, by `axis`), such as the rows of new classes or tokens.
 
     Attributes:
-      rows: the numbers of the rows, from 0.
-      axis: the axis of the rows; -1, the last, holds the classes of a head.
+      rows: the indices of the trained rows, from 0.
+      axis: the axis of the rows. -1 is the last axis, which has the classes of a head.
     """
 
     rows: Annotated[Sequence[checks.Natural], checks.Filled("hold a row")]
@@ -46,7 +46,7 @@ class Rows:
         """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
-          UserError: the variable lacks the axis or a row.
+          UserError: the variable has no such axis, or has fewer rows.
         """
         shape = weights.shape
         fits = -shape.rank <= self.axis < shape.rank
@@ -62,10 +62,11 @@ class Rows:
 
 @checks.dataclass
 class FromFile:
-    """A mask of zeros and ones from a file that `numpy.save` wrote.
+    """Reads a mask from a file of `numpy.save`.
 
     Attributes:
-      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 train.
+      path: the path of the file. The array in the file must broadcast to the shape of the variable.
+        Entries that are not 0 are trained.
     """
 
     path: Annotated[
@@ -90,7 +91,7 @@ class FromFile:
         """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
-          UserError: the shapes do not fit.
+          UserError: the array does not broadcast to the shape of the variable.
         """
         shape = tuple(weights.shape)
         try:

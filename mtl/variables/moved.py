@@ -1,10 +1,10 @@
-"""Runs a forward pass on shifted variables, such as after a step that training does not take.
+"""Runs a forward pass on shifted weights, such as the weights after a trial step.
 
-with moved.move([kernel, table], [change, rows]):        # IndexedSlices change rows of a table
-    losses = build_pass()                                # which enters `read_moved`
+with moved.move([kernel, table], [change, rows]):        # IndexedSlices shift table rows
+    losses = build_pass()                                # a pass inside `read_moved`
 
-The variables themselves do not change. No op assigns a variable, so a run that measures such passes
-trains exactly the same weights. Only the rows of a table that the batch looks up are shifted.
+The variables themselves do not change: no op assigns a variable, so such passes do not affect
+training. In an embedding table, only the rows that the batch looks up are shifted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mtl.variables import patterns, sharding, views
 
 
 class _Moved(NamedTuple):
-    """The changes of variables, by name, and the names of the variables that were read."""
+    """The changes of variables, by name, and the names of the variables that a pass has read."""
 
     changes: dict[str, tf.Tensor | tf.IndexedSlices]
     read: set[str]
@@ -29,30 +29,32 @@ class _Moved(NamedTuple):
 def move(
     variables: Sequence[tf.Variable], changes: Sequence[tf.Tensor | tf.IndexedSlices]
 ) -> Iterator[None]:
-    """Add N changes to N variables for the passes that are built within the context.
+    """Add N changes to N variables, in forward passes that are built within the context.
 
-    The rows of IndexedSlices must all be different.
+    Args:
+      variables: N variables.
+      changes: N changes: dense, or IndexedSlices in which each row occurs once.
 
     Raises:
-      UserError: a pass did not read a variable by `get_variable`, so it missed the change.
+      UserError: a pass has not read a variable by `get_variable`, so it has no change.
     """
     names = map(patterns.variable_name, variables)
     changes_and_reads = _Moved(dict(zip(names, changes, strict=True)), set())
     with _MOVED.set(changes_and_reads):
         yield
     missed_names = sorted(changes_and_reads.changes.keys() - changes_and_reads.read)
-    rule = "ask for its variables by `tf.compat.v1.get_variable` in every pass"
+    rule = "read its variables by `tf.compat.v1.get_variable` in every pass"
     checks.require(not missed_names, "MultiTaskModel.network", rule, missed_names[:3])
 
 
 class ReadMoved(types.StepExtension):
-    """Makes the forward passes of a step read the variables that `move` shifts."""
+    """Lets the forward passes of a step read variables with the changes of `move`."""
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
         del model, features, labels
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Return a forward pass inside `read_moved`."""
+        """Return a forward pass that reads shifted variables."""
 
         def move_step(features: types.Tensors, labels: types.Tensors) -> Any:
             with read_moved():
@@ -62,7 +64,7 @@ class ReadMoved(types.StepExtension):
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which a pass reads shifted variables; it yields the variable scope."""
+    """Let forward passes within the context read shifted variables; yield the variable scope."""
     scope = tf1.get_variable_scope()
     if _MOVED.get() is None:
         return contextlib.nullcontext(scope)
@@ -70,15 +72,15 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Add the changes of a table to rows that were looked up in it.
+    """Add the changes of a table to looked-up rows.
 
     Args:
-      rows: the rows as saved in the table, [..., D].
+      rows: rows of the table without changes, [..., D].
       table: the variable.
-      ids: the numbers of the rows, [...].
+      ids: the row numbers, [...].
 
     Returns:
-      [..., D].
+      The shifted rows, [..., D].
     """
     changes_and_reads = _MOVED.get()
     change = _find_change(changes_and_reads, table)
@@ -87,7 +89,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     changes_and_reads.read.add(patterns.variable_name(table))
     order = tf.argsort(change.indices)
     changed_ids, flat_ids = tf.gather(change.indices, order), tf.reshape(ids, [-1])
-    # For an id without a change, `searchsorted` returns the place of another id, or the end.
+    # For a row without a change, `searchsorted` returns the place of another row, or the end.
     places = tf.searchsorted(changed_ids, tf.cast(flat_ids, changed_ids.dtype))
     places = tf.minimum(places, tf.size(changed_ids) - 1)
     is_known = tf.equal(tf.gather(changed_ids, places), tf.cast(flat_ids, changed_ids.dtype))
@@ -99,7 +101,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 def _read_moved(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     variable, changes_and_reads = getter(name, **settings), _MOVED.get()
     change = _find_change(changes_and_reads, variable)
-    # A step reads only some rows of a table: `add_to_rows` shifts them.
+    # A step reads only some rows of a table, and `add_to_rows` shifts the rows that are read.
     if changes_and_reads is None or change is None or _is_table(change):
         return variable
     changes_and_reads.read.add(patterns.variable_name(variable))

@@ -1,10 +1,11 @@
-"""Patterns choose variables by name, with one meaning in all settings.
+"""Patterns, which choose variables by name, in the same way in all settings.
 
     regularization.Regularization.l2 = {"^network/.*/kernel$": 1e-4}
 
-A pattern is a regular expression that is searched for (`re.search`) in the variable's whole name,
-scopes included and `:0` left out, such as `network/hidden_0/kernel`. So the pattern `hidden_0` also
-matches `hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, if that matters.
+A pattern is a regular expression. A pattern matches a variable if `re.search` finds it anywhere in
+the variable's full name, such as `network/hidden_0/kernel` (with scopes, without `:0`). So the
+pattern `hidden_0` also matches `hidden_01`. To match only one of them, write `/hidden_0/`, or
+anchor the pattern with `^` and `$`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mtl.tf_internals import shards
 
 
 def check_patterns(where: str, patterns: Collection[str]) -> None:
-    """Fail unless each of `patterns` is a regular expression."""
+    """Check that a setting is a list of regular expressions."""
     is_list = isinstance(patterns, Collection) and not isinstance(patterns, (str, Mapping))
     checks.require(is_list, where, "be a list of patterns", patterns)
     for pattern in patterns:
@@ -38,9 +39,10 @@ _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
 def variable_name(variable: Variable) -> str:
-    """Return the name that patterns are matched with.
+    """Return the name of a variable, with which patterns are compared.
 
-    Copies on other replicas have the same name; shards of a table have the table's name.
+    The copies of a variable on all replicas have the same name. Shards of a table have the table's
+    name.
     """
     if isinstance(variable, str):
         return variable
@@ -49,7 +51,7 @@ def variable_name(variable: Variable) -> str:
 
 
 def shard_name(variable: tf.Variable) -> str:
-    """Return the name that distinguishes a shard from others: the table's name and a number."""
+    """Return the name of a single shard: the table's name and a number."""
     return _COPY.sub("", variable.name)
 
 
@@ -66,16 +68,17 @@ def matches(pattern: str, variable: Variable) -> bool:
 def select_variables(
     where: str, pattern: str, variables: Sequence[Variable], rule: str = "match a variable"
 ) -> list[Variable]:
-    """Return the variables that match.
+    """Return the variables that match a pattern.
 
     Args:
-      where: the setting, for errors.
+      where: the name of the setting, for errors.
       pattern: a regular expression; it may match any part of the name.
       variables: variables, or their names.
       rule: the rule of the setting, for errors.
 
     Raises:
-      UserError: none matches; the message names the most similar variables and scopes.
+      UserError: no variable matches; the message has the most similar names of variables and
+        scopes.
     """
     matching = [variable for variable in variables if matches(pattern, variable)]
     if not matching:
@@ -95,6 +98,6 @@ def _suggest_names(pattern: str, variables: Sequence[Variable]) -> str:
 
 
 def _split_path(path: str) -> list[str]:
-    """Return the names that a pattern may refer to: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
+    """Return the scopes and pieces of a name: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts

@@ -1,9 +1,9 @@
-"""The masks of pruned variables in the step that is being built.
+"""Gives code in the graph the masks of pruned variables.
 
-pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None without a mask
+pruned.kept_entries(variable)        # zeros and ones, or None
 
-`mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, get the
-masks here.
+`mtl.sparsity` prunes weights, and sets the masks here. Code that changes gradients, and layers that
+look up rows, read the masks.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ _OWNER, _SCOPE = "_of_", "pruning/"
 
 
 def mask_name(name: str) -> str:
-    """Return the name of the mask of a variable."""
+    """Return the name of the variable with the mask of a variable."""
     return f"{name}/{_MASK}"
 
 
 def saliency_name(name: str) -> str:
-    """Return the name of the variable for the values that a criterion gathers."""
+    """Return the name of the variable with the saliencies of a variable's weights."""
     return f"{name}/{_SALIENCY}"
 
 
 def owner_name(name: str, task: str) -> str:
-    """Return the name of the variable that marks the weights of `name` that belong to a task."""
+    """Return the name of the variable that marks which weights of `name` belong to a task."""
     return f"{name}{_OWNER}{task}"
 
 
 def is_owner(name: str, weights: str) -> bool:
-    """Return True if the variable `name` marks the entries of `weights` that belong to a task."""
+    """Return True if the variable `name` marks which entries of `weights` belong to a task."""
     return name.startswith(f"{weights}{_OWNER}")
 
 
 def is_shared_out(name: str, names: Collection[str]) -> bool:
-    """Return True if one of `names` marks the weights of a variable that belong to a task."""
+    """Return True if a variable among `names` marks which weights of `name` belong to a task."""
     return any(is_owner(owner, name) for owner in names)
 
 
 def find_weights(name: str) -> str:
-    """Return the name of the variable that a mask cuts; for other variables `name` itself."""
+    """Return the name of the variable that a mask belongs to; else return `name`."""
     return name.removesuffix(f"/{_MASK}")
 
 
 def is_state(name: str) -> bool:
-    """Return True if a variable is the mask or the saliency of another variable."""
+    """Return True if a variable has the mask or the saliencies of another variable."""
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
 
 
 def is_of_pruning(name: str) -> bool:
-    """Return True if only a pruned network has the variable."""
+    """Return True if a variable exists only in graphs with pruning."""
     return is_state(name) or name.startswith(_SCOPE)
 
 
 def hold_masks(
     masks: Mapping[str, tf.Tensor | None],
 ) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor | None]]:
-    """Return a context in which code that asks for masks gets these.
+    """Set the masks that `kept_entries` returns within the context.
 
     Args:
-      masks: {variable: float32 zeros and ones that broadcast to it}, or None if its cut weights
-        train on under the mask; entries may be added later.
+      masks: {name of a variable: float32 zeros and ones that broadcast to it}. None stands for a
+        pruned variable whose pruned weights are still trained. Masks may be added later.
     """
     return _MASKS.set(masks)
 
 
 def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
-    """Return zeros and ones, 0 for the cut entries of a variable; None if all entries train."""
+    """Return the mask of a variable, 0 for pruned entries; None if all entries are trained."""
     return _MASKS.get().get(patterns.variable_name(variable))
 
 
@@ -87,32 +87,32 @@ def is_cut(name: str) -> bool:
 
 
 def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Set the cut entries of looked-up rows to 0, without a gradient.
+    """Set the pruned entries of looked-up rows to 0, also in their gradient.
 
     Args:
-      rows: [..., D].
-      table: the variable that holds the rows.
-      ids: the numbers of the rows, [...].
+      rows: looked-up rows, [..., D].
+      table: the embedding table.
+      ids: the row numbers, [...].
     """
     mask = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
     return rows if mask is None else rows * take_rows(mask, ids, len(table.shape))
 
 
 def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
-    """Return the entries of a mask for some rows of a variable of this rank; they broadcast to it.
+    """Return the entries of a mask for some rows of a variable.
 
-    A mask of whole units is the same for all rows.
+    A mask that prunes whole columns is the same for all rows.
     """
     has_rows = mask.shape.rank == rank and mask.shape[0] != 1
     return tf.gather(mask, ids) if has_rows else mask
 
 
 def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
-    """Return the mask of a variable for the values that its gradient holds.
+    """Return the entries of a mask for the values of a gradient.
 
     Args:
       mask: the mask of the variable.
-      gradient: dense, which holds all rows, or sparse, which holds the looked-up rows.
+      gradient: a dense gradient, with all rows, or a sparse gradient, with looked-up rows.
       rank: the rank of the variable.
     """
     if not isinstance(gradient, tf.IndexedSlices):
@@ -121,16 +121,16 @@ def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int)
 
 
 def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
-    """Return (cut weights, all weights, packed bytes) of the pruned variables of a checkpoint.
+    """Count (pruned weights, all weights, packed bytes) of a checkpoint's pruned variables.
 
-    Packed bytes are the size after zlib of their float32 values, with 0 for cut weights. Return
-    None if the checkpoint has no pruned variables.
+    Packed bytes are the size of the float32 values after zlib, with 0 for pruned weights. The
+    result is None if the checkpoint has no pruned variables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(find_weights, reader.get_variable_to_shape_map())
     cut_count = total = packed_bytes = 0
     for name, count in collections.Counter(names).items():
-        if count > 1:  # The checkpoint has the weights and their mask.
+        if count > 1:  # The name stands for weights and their mask.
             mask = reader.get_tensor(mask_name(name)) > 0
             value = np.where(mask, reader.get_tensor(name), np.float32(0))
             cut_count += int((~np.broadcast_to(mask, value.shape)).sum())

@@ -1,7 +1,7 @@
-"""Names of the rows of variables, tokens or classes: warm starts match rows by them.
+"""Saves the tokens or classes of table rows; a warm start matches rows by these names.
 
 row_names.save({"head/digit/": types.RowNames(names=("0", "1"), axis=-1)}, model_dir)
-row_names.load(model_dir)                                # also of an exported SavedModel
+row_names.load(model_dir)                                # or the folder of a SavedModel
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
-# The folders of vocabularies, in a model_dir and in a SavedModel.
+# The folders of a model_dir or SavedModel in which vocabularies are.
 _FOLDERS = ("statistics", "assets")
-# The folder of FILE in a SavedModel.
+# The folder of a SavedModel in which FILE is.
 _EXTRA = "assets.extra"
-# Settings that are written only if they differ from the defaults.
+# These settings are written only if they differ from their defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
-    """Return True if a variable of this shape may have rows with these names."""
+    """Return True if the names fit the rows of a variable with some shape."""
     if not shape:
         return False
     size, count = shape[names.axis], len(read_names(names))
@@ -35,7 +35,7 @@ def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
 
 
 def read_names(names: types.RowNames) -> list[str]:
-    """Return the names, as strings."""
+    """Return the names as a list of strings; names in a file are read."""
     if not isinstance(names.names, str):
         return [str(name) for name in names.names][names.first : names.last]
     with tf.io.gfile.GFile(names.names, "rb") as file:
@@ -44,10 +44,10 @@ def read_names(names: types.RowNames) -> list[str]:
 
 
 def split_lines(data: bytes) -> list[bytes]:
-    r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
+    r"""Split a file of names into lines, in the way of TensorFlow's lookup tables.
 
-    Lines end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
-    many more: it would cut a name in two, and shift all later names by one.
+    Lines end at \n, with or without a \r before it. `str.splitlines` also splits at U+2028, \v and
+    other characters. It would split names with these characters, and shift all later names.
     """
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return lines if lines[-1] else lines[:-1]
@@ -56,7 +56,7 @@ def split_lines(data: bytes) -> list[bytes]:
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
-    """Join two maps {scope: names}; if they name a table by sets, the sets are joined."""
+    """Join two maps {scope: names}; sets of names for the same table are united."""
     names_by_scope = dict(named)
     for scope, new_names in more.items():
         old_names = names_by_scope.get(scope, new_names)
@@ -70,7 +70,7 @@ def join(
 
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
-    """Write {scope: names} beside the checkpoints; names in files stay in their files."""
+    """Write {scope: names} beside the checkpoints; for names in a file, write its path."""
     entries = {scope: _make_entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
@@ -86,7 +86,7 @@ def _make_entry(names: types.RowNames) -> dict[str, Any]:
 
 
 def load(directory: str) -> dict[str, types.RowNames]:
-    """Read {scope: names} of a model_dir or SavedModel, except names whose file is gone.
+    """Read {scope: names} of a model_dir or SavedModel; leave out names whose file is missing.
 
     Raises:
       UserError: a file is damaged.
@@ -102,9 +102,8 @@ def load(directory: str) -> dict[str, types.RowNames]:
         names_by_scope = {
             scope: _find_names(directory, **entry) for scope, entry in entries.items()
         }
-    except (
-        TypeError
-    ) as error:  # An old file has no checksum, so its damage may show only in this error.
+    # A file of an earlier version has no checksum, so only this error shows that it is damaged.
+    except TypeError as error:
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in names_by_scope.items() if names}
 
@@ -119,7 +118,7 @@ def _find_names(
     existing_paths = list(filter(tf.io.gfile.exists, paths))
     if not existing_paths:
         return None
-    # If two vocabularies have the same file name, the checksum chooses one.
+    # If two vocabularies have the same file name, the checksum shows which file is right.
     path = next((path for path in existing_paths if checksums.matches(path, checksum)), None)
     if path is None:
         fix = "Copy it back, or set WarmStart.row_names to the names of the saved rows."
@@ -130,30 +129,30 @@ def _find_names(
 
 
 def seal(model_dir: str) -> None:
-    """Add the checksum to a file of names that lacks it."""
+    """Add a checksum to FILE if it has none."""
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:
-    """Return the names of the innermost scope that holds the variable or is it, or None."""
+    """Return the names for a variable, from the innermost scope that contains it; else None."""
     scopes = [scope for scope in named if f"{variable}/".startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
 
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
-    """Match rows by name.
+    """Match the rows of two tables by their names.
 
-    Rows for unknown values are matched only if their number stays the same, because the hash that
-    chooses among them depends on the number.
+    Rows for unknown values are matched only if both tables have the same number of them, because
+    this number determines which row a value is hashed to.
 
     Args:
-      old: the names of the first old rows.
-      new: the names of the first new rows.
-      old_size: the number of all old rows; rows after the named ones are for unknown values.
-      new_size: the number of all new rows.
+      old: the names of the first rows of the old table.
+      new: the names of the first rows of the new table.
+      old_size: the number of rows of the old table; rows without a name are for unknown values.
+      new_size: the number of rows of the new table.
 
     Returns:
-      For each new row the old row of the same name, or -1, int64 [new_size].
+      The index of the old row for each new row, or -1, int64 [new_size].
     """
     places = {name: place for place, name in enumerate(old)}
     origins = [places.get(name, -1) for name in new]
@@ -164,7 +163,7 @@ def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: 
 
 
 def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
-    """Fail unless each value is a list of names or an existing file of them."""
+    """Check that each value is a list of names, or the path of an existing file."""
     checks.mapping(where, named, "map patterns to names")
     for pattern, names in named.items():
         if isinstance(names, str):

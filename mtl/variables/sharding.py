@@ -1,13 +1,13 @@
-"""Cuts large embedding tables into shards of rows, one for each parameter server.
+"""Divides large embedding tables into shards of rows, for several parameter servers.
 
 distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 
 with sharding.Sharding(servers=4, min_bytes=1 << 26).cut_tables():
     table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
-A shard is a variable `<table>/part_<n>`; the shards lie on different servers in turn. Code that
-chooses variables by name uses the table's name. A checkpoint holds the table as one tensor: a run
-with another number of shards can restore it, too.
+A shard is a variable `<table>/part_<n>`; the shards are placed on the servers in turn. Patterns
+match the name of the table. A checkpoint has the table as one tensor, so a run with a different
+number of shards can restore it.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from mtl.variables import patterns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """The rule that cuts tables in the graph that is being built.
+    """The rule for the number of shards of a table.
 
     Attributes:
-      servers: the number of servers to spread a table over.
-      min_bytes: the least size of a shard.
+      servers: the number of parameter servers.
+      min_bytes: the least size of a shard in bytes.
     """
 
     servers: int
     min_bytes: int
 
     def count_shards(self, shape: Sequence[int], dtype: tf.DType) -> int:
-        """Return the number of shards of a table of this shape."""
+        """Return the number of shards for a table, by its shape and type."""
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context that cuts new tables."""
+        """Divide tables that are created in the context into shards."""
         return _change_tables(sharding=self)
 
 
 def create_table(
     name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 ) -> tf.Variable:
-    """Create a table of the open scope.
+    """Create an embedding table in the open scope.
 
-    The table holds float32, unless `store_tables` sets another type.
+    The type is float32, unless `store_tables` sets another type.
 
     Args:
       name: the name.
       shape: [rows, D].
-      initializer: creates the initial values.
+      initializer: a function that creates the initial values.
 
     Returns:
-      A variable, or several shards that `tf.nn.embedding_lookup` reads as one.
+      A variable, or a partitioned variable for `tf.nn.embedding_lookup`.
     """
     sharding, dtype = _TABLES.get().sharding, _TABLES.get().dtype or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1
-    cut = tf1.fixed_size_partitioner(count) if count > 1 else None
+    partitioner = tf1.fixed_size_partitioner(count) if count > 1 else None
     with _change_tables(is_created=True, is_cut=count > 1):
-        table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
+        table = tf1.get_variable(name, shape, dtype, initializer, partitioner=partitioner)
     if dtype == tf.bfloat16:
         parts = [table] if count == 1 else list(table)
         names = _HALF.setdefault(graphs.outermost_graph(), set())
@@ -76,40 +76,40 @@ def create_table(
 
 
 def is_half(variable: tf.Variable) -> bool:
-    """Return True if a variable is a table of 16 bits, or a shard of such a table."""
+    """Return True if a variable is an embedding table in bfloat16, or a shard of one."""
     if variable.dtype.base_dtype != tf.bfloat16:
         return False
-    # A user's network may have other variables of 16 bits, whose gradients also have 16 bits.
+    # A user's network may have other variables in bfloat16, whose gradients are also bfloat16.
     return patterns.shard_name(variable) in _HALF.get(graphs.outermost_graph(), ())
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which new tables hold numbers of this type."""
+    """Set the type of tables that are created in the context."""
     return _change_tables(dtype=dtype)
 
 
 def is_table() -> bool:
-    """Return True while a table is created; a step reads only some rows of a table."""
+    """Return True while an embedding table is being created."""
     return _TABLES.get().is_created
 
 
 def table_name(name: str) -> str:
-    """Return the name of the table that a new variable of this name belongs to."""
+    """Return the name of a new variable; for a shard, the name of its table."""
     return re.sub(r"/part_\d+$", "", name) if _TABLES.get().is_cut else name
 
 
-# The names of tables of 16 bits, by graph.
+# The names of the tables in bfloat16, by graph.
 _HALF: weakref.WeakKeyDictionary[tf.Graph, set[str]] = weakref.WeakKeyDictionary()
 
 
 class _Tables(NamedTuple):
-    """How tables are created in the graph that is being built.
+    """The settings of new embedding tables in the graph that is being built.
 
     Attributes:
-      sharding: the rule that cuts them; None to leave them whole.
-      dtype: the type of their numbers; None for float32.
-      is_created: True while a table is created.
-      is_cut: True while a table is created in shards.
+      sharding: the rule for the number of shards; None for tables without shards.
+      dtype: the type of the tables; None for float32.
+      is_created: True while a table is being created.
+      is_cut: True while a table with several shards is being created.
     """
 
     sharding: Sharding | None = None

@@ -1,4 +1,4 @@
-"""Variables that belong to another variable: its optimizer state and its average.
+"""Finds the optimizer state and the average of a variable.
 
 slots.list_slots(variable)               # variables named "<variable>/<slot>"
 slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad
@@ -13,13 +13,13 @@ from mtl.variables import patterns
 
 
 def list_slots(variable: tf.Variable) -> list[tf.Variable]:
-    """Return the variables of the graph that belong to a variable, or to a shard."""
+    """Return the optimizer state and the average of a variable, or of a shard."""
     name = f"{patterns.shard_name(variable)}/"
     return [v for v in tf1.global_variables() if patterns.shard_name(v).startswith(name)]
 
 
 def find_first_value(variable: tf.Variable) -> float:
-    """Return the initial value of all entries of a slot, such as 0.1 in Adagrad; otherwise 0."""
+    """Return the initial value of a slot's entries, such as 0.1 in Adagrad; 0 if unknown."""
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0
     # Copies on replicas have equal initial values.

@@ -1,16 +1,16 @@
-"""Stacks: one variable of the graph holds the variables of many equal tasks.
+"""Stacks: one variable of the graph has the weights of many equal tasks.
 
-with stacks.stack_tasks(when=True): ...           # a network and heads may build stacks inside it
-with stacks.separate_tasks(when=True): ...        # networks build the parts of each task apart
+with stacks.stack_tasks(when=True): ...           # networks and heads may build stacks
+with stacks.separate_tasks(when=True): ...        # separate ops for each task
 stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
-A thousand tasks have thousands of small variables. Each variable has some forty ops that
-initialise, save, restore and update it. A stack has these ops once for all tasks. In the graph it
-has the name of its first member, and a checkpoint holds all members (`compat.stack_saver`). So
-stacks do not change checkpoints, and a graph with stacks can continue the run of a graph without
-stacks. Code that chooses variables by name sees only the first member:
-`MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
+A model with a thousand tasks has thousands of small variables. Each variable has about forty ops,
+which initialise, save, restore and update it. A stack has these ops once for all its members, the
+variables of the single tasks. In the graph, a stack has the name of its first member. A checkpoint
+has all members (`tf_internals.stack_saver`), so a graph with stacks can continue the run of a graph
+without stacks. Code that chooses variables by name sees only the first member. So
+`MultiTaskModel.stacks_tasks` allows stacks only if a model has no such code.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ with deferred.imports():
     from mtl.tf_internals import stack_saver
 
 FROM = 64
-"""The least number of equal tasks to stack; fewer tasks build as fast one by one."""
+"""The least number of equal tasks for stacks; for fewer tasks, stacks save no time."""
 
 Seed = tuple[int | None, int | None]
-"""The two seeds of a random op; None if the graph has no seed."""
+"""The two seeds of a random op; None without a seed of the graph."""
 
 
 class _Tasks(NamedTuple):
-    """How networks and heads build equal tasks."""
+    """The way in which networks and heads build equal tasks."""
 
     may_stack: bool = False
     are_separate: bool = False
 
 
 class Stack(NamedTuple):
-    """The names of a stack's members, and the axis along which they lie."""
+    """The names of a stack's members, and the axis along which the members are stacked."""
 
     names: tuple[str, ...]
     axis: int
 
 
 def stack_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which parts may build equal tasks as stacks, if `when` is True."""
+    """Let parts within the context build equal tasks as stacks, if `when` is True."""
     return _TASKS.set(_TASKS.get()._replace(may_stack=when))
 
 
 def are_stacked(count: int) -> bool:
-    """Return True if `count` equal tasks should be built as stacks."""
+    """Return True if a number of equal tasks should be built as stacks."""
     return _TASKS.get().may_stack and count >= FROM
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Build the parts of each task separately inside it, not as one product.
+    """Let networks within the context build separate ops for each task, if `when` is True.
 
-    In one product, the variables of a task have a gradient of zeros, not None, from the losses of
-    other tasks. A surgery would then treat them as shared variables.
+    In a batched product over all tasks, the gradient of one task's loss by another task's variables
+    is 0 and not None. Surgery would then treat the variables as shared variables.
     """
     return _TASKS.set(_TASKS.get()._replace(are_separate=when))
 
 
 def are_separate() -> bool:
-    """Return True if the parts of each task have to be built separately."""
+    """Return True if networks must build separate ops for each task."""
     return _TASKS.get().are_separate
 
 
@@ -81,14 +81,14 @@ def create(
     axis: int,
     initializer: Callable[..., tf.Tensor],
 ) -> tf.Variable:
-    """Create a float32 stack of the variables `<scope>/<name>` of T scopes.
+    """Create a float32 stack for the variables `<scope>/<name>` of T scopes.
 
     Args:
-      scopes: T names, relative to the open variable scope.
-      name: the name of each variable in its scope.
-      shape: the shape of the stack; T along the axis.
-      axis: the axis along which the members lie.
-      initializer: initialises the stack.
+      scopes: T scopes, relative to the open variable scope.
+      name: the name of a member in its scope.
+      shape: the shape of the stack, with T along the axis.
+      axis: the axis along which the members are stacked.
+      initializer: a function that creates the initial values of the stack.
     """
     outer_scope = tf1.get_variable_scope().name
     names = tuple("/".join(filter(None, (outer_scope, scope, name))) for scope in scopes)
@@ -99,9 +99,10 @@ def create(
 
 
 def find_stack(variable: tf.Variable | str) -> Stack | None:
-    """Return the members of a stack, or of its optimizer state; None for other variables.
+    """Return the stack of a variable, or of its optimizer state; None if it is not a stack.
 
-    `variable` is a variable of this graph, or its name.
+    Args:
+      variable: a variable of this graph, or its name.
     """
     if not _STACKS:  # No graph of this process has stacks.
         return None
@@ -109,7 +110,7 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
     stacks_of_graph = _STACKS.get(graphs.outermost_graph(), {})
     if name in stacks_of_graph:
         return stacks_of_graph[name]
-    # An optimizer names its state "<variable>/<slot>".
+    # The name of optimizer state is "<variable>/<slot>".
     owner, _, slot = name.rpartition("/")
     if owner not in stacks_of_graph:
         return None
@@ -120,7 +121,7 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
 
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
-    """Return {name: shape} of the members of a stack; for other variables, of the variable."""
+    """Return {name: shape} of the members of a stack; for another variable, of itself."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
     stack_axis = None if stack is None else stack.axis
     member_shape = [size for axis, size in enumerate(shape) if axis != stack_axis]
@@ -128,21 +129,21 @@ def list_members(variable: tf.Variable) -> dict[str, list[int]]:
 
 
 def name_members(variable: tf.Variable) -> tuple[str, ...]:
-    """Return the names of the members of a stack; for other variables, the variable's name."""
+    """Return the names of the members of a stack; for another variable, its name."""
     stack = find_stack(variable)
     return stack.names if stack else (patterns.variable_name(variable),)
 
 
 def expand_names(names: Sequence[str]) -> list[str]:
-    """Return the names, with a stack's name replaced by the names of its members."""
+    """Replace the names of stacks in a list by the names of their members."""
     pairs = [(name, find_stack(name)) for name in names]
     return [member for name, stack in pairs for member in (stack.names if stack else [name])]
 
 
 def add_saver() -> tf.compat.v1.train.Saver | None:
-    """Add a saver of the members to a graph that has stacks, and return it; else None.
+    """If the graph has stacks, add a saver that saves their members, and return the saver.
 
-    The saver is not built yet.
+    The saver is not yet built.
     """
     if not _STACKS.get(tf1.get_default_graph()):
         return None
@@ -151,22 +152,23 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 
 def draw_seeds(count: int) -> list[Seed]:
-    """Draw the seeds of `count` random ops, as if these ops were created one by one."""
-    with tf.init_scope():  # Enter the graph that initialises variables.
+    """Draw the seeds that `count` random ops would get if they were created one by one."""
+    with tf.init_scope():  # Enter the graph of the initialisers.
         return [tf1.get_seed(None) for _ in range(count)]
 
 
 def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
-    """Return an initialiser of a stack of kernels, each Glorot-uniform by a separate seed.
+    """Return an initialiser of stacked kernels: Glorot-uniform, with a seed for each kernel.
 
-    Every kernel starts with exactly the values of a layer that is built alone. TensorFlow's random
-    ops give the numbers of Philox with the first seed as key, starting at the second seed.
+    Every kernel has exactly the initial values of a separate layer. To get them, the code calls
+    Philox as TensorFlow's random ops do: the first seed is the key, and the second seed the
+    counter.
     """
 
     def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         kernel_shape = [size for at, size in enumerate(shape) if at != axis]
-        # Glorot's limit, sqrt(6 / (inputs + outputs)), written as TensorFlow's initialiser computes
-        # it.
+        # Glorot's limit, sqrt(6 / (inputs + outputs)), with the order of operations of TensorFlow's
+        # initialiser.
         limit = math.sqrt(3.0 / max(1.0, sum(kernel_shape) / 2.0))
         lowest, highest = tf.constant(-limit, dtype), tf.constant(limit, dtype)
 

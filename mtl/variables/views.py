@@ -1,11 +1,11 @@
-"""Views change the values that a network reads from its variables, in a fixed order.
+"""Views, which change the values that a network reads from its variables, in a fixed order.
 
 with views.enter(views.Stage.PRUNED, mask):      # `mask` is a custom getter of `get_variable`
-    towers = network(inputs)                     # all variables that it reads are masked
+    towers = network(inputs)                     # reads masked variables
 
-Several views of a variable apply in the order of their stages, not in the order of their contexts:
-a teacher that reads averages gets the masked average, and quantisation gets masked weights. A view
-hides the variable itself, so views that need the variable come first.
+If a variable has several views, they apply in the order of their stages, not in the order of their
+contexts. For example, pruning comes before quantisation, so quantisation gets masked weights. Later
+views get a tensor and not the variable, so views that need the variable itself come first.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from mtl import ambient
 from mtl.deferred import tf, tf1
 
 View = Callable[..., Any]
-"""(getter, name, **settings of `get_variable`) -> a value; `getter` applies earlier stages."""
+"""A function (getter, name, **settings) -> value; `getter` applies earlier views."""
 
 
 class Stage(enum.IntEnum):
-    """The effects of views on a variable, in the order of application."""
+    """The kinds of views, in the order in which they apply."""
 
     REPLACED = enum.auto()
-    """Replaces it by another value, such as its average."""
+    """Replaces the variable by another value, such as its average."""
     MOVED = enum.auto()
-    """Shifts it for one pass."""
+    """Shifts the value for one forward pass."""
     PRUNED = enum.auto()
-    """Cuts some of its entries."""
+    """Sets pruned entries to 0."""
     SHARED_OUT = enum.auto()
-    """Gives a task some of its entries."""
+    """Keeps only the entries that belong to a task."""
     QUANTIZED = enum.auto()
-    """Rounds it to few values."""
+    """Rounds the entries to few values."""
     SELECTED = enum.auto()
-    """Gives a task some of those values."""
+    """Keeps only the rounded entries that belong to a task."""
     CAST = enum.auto()
-    """Converts it to the numbers that the network computes with."""
+    """Casts the value to the type in which the network computes."""
 
 
 @contextlib.contextmanager
 def enter(stage: Stage, view: View) -> Iterator[Any]:
-    """Make `get_variable` return the view of a variable, within the context.
+    """Let `get_variable` return the view of a variable within the context.
 
     Yields:
       The open variable scope.
@@ -52,7 +52,8 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
     scope_outside = tf1.get_variable_scope()
     with (
         _VIEWS.set((*_VIEWS.get(), (stage, view))),
-        # Keras names its weights by name scopes, so a new name scope would rename them.
+        # Keras takes the names of weights from name scopes, so a new name scope would change the
+        # names.
         tf1.variable_scope(
             scope_outside, custom_getter=_read_views, auxiliary_name_scope=False
         ) as scope,
@@ -61,11 +62,11 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
 
 
 def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
-    """Return the views of a variable that was created outside of the open scope.
+    """Apply the views to a variable that was created outside of the open scope.
 
     Args:
-      variable: a variable that exists already, such as a weight of a Keras layer.
-      name: the name of the variable for views.
+      variable: an existing variable, such as a weight of a Keras layer.
+      name: the name of the variable that views get.
       **settings: settings of `get_variable`, which views may read.
     """
     getter = tf1.get_variable_scope().custom_getter
@@ -75,7 +76,7 @@ def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
     def get(variable_name: str, **variable_settings: Any) -> Any:
         if variable_name == name:
             return variable
-        # A view creates another variable, such as a mask.
+        # A view may create a further variable, such as a mask.
         return _create_variable(variable_name, **variable_settings)
 
     return getter(get, name, **settings)
@@ -90,7 +91,8 @@ def _create_variable(name: str, **settings: Any) -> Any:
 def _read_views(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     for _, view in sorted(_VIEWS.get(), key=lambda pair: pair[0]):
         getter = functools.partial(view, getter)
-    # Each context wraps the getter in this function once more, but one call applies all views.
+    # Each context wraps the getter in this function. The outermost call applies all views, so inner
+    # calls must apply none.
     with _VIEWS.set(()):
         return getter(name, **settings)
 

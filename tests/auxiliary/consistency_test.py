@@ -184,7 +184,7 @@ def test_a_model_that_cannot_have_the_loss_is_refused(losses, settings, message)
         (
             auxiliary.PiModel(),
             {},
-            "PiModel.noise must be above 0 if the network draws nothing, got 0.0",
+            "PiModel.noise must be above 0 if the network has no dropout, got 0.0",
         ),
         (
             auxiliary.Adversarial(averages_steps=True, steps=2),

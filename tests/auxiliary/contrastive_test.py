@@ -207,5 +207,5 @@ def test_a_head_without_one_class_a_row_is_refused():
 def test_a_slice_of_one_row_is_refused(part):
     made = images.make_model(auxiliary_losses=[part])
     assert np.isfinite(images.take_steps(made, slices=8)[1][f"{part.name}/loss"])
-    with pytest.raises(checks.UserError, match="must have at least two rows"):
+    with pytest.raises(checks.UserError, match="must get at least two rows"):
         images.take_steps(made, slices=16, steps=0)

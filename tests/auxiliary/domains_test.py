@@ -166,7 +166,7 @@ def test_a_head_that_counts_or_has_the_name_of_a_task_is_refused():
         classes=3,
         objective=softmax.CrossEntropy(class_weights=softmax.EffectiveNumber()),
     )
-    with pytest.raises(checks.UserError, match="head must count nothing in the training split"):
+    with pytest.raises(checks.UserError, match="head must not need counts of the training split"):
         _reversal(head=counting)
     with pytest.raises(checks.UserError, match="name must differ from all tasks, got 'size'"):
         images.make_model(auxiliary_losses=[_reversal(head=heads.Regression(name="size"))])

@@ -130,7 +130,7 @@ def test_a_group_that_is_too_large_ends_the_stream():
 def test_a_head_that_ranks_needs_whole_groups_and_the_field_has_to_be_there():
     made = tiny.make()
     ranking = dataclasses.replace(made.model, heads=[heads.Ranking(name="kind", group="sign")])
-    with pytest.raises(checks.UserError, match="Pipeline.sampler must keep the groups of 'sign'"):
+    with pytest.raises(checks.UserError, match="Pipeline.sampler must keep all rows of a 'sign'"):
         experiment.Experiment(data=made.data, model=ranking, run=made.run)
     sampler = whole_groups.WholeGroups(group="sign")
     data = dataclasses.replace(made.data, sampler=sampler)

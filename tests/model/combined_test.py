@@ -115,7 +115,7 @@ def test_baselines_are_read_from_a_run_once(run, tmp_path):
     ("baselines", "told"),
     [
         ({"sign/acu": 0.5}, r"MeanGain 'mean_gain' must be one of .*, got 'sign/acu'\. Did you m"),
-        ({"sign/label_mean": 0.5}, "have a direction that is better, higher or lower, got 'sign"),
+        ({"sign/label_mean": 0.5}, "be a metric with a better direction, got 'sign"),
         ({"sign/auc": "none"}, r"\['sign/auc'\] must be a number, or the folder of a run that was"),
         ({"sign/acu": "RUN"}, r"a metric of .*first must be one of .*Did you mean 'sign/auc'\?"),
         ({"sign/precision": "ZERO"}, r"must not be 0, as a gain is divided by it, got 0"),

@@ -127,7 +127,7 @@ def test_nothing_that_is_not_frozen():
         return update.Update()([], [one for one in weights if one.trainable])
 
     rule = (
-        "Freezing must leave a variable to train on which a loss depends, got 'a, b, c and 1 more"
+        "Freezing must leave a trainable variable on which a loss depends, got 'a, b, c and 1 more"
     )
     held = freezing.Freezing(frozen=[".*"])
     with tf.Graph().as_default(), pytest.raises(checks.UserError, match=rule):

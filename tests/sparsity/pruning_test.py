@@ -921,7 +921,9 @@ def test_the_export_leaves_out_units_that_nothing_feeds(tmp_path):
         if node.op == "Const"
     }
     assert (5, alive) in shapes and (5, 8) not in shapes
-    with pytest.raises(checks.UserError, match=r"must hold variables.*take the run itself\.$"):
+    with pytest.raises(
+        checks.UserError, match=r"must hold variables.*use the model_dir of the run\.$"
+    ):
         transfer.WarmStart(source=str(version)).plan([], {})
 
 

@@ -158,11 +158,15 @@ def test_it_is_done_once(source, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (refit.TauNormalized, {"taus": TAUS}, "TauNormalized.split must name a split that chooses"),
+        (
+            refit.TauNormalized,
+            {"taus": TAUS},
+            "TauNormalized.split must name a split for the choice of",
+        ),
         (
             refit.TauNormalized,
             {"taus": TAUS, "split": "test"},
-            r"TauNormalized.split must differ from Pipeline.eval_split \('test'\), got 'test'. A r",
+            r"TauNormalized.split must differ from Pipeline.eval_split \('test'\), got 'test'. Res",
         ),
         (refit.LogitAdjusted, {"taus": []}, "LogitAdjusted.taus must hold a number"),
         (refit.LogitAdjusted, {"taus": [-1.0]}, "LogitAdjusted.taus must be at least 0"),

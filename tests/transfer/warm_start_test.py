@@ -426,7 +426,7 @@ def built(tmp_path_factory):
         ),
         (
             {"include": ["^features/", "^head/new/"]},
-            r"include must match a variable of .*model.ckpt-20, got '\^head/new/'. It lacks 'h",
+            r"include must match a variable of .*model.ckpt-20, got '\^head/new/'. The source la",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Methods of surgery: how the gradients of several tasks become a single gradient.
+"""Methods of surgery, which combine the gradients of several tasks into a single gradient.
 
 surgery.Combine.method = @methods.MGDA()
 methods.MGDA.normalizer = "l2"

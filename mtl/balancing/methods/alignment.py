@@ -1,4 +1,4 @@
-"""Methods in closed form that give every task the same influence on the direction.
+"""Methods that give every task the same influence on the direction, in closed form.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.IMTLG()
@@ -14,7 +14,8 @@ from mtl import checks
 from mtl.balancing.methods import method
 from mtl.deferred import tf
 
-# Smaller eigenvalues, relative to the largest, come from dependent gradients and rounding.
+# Eigenvalues below this share of the largest eigenvalue come from rounding, with gradients that are
+# linearly dependent.
 _DEPENDENT = 1e-13
 
 SCALES = ("min", "median", "rmse")
@@ -22,13 +23,13 @@ SCALES = ("min", "median", "rmse")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IMTLG(method.Method):
-    """`g = sum_t a_t g_t` whose projections onto all gradients are equal, with `sum_t a_t = 1`.
+    """`g = sum_t a_t g_t` with equal projections onto all gradients, and `sum_t a_t = 1`.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
     Multi-task Learning", ICLR 2021. Weights may be negative. If their sum is negative, the paper's
-    normalisation makes every task worse; here the absolute value of the sum is 1. If dependent
-    gradients leave several solutions, this is the solution of least norm in unit gradients. If only
-    0 has equal projections, as for opposite gradients, g is 0.
+    normalisation makes every task worse, so here the absolute value of the sum is 1. If gradients
+    are linearly dependent and there are several solutions, the weights of the unit gradients have
+    the least norm. If only the vector 0 has equal projections, as for opposite gradients, g is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -44,8 +45,9 @@ class ConFIG(method.Method):
     """`g = (sum_t g_t'u) u`, u the unit vector that has the same cosine to all gradients.
 
     Q. Liu, M. Chu, N. Thuerey, "ConFIG: Towards Conflict-free Training of Physics Informed Neural
-    Networks", 2024, arXiv:2408.11104. If dependent gradients leave no such u, u is the solution by
-    least squares, as with the paper's pseudoinverse; for two opposite gradients, it is 0.
+    Networks", 2024, arXiv:2408.11104. If gradients are linearly dependent and u does not exist, u
+    is the solution by least squares, as with the paper's pseudoinverse. For two opposite gradients,
+    u is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -59,17 +61,19 @@ class ConFIG(method.Method):
 
 @checks.dataclass
 class AlignedMTL(method.Method):
-    """`g = sum_t b_t`, b the nearest orthogonal vectors of equal length to the gradients.
+    """`g = sum_t b_t`: replaces the gradients by the nearest orthogonal vectors b of equal length.
 
-    `B = s V L^(-1/2) V' M` for gradients M [T, D] with `M M' = V L V'`; s is the common length.
+    The rows of `B = s V L^(-1/2) V' M` are the vectors b, for gradients M [T, D] with `M M' = V L
+    V'`; s is the common length.
 
     D. Senushkin, N. Patakin, A. Kuznetsov, A. Konushin, "Independent Component Alignment for
-    Multi-Task Learning", 2023, arXiv:2305.19000. Directions in which the gradients extend by less
-    than 3e-7 of the longest direction are left out. Weights of the tasks come from `weighting`.
+    Multi-Task Learning", 2023, arXiv:2305.19000. Directions with a singular value below 3e-7 of the
+    largest singular value are left out. To give the tasks weights, set `MultiTaskModel.weighting`.
 
     Attributes:
-      scale: s, from the singular values of M: their "min" (the paper; stable), their lower "median"
-        or their root mean square "rmse" (options of the authors' code; larger steps).
+      scale: the length s, from the singular values of M: "min", their minimum, as in the paper
+        (stable); "median", their lower median; or "rmse", their root mean square. The last two are
+        options of the authors' code, and lead to larger steps.
     """
 
     scale: Annotated[str, checks.OneOf(SCALES)] = "min"
@@ -91,9 +95,9 @@ class AlignedMTL(method.Method):
 
 
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the shortest b with `U b = 1`, or with `U b` nearest to 1, and the remainder of 1.
+    """Solve `U b = 1` by least squares; return the shortest b, and the remainder `1 - U b`.
 
-    The remainder is in the null space of U: used as weights, it sums unit gradients to zero.
+    The remainder is in the null space of U: the sum of unit gradients with these weights is 0.
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)

@@ -19,13 +19,13 @@ class NashMTL(method.Method):
     """`g = sum_t a_t g_t` with `G a = 1 / a`: the Nash bargaining solution.
 
     A. Navon, A. Shamsian, I. Achituve, H. Maron, K. Kawaguchi, G. Chechik, E. Fetaya, "Multi-Task
-    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves it. The authors'
-    code approximates it by a sequence of convex problems, and clips the result to norm 1; here
-    `Update.clipping` can clip.
+    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves the equation. The
+    authors' code approximates the solution by a sequence of convex problems, and clips the result
+    to norm 1; here, `Update.clipping` can clip it.
 
-    The length of g is sqrt(T), whatever the gradients' scale. At a Pareto-stationary point there is
-    no solution. The weights are then the direction in which the iteration grew, with the largest
-    weight scaled to 1 / |g_t|, and g is about 0.
+    The length of g is sqrt(T), for gradients of any scale. At a Pareto-stationary point, there is
+    no solution, and the weights of Newton's method grow without bound. The weights are then scaled
+    so that the largest is 1 / |g_t|, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -38,12 +38,12 @@ class FairGrad(method.Method):
     """`g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`: alpha-fair improvement of the tasks.
 
     H. Ban, K. Ji, "Fair Resource Allocation in Multi-Task Learning", 2024, arXiv:2402.15638.
-    Newton's method solves it; the authors' least-squares solver leaves residuals of percents. At
-    Pareto-stationary points, it acts as `NashMTL`.
+    Newton's method solves the equation; the authors' least-squares solver leaves residuals of a few
+    percent. At Pareto-stationary points, the weights are scaled as by `NashMTL`.
 
     Attributes:
-      alpha: above 0. 1 is `NashMTL`, 2 (default) minimises the total delay, and large values
-        approach the best result for the worst task.
+      alpha: a number above 0. 1 is `NashMTL`, 2 (default) minimises the total potential delay, and
+        large values approach max-min fairness.
     """
 
     alpha: checks.Positive = 2.0
@@ -51,8 +51,8 @@ class FairGrad(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], above 0."""
         power = 1 / self.alpha
-        # With b = w |g|: U b = |g|^(power - 1) b^-power. A common factor only scales b, so it is
-        # taken out.
+        # The equation for b = w |g| is U b = |g|^(power - 1) b^-power. A common factor of the right
+        # side only scales b, so it is removed before the solution.
         scales = (power - 1) * tf.math.log(tasks.norms)
         common = tf.reduce_mean(scales)
         solution = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)

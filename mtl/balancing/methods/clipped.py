@@ -1,8 +1,8 @@
-"""Clips every task's gradient before a method balances the tasks.
+"""Clips the gradient of every task before another method balances the tasks.
 
 surgery.Combine.method = @methods.Clipped()
 methods.Clipped.max_norm = 1.0
-methods.Clipped.method = @methods.PCGrad()          # None adds the gradients up
+methods.Clipped.method = @methods.PCGrad()          # None takes the sum
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Clipped(method_lib.Method):
-    """Scales each task's gradient to at most `max_norm`, then lets another method decide.
+    """Clips each task's gradient to the norm `max_norm`, then lets another method decide.
 
-    `g_t <- g_t * min(1, max_norm / |g_t|)`: no single task dominates the shared variables.
-    Variables that only one task uses are not clipped. The method gets the clipped gradients, and
-    the update sums them.
+    The formula is `g_t <- g_t * min(1, max_norm / |g_t|)`, so that no task dominates the shared
+    variables. Gradients of variables that only one task uses are not clipped. The other method gets
+    the clipped gradients, and its weights apply to them.
 
     Attributes:
       max_norm: the largest norm of a task's gradient by the compared variables, above 0. The
-        monitors `surgery/norm/<task>` show the norms before clipping.
-      method: the method that decides; None gives every task the weight 1.
+        scalars `surgery/norm/<task>` show the norms before clipping.
+      method: the method that decides the weights; None gives every task the weight 1.
     """
 
     max_norm: checks.Bound = 1.0
@@ -44,15 +44,15 @@ class Clipped(method_lib.Method):
             checks.require(plain, "Clipped.method", rule, self.method, fix)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the initial state of the method."""
+        """Return the initial state of `method`."""
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:
-        """Return the weights [T] of the unclipped gradients, and the method's state."""
+        """Return the weights [T] of the unclipped gradients, and the state of `method`."""
         scales = tf.minimum(self.max_norm / tasks.norms, 1.0)
         if not self.method:
             return scales, {}
         gramian = tasks.gramian * scales[:, tf.newaxis] * scales
         weights, state = self.method(dataclasses.replace(tasks, gramian=gramian))
-        # The weights of the unclipped gradients, as the update is `sum_t weights_t (scale_t g_t)`.
+        # The caller multiplies weights by unclipped gradients, so the weights include the clipping.
         return weights * scales, state

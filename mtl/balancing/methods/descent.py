@@ -1,4 +1,4 @@
-"""Methods that find a direction in which even the worst task improves.
+"""Methods that find a direction in which every task improves.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MGDA()
@@ -23,14 +23,16 @@ class MGDA(method.Method):
 
     J.-A. Desideri, "Multiple-gradient descent algorithm (MGDA)", Comptes Rendus Mathematique 350,
     2012; O. Sener, V. Koltun, "Multi-Task Learning as Multi-Objective Optimization", 2018,
-    arXiv:1810.04650. With `Combine.on = "representation"`, the method is their MGDA-UB, and keeps
-    the gradients of rows apart. The solution is exact, without Frank-Wolfe steps.
+    arXiv:1810.04650. With `Combine.on = "representation"`, the method is their MGDA-UB. The
+    solution is exact; the paper takes Frank-Wolfe steps.
 
     Attributes:
-      normalizer: the divisor of a gradient before the method: "none", its norm "l2", its "loss", or
-        the product of both, "loss+". From the authors' code; the paper has none.
-      normalize_update: True sums the divided gradients in the update. The authors' code divides
-        them only to find a, and sums the gradients themselves, as here by default.
+      normalizer: the divisor of each gradient before the method: "none" for no divisor, "l2" for
+        its norm, "loss" for the task's loss, "loss+" for the product of norm and loss. The divisors
+        come from the authors' code; the paper has no divisor.
+      normalize_update: True sums the divided gradients in the update. False (default) divides
+        gradients only to find the weights a, and sums undivided gradients, as the authors' code
+        does.
     """
 
     normalizer: Annotated[str, checks.OneOf(NORMALIZERS)] = "none"
@@ -39,7 +41,7 @@ class MGDA(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
         divisor = self._find_divisor(tasks)
-        # The Gramian of g_s / d_s and g_t / d_t.
+        # The new Gramian has the inner products of the divided gradients g_t / d_t.
         unit_tasks = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
         )
@@ -64,9 +66,10 @@ class CAGrad(method.Method):
     `|g_0| max_t |g_t|`, at any scale of the gradients.
 
     Attributes:
-      c: the largest distance from the mean, relative to |g_0|, at least 0. 0 gives the mean, and
-        convergence is proven below 1. The paper's experiments take 0.4 to 0.5.
-      rescale: divides by `1 + c^2`, as the authors' code does by default and the paper does not.
+      c: the largest distance of d from the mean, relative to |g_0|, at least 0. 0 gives the mean.
+        The paper proves convergence for c below 1, and takes 0.4 to 0.5 in its experiments.
+      rescale: True divides g by `1 + c^2`, as the authors' code does by default. The paper does not
+        divide.
     """
 
     c: checks.NotNegative = 0.4

@@ -1,4 +1,4 @@
-"""The base of methods of surgery: a method gets the tasks of a step and returns their weights.
+"""The base classes of methods of surgery, which decide the weights of the tasks' gradients.
 
 class Loudest(method.Method):
     def weights(self, tasks):
@@ -21,17 +21,18 @@ State = Mapping[str, "tf.Tensor"]
 
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """The tasks of a step that have a gradient; `Combine` leaves out the others.
+    """The tasks that have a gradient in a step, for the decision of a method.
 
     Attributes:
-      gramian: [T, T] float64, inner products of their gradients; the diagonal is above 0. If a
-        method takes `samples` of the batch, these are products of the first with the second
-        sample: the matrix is then not symmetric, and its diagonal may have any sign.
-      losses: [T] float64.
-      seed: [2] int32, of this step and run, for stateless draws.
-      state: the state of the method for these tasks.
-      names: the names of all tasks of the model.
-      places: [T], the indices of these tasks in `names`.
+      gramian: [T, T] float64, inner products of the tasks' gradients; the diagonal is above 0. If
+        `Method.samples` is above 1, an entry is the product of gradients from the first and the
+        second sample of the batch. The matrix is then not symmetric, and its diagonal may have any
+        sign.
+      losses: [T] float64, the weighted losses of the tasks.
+      seed: [2] int32, a seed of the run and the step for stateless random ops.
+      state: the state of the method, {name: [T] or [T, T]}.
+      names: the names of all tasks of the model, also of tasks without a gradient.
+      places: [T], the indices of the T tasks in `names`.
     """
 
     gramian: tf.Tensor
@@ -43,18 +44,18 @@ class Tasks:
 
     @property
     def norms(self) -> tf.Tensor:
-        """[T] Euclidean norms of the gradients."""
+        """The Euclidean norms of the gradients, [T]."""
         return tf.sqrt(tf.linalg.diag_part(self.gramian))
 
     @property
     def cosines(self) -> tf.Tensor:
-        """[T, T] inner products of the unit gradients, independent of their scale."""
+        """The cosines between the gradients, [T, T]."""
         scaled = self.gramian / self.norms[:, tf.newaxis] / self.norms
-        # The quotients on the diagonal are 1 only up to rounding.
+        # Rounding errors on the diagonal are removed.
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Return a mask of the task with this name, [T] bool; None means the model's first task.
+        """Mark the task with a name by True, [T] bool; None stands for the model's first task.
 
         Raises:
           UserError: no task of the model has this name.
@@ -67,36 +68,38 @@ class Tasks:
 
 
 class Method:
-    """Decides weights for all coordinates from inner products, losses and a little state.
+    """Decides a weight for each task's gradient, from inner products, losses and state.
 
     Attributes:
-      tracking_rate: below 1, running averages replace the gradients; see `tracking`.
-      preconditions: True takes inner products after `tracking.precondition_gradients`.
-      samples: above 1, the number of parts of the batch, which have no common rows. The gradients
-        of the first two parts decide. The third part moves the variables; without a third part,
-        the whole batch does.
+      tracking_rate: if below 1, running averages with this rate replace the gradients; see
+        `tracking`.
+      preconditions: True takes the inner products of gradients after
+        `tracking.precondition_gradients`.
+      samples: if above 1, the number of samples into which the rows of a batch are divided. The
+        weights are decided from gradients of the first two samples. The update takes gradients of
+        the third sample or, if there is none, of the whole batch.
     """
 
     preconditions: ClassVar[bool] = False
 
     @property
     def tracking_rate(self) -> float:
-        """The rate of running averages that replace the gradients; 1 keeps the gradients."""
+        """The rate of running averages that replace the gradients; 1 for no averages."""
         return 1.0
 
     @property
     def samples(self) -> int:
-        """The number of parts that the batch is cut into; 1 for the whole batch."""
+        """The number of samples into which a batch is divided; 1 for no division."""
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the state before the first decision, {} by default.
+        """Return the initial state, which is {} by default.
 
         Args:
           num_tasks: the number of all tasks, T.
 
         Returns:
-          {name: float64 [T] or [T, T]}; a decision gets the entries of the tasks that take part.
+          {name: float64 [T] or [T, T]}; a decision gets the entries of the present tasks.
         """
         del num_tasks
         return {}
@@ -125,15 +128,15 @@ class Method:
 
 
 class CoordinateMethod:
-    """Decides for every coordinate of the gradient; needs the gradients themselves."""
+    """Combines the gradients of the tasks separately at every coordinate."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return evidence for a choice from the whole batch: [S, ...], summed over its parts.
+        """Return values [S, ...] that the choice needs, to be summed over the parts of the batch.
 
         Args:
-          rows: gradients [S, ...] of the tasks.
-          at: the representation [...] of the gradients, with the batch as its first axis; None for
-            gradients by a variable.
+          rows: the gradients of S tasks, [S, ...].
+          at: the representation [B, ...] by which the gradients are taken; None for gradients by a
+            variable.
         """
         del rows, at
         return None
@@ -142,9 +145,9 @@ class CoordinateMethod:
         """Combine the gradients of the tasks at each coordinate.
 
         Args:
-          rows: the gradients of S tasks by one variable, [S, ...].
-          evidence: the evidence for these rows, or None.
-          seed: int32 [2], for stateless draws.
+          rows: the gradients of S tasks by one variable or representation, [S, ...].
+          evidence: the sum of `evidence` over the parts of the batch, or None.
+          seed: int32 [2], for stateless random ops.
 
         Returns:
           The combined gradient, [...].

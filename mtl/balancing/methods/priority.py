@@ -1,4 +1,4 @@
-"""A method for a primary task, which matters most, and other tasks that must still improve.
+"""A method for a primary task, which has priority, and other tasks that must also improve.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.PCD()
@@ -15,35 +15,36 @@ from mtl import checks
 from mtl.balancing.methods import method, solvers
 from mtl.deferred import tf
 
-# In units of the longest normalised gradient: the tolerated shortfall of a task's progress, and the
-# largest weight of a solution. Beyond either limit, no direction suits all tasks.
+# Limits in units of the longest normalised gradient: the tolerated shortfall of a task's progress,
+# and the largest weight. Beyond a limit, no direction meets all constraints.
 _SHORT = 1e-7
 _GREATEST = 1e7
-# A squared sum below this, relative to its parts, is a rounding error of a sum that cancels.
+# If the squared norm of a sum is below this share of its terms, the norm is a rounding error.
 _ROUNDING = 1e-13
 
 
 @checks.dataclass
 class PCD(method.Method):
-    """Priority-constrained descent: nearest to the primary gradient with progress for the others.
+    """Priority-constrained descent: the primary task's direction, with progress for all tasks.
 
-    `d = argmin |d - h_p|^2` with `h_j'd >= tau |h_j|^2` for every other task j, `h = g / sqrt(v)`,
-    v the average of `|g|^2` over the steps; then d is scaled to the length of g_p.
+    The direction is `d = argmin |d - h_p|^2` under `h_j'd >= tau |h_j|^2` for every other task j.
+    Here p is the primary task, `h = g / sqrt(v)`, and v the running average of `|g|^2`. Then d is
+    scaled to the length of g_p.
 
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
     Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
-    method solves it; the paper tries all sets of constraints. The paper adds 1e-8 to v; without
-    this term, the scale of the gradients does not matter. As in the paper, the result is g_p itself
-    if no direction meets all constraints, and 0 if the primary task has no gradient, such as in a
-    batch without its labels.
+    method solves the problem; the paper tries all sets of constraints. The paper adds 1e-8 to v;
+    without this term, the scale of the gradients does not matter. As in the paper, the result is
+    g_p itself if no direction meets all constraints. The result is 0 if the primary task has no
+    gradient, as in a batch without its labels.
 
     Attributes:
-      primary: the task that matters most; by default the first of the model's heads.
-      tau: in [0, 1], the share of its own gradient's progress that every other task gets; 0 only
-        keeps these tasks from getting worse. 0.02 as in the paper, whose best results are below
-        0.1.
-      decay: the decay of the average v, in [0, 1), corrected for its start at 0; 0.999 as in the
-        paper.
+      primary: the name of the primary task; by default the task of the model's first head.
+      tau: the least progress of every other task, in [0, 1], relative to the progress along the
+        task's gradient. With 0, the other tasks only do not get worse. The paper takes 0.02, and
+        its best results are below 0.1.
+      decay: the decay of the average v, in [0, 1); 0.999 as in the paper. The average is corrected
+        for its start at 0, as in Adam.
     """
 
     primary: Annotated[str, checks.Is(str, "name a task")] | None = None
@@ -51,7 +52,7 @@ class PCD(method.Method):
     decay: checks.Rate = 0.999
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return zeros: uncorrected averages of squared norms [T], and their steps [T]."""
+        """Return zeros: averages of squared norms [T], and the numbers of averaged steps [T]."""
         return {"squared_norms": np.zeros(num_tasks), "norm_steps": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -71,11 +72,11 @@ class PCD(method.Method):
     def _find_direction(
         self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor
     ) -> tf.Tensor:
-        """Return the weights [T] of the unit gradients in d: multipliers for the other tasks."""
+        """Return the weights [T] of the unit gradients in d."""
         is_other = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))
         goals = self.tau * lengths - tf.linalg.matvec(cosines, start)
-        # The primary task is left out of the problem, with a multiplier of 0.
+        # The primary task has no constraint, so its multiplier is fixed at 0.
         quadratic = cosines * is_other[:, tf.newaxis] * is_other + tf.linalg.diag(1 - is_other)
         linear = tf.where(primary, -tf.ones_like(lengths), goals)
         multipliers = is_other * solvers.nonnegative_minimum(quadratic, linear)

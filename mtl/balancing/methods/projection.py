@@ -1,4 +1,4 @@
-"""Methods that project conflicting gradients onto each other's normal planes or dual cone.
+"""Methods that project conflicting gradients onto normal planes or onto the dual cone.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.PCGrad()
@@ -24,9 +24,10 @@ def _random_orders(tasks: method.Tasks) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PCGrad(method.Method):
-    """`g = sum_i g_i'`: each gradient loses its conflicts with the other tasks, in random order.
+    """`g = sum_i g_i'`: removes the conflicting component of each gradient, in random order.
 
-    For j in random order, if `g_i'g_j < 0`: `g_i' <- g_i' - (g_i'g_j / |g_j|^2) g_j`.
+    For each task i, and each other task j in random order, if `g_i'g_j < 0`: `g_i' <- g_i' -
+    (g_i'g_j / |g_j|^2) g_j`.
 
     T. Yu, S. Kumar, A. Gupta, S. Levine, K. Hausman, C. Finn, "Gradient Surgery for Multi-Task
     Learning", 2020, arXiv:2001.06782. Each step draws a new order for each i, from the run's seed
@@ -38,9 +39,9 @@ class PCGrad(method.Method):
         cosines, orders = tasks.cosines, _random_orders(tasks)
         identity = tf.eye(tf.size(tasks.losses), dtype=tf.float64)
 
-        def project(position, combinations):  # [T, T]: g_i' as a sum of unit gradients
+        def project(position, combinations):  # Row i of [T, T] has the weights of g_i'.
             other = orders[:, position]
-            # Row i chooses its task j; a gradient is not projected onto itself.
+            # Row i marks the task j for g_i'. A gradient is not projected onto itself.
             onto = tf.one_hot(other, tf.shape(orders)[1], dtype=tf.float64) * (1 - identity)
             product = tf.reduce_sum((combinations @ cosines) * onto, 1, keepdims=True)
             return position + 1, combinations - tf.minimum(product, 0) * onto
@@ -51,20 +52,21 @@ class PCGrad(method.Method):
 
 @checks.dataclass
 class GradVac(method.Method):
-    """`g = sum_i g_i'`: each gradient turns towards others that are less similar than usual.
+    """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below its average.
 
-    For j in random order, if the cosine c of g_i' and g_j is below its average v:
-    `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j`, which
-    makes the cosine v; then `v <- (1 - rate) v + rate c`. If g_i' is exactly opposite to g_j, it
-    becomes 0, as in the limit of c to -1. If both were always opposite (v = -1), g_i' stays as it
-    is.
+    For each task i, and each other task j in random order, let c be the cosine of g_i' and g_j, and
+    v its running average. If c is below v, the step `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c
+    sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j` makes the cosine v. Then `v <- (1 - rate) v + rate
+    c`. If g_i' and g_j are exactly opposite, g_i' becomes 0, as in the limit of c to -1; if v is
+    also -1, g_i' does not change.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
     Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Each pair of
-    tasks has an average for all variables; the paper's best results use one for each layer.
+    tasks has a single average, over all variables. The paper's best results have a separate average
+    for each layer.
 
     Attributes:
-      rate: the rate of the average, in (0, 1]; 0.01 is the paper's beta.
+      rate: the rate of the running averages, in (0, 1]; 0.01 as the paper's beta.
     """
 
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
@@ -85,12 +87,12 @@ class GradVac(method.Method):
             length = tf.reduce_sum(products * combinations, 1, keepdims=True)
             length = tf.sqrt(tf.maximum(length, 0.0))
             present_cosines = tf.clip_by_value(tf.math.divide_no_nan(products, length), -1.0, 1.0)
-            # With an average of 1 no turn would be long enough.
+            # An average of 1 would lead to a division by 0.
             usual = tf.minimum(average, 1 - 1e-9)
             turns = (
                 usual * tf.sqrt(1 - present_cosines**2) / tf.sqrt(1 - usual**2) - present_cosines
             )
-            # If cosine and average are -1, there is no turn, and `turns` is 0 / 0.
+            # If cosine and average are -1, `turns` is 0 / 0, and the gradient must not change.
             combinations += (
                 onto * length * tf.where(present_cosines < usual, turns, tf.zeros_like(turns))
             )
@@ -107,13 +109,14 @@ class GradVac(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UPGrad(method.Method):
-    """`g = mean_i P(g_i)`, P the projection onto the cone of vectors that conflict with no task.
+    """`g = mean_i P(g_i)`, with P the projection onto vectors that conflict with no task.
 
-    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`. g conflicts with no task.
+    Vectors that conflict with no task form a cone, so g conflicts with no task. The projection is
+    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`.
 
     P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, arXiv:2406.16232.
-    The problem is solved for unit gradients, as each projection scales with its gradient. So
-    neither the ratios of the norms nor small norms cost precision.
+    The problem is solved for unit gradients, because the length of P(g_i) is proportional to the
+    length of g_i. So large ratios of norms and small norms do not lead to rounding errors.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -124,7 +127,7 @@ class UPGrad(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DualProj(method.Method):
-    """`g = P(mean_i g_i)`, P the projection onto the cone of vectors that conflict with no task.
+    """`g = P(mean_i g_i)`, with P the projection onto vectors that conflict with no task.
 
     D. Lopez-Paz, M. Ranzato, "Gradient Episodic Memory for Continual Learning", 2017,
     arXiv:1706.08840, in the form of Quinton and Rey, 2024, arXiv:2406.16232.
@@ -140,7 +143,7 @@ class DualProj(method.Method):
 
 
 def _in_dual_cone(cosines: tf.Tensor) -> tf.Tensor:
-    """Project the unit gradients: row i of [T, T] has the weights of the i-th projection."""
+    """Project unit gradients onto the dual cone; row i of [T, T] has the weights of P(g_i)."""
     size = tf.shape(cosines)[0]
     quadratic = tf.tile(cosines[tf.newaxis], [size, 1, 1])
     return tf.eye(size, dtype=tf.float64) + solvers.nonnegative_minimum(quadratic, -cosines)

@@ -23,14 +23,13 @@ class Krum(method.Method):
     neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
-    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. The score counts at least one
-    neighbour, and the mean at most all gradients, so that batches without some of the tasks work,
-    too.
+    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. In batches that lack tasks, the
+    score still has at least one neighbour, and the mean at most all gradients.
 
     Attributes:
-      outliers: the number of gradients to distrust, at least 0. The paper requires at least 2
+      outliers: the assumed number of outlying gradients, at least 0. The paper requires at least 2
         `outliers` + 3 tasks.
-      selected: the number of gradients to average, at least 1; 1 is Krum, more is the paper's
+      selected: the number of gradients to average, at least 1. 1 is Krum, and larger numbers are
         Multi-Krum.
     """
 
@@ -45,7 +44,7 @@ class Krum(method.Method):
         distances = squares[:, tf.newaxis] + squares - 2 * tasks.gramian
         distances = tf.sort(tf.linalg.set_diag(distances, tf.zeros_like(squares)))
         neighbours = tf.maximum(size - self.outliers - 2, 1)
-        # The nearest of all is the gradient itself, at distance 0.
+        # The first distance is left out: the distance of the gradient to itself, 0.
         scores = tf.reduce_sum(distances[:, 1 : 1 + neighbours], 1)
         num_winners = tf.minimum(self.selected, size)
         winners = tf.argsort(scores, stable=True)[:num_winners]
@@ -55,11 +54,11 @@ class Krum(method.Method):
 
 @checks.dataclass
 class TrimmedMean(method.CoordinateMethod):
-    """The mean of the gradients at each coordinate, without the `trim` least and greatest values.
+    """The mean at each coordinate, without the `trim` least and the `trim` greatest values.
 
     D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards
     Optimal Statistical Rates", 2018, arXiv:1803.01498. In batches that lack tasks, fewer values are
-    trimmed, so that a value remains.
+    trimmed, so that at least one value remains.
 
     Attributes:
       trim: the number of values to drop at each end, at least 0.
@@ -76,7 +75,7 @@ class TrimmedMean(method.CoordinateMethod):
                 values = _drop(tf.minimum, tf.maximum, _drop(tf.maximum, tf.minimum, values))
             return tf.add_n(values) / len(values)
         for _ in range(self.trim):
-            # A cut drops two rows, and one row must remain.
+            # A cut drops two rows, and at least one row must remain.
             is_enough = tf.shape(rows)[0] > 2
             rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda values=rows: values)
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))
@@ -86,9 +85,12 @@ _Choice = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
 
 
 def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Drop the winner at each coordinate; this takes a third of the time of sorting.
+    """Drop the greatest (or least) value at each coordinate, in a third of the time of sorting.
 
-    Each value is compared with the winner so far, and the loser stays in the list.
+    Args:
+      choose: the function that chooses the value to drop, `tf.maximum` or `tf.minimum`.
+      leave: the other one of these two functions.
+      values: tensors of the same shape.
     """
     winner, losers = values[0], list[tf.Tensor]()
     for value in values[1:]:
@@ -100,7 +102,7 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 def _cut(rows: tf.Tensor) -> tf.Tensor:
     """Drop the greatest and the least value at each coordinate, [S, ...] -> [S - 2, ...].
 
-    It works like `_drop`, but the number of rows may be unknown while the graph is built.
+    The function works like `_drop`, but the number of rows may be unknown while the graph is built.
     """
     rows = tf.minimum(tf.scan(tf.maximum, rows)[:-1], rows[1:])
     return tf.maximum(tf.scan(tf.minimum, rows)[:-1], rows[1:])

@@ -1,4 +1,4 @@
-"""Methods that multiply gradients of different samples, which keeps noise from biasing weights.
+"""Methods that multiply gradients of different samples, so that noise does not bias the weights.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MoDo()
@@ -22,23 +22,25 @@ def _check_samples(where: str, samples: int) -> None:
 
 @checks.dataclass
 class MoDo(method.Method):
-    """`g = sum_t a_t g_t`; each step moves a towards MGDA's weights, from unbiased products.
+    """`g = sum_t a_t g_t`: moves a towards MGDA's weights at each step, by unbiased products.
 
-    `a <- P(a - step_size (G G~' + ridge I) a)`, with G and G~ the gradients [T, D] of two parts of
-    the batch, P the projection onto the simplex, from a = 1 / T.
+    The step is `a <- P(a - step_size (G G~' + ridge I) a)`, from a = 1 / T. G and G~ are the
+    gradients [T, D] of two samples of the batch, and P is the projection onto the simplex.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
-    draws three batches for a step; here a single batch is cut, after one forward pass. As in the
-    paper, the size of a step depends on the gradients' scale. A task without a label in a part
-    adds nothing there. A task that is absent from the batch keeps its weight.
+    draws three batches for a step. Here, one batch is divided into samples, after one forward pass.
+    As in the paper, the size of a step depends on the gradients' scale. A task without a label in a
+    sample has the gradient 0 in this sample. The weight of a task that is absent from the batch
+    does not change.
 
     Attributes:
-      step_size: the step size of the weights, above 0; the paper's gamma.
-      ridge: at least 0; the paper's rho, which makes the weights unique.
-      samples: 3 or 2. With 3, the third part moves the variables, independently of the weights, as
-        in the paper. With 2, the whole batch moves them, as in the authors' code: three times the
-        rows for the update, and a bias of the order of `step_size`.
+      step_size: the step size of the weights a, above 0; the paper's gamma.
+      ridge: a number of at least 0 that makes the weights unique; the paper's rho.
+      samples: the number of samples of a batch, 3 or 2. With 3, the update takes gradients of the
+        third sample, which are independent of the weights, as in the paper. With 2, the update
+        takes gradients of the whole batch, as in the authors' code. The update then has three times
+        the rows, and a bias of the order of `step_size`.
     """
 
     step_size: checks.Positive = 0.1
@@ -59,27 +61,28 @@ class MoDo(method.Method):
 
 @checks.dataclass
 class SDMGrad(method.Method):
-    """`g = sum_t a_t g_t + pull g_0`, g_0 the mean of the gradients: MGDA with a pull to g_0.
+    """`g = sum_t a_t g_t + pull g_0`: MGDA with a pull towards the mean gradient g_0.
 
-    From the a of the last step, `steps` moves `a <- P(a - step_size C (a + pull / T) / n^2)` lead
-    towards the shortest g of this form. `C = G G~'` are the inner products of two parts of the
-    batch, n the mean of the roots of its diagonal, P the projection onto the simplex.
+    Starting from the last a, `steps` iterations `a <- P(a - step_size C (a + pull / T) / n^2)` move
+    towards the shortest g of this form. `C = G G~'` has the inner products between gradients of two
+    samples of the batch, n is the mean of the roots of C's diagonal, and P the projection onto the
+    simplex.
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
-    Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each of the
-    steps; here, as in the authors' code, all steps use the same C. The authors' code divides g by 1
-    + pull. Its step size of 10 with momentum 0.5 does not converge: a jumps between corners of the
-    simplex. If no diagonal product is above 0, the weights stay.
+    Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
+    iteration; here, as in the authors' code, all iterations use the same C. The authors' code
+    divides g by 1 + pull. The code's step size of 10 with momentum 0.5 does not converge: a jumps
+    between corners of the simplex. If no diagonal entry of C is above 0, the weights do not change.
 
     Attributes:
-      pull: at least 0; the paper's lambda. 0 is MGDA, and large values approach the mean.
-      step_size: above 0, the paper's beta; below 2 over the largest eigenvalue of C / n^2, which is
-        about T for gradients that agree.
-      steps: the number of steps, at least 1; the paper's S.
-      momentum: the momentum of these steps, in [0, 1); 0 as in the paper.
-      rescale: True divides g by `1 + pull`, as the authors' code does and the paper does not.
-      samples: 3 or 2 parts. The third part moves the variables, as in the paper; with 2, the whole
-        batch does. See `MoDo`.
+      pull: the weight of g_0, at least 0; the paper's lambda. 0 is MGDA, and large values approach
+        the mean.
+      step_size: the step size of a, above 0; the paper's beta. The step size should be below 2 /
+        (the largest eigenvalue of C / n^2), which is about 2 / T if the gradients agree.
+      steps: the number of iterations, at least 1; the paper's S.
+      momentum: the momentum of the iterations, in [0, 1); 0 as in the paper.
+      rescale: True divides g by `1 + pull`, as the authors' code does. The paper does not divide.
+      samples: the number of samples of a batch, 3 or 2; see `MoDo`.
     """
 
     pull: checks.NotNegative = 0.3
@@ -94,8 +97,8 @@ class SDMGrad(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights `a + pull / T` [T], and a as the state."""
-        # Products of different samples may be negative by noise.
+        """Return the weights `a + pull / T` [T], and the new a as state."""
+        # Because of noise, the product of two samples' gradients may be negative.
         diagonal = tf.maximum(tf.linalg.diag_part(tasks.gramian), 0.0)
         size = tf.reduce_mean(tf.sqrt(diagonal))
         products = tf.math.divide_no_nan(tasks.gramian, size**2)

@@ -1,4 +1,4 @@
-"""Solves small convex problems to float64's precision in the graph.
+"""Solves small convex problems in the graph, up to rounding errors of float64.
 
 x = solvers.nonnegative_minimum(Q, b)        # min x'Qx / 2 - b'x with x >= 0, by interior points
 a = solvers.min_norm_weights(tasks)          # the shortest vector in the gradients' convex hull
@@ -13,14 +13,16 @@ from collections.abc import Callable
 from mtl.balancing.methods import cone, method
 from mtl.deferred import tf
 
-# Each loop ends much earlier by its own test; this bounds loops without a solution.
+# Most loops end much earlier, at a solution. The limit is for problems without a solution.
 _MAX_ITERATIONS = 60
-# Makes the solution unique if gradients depend on each other. It is far below the tolerance of a
-# solution, and far above rounding errors of inner products.
+# A small number is added to diagonals, so that solutions are unique even if gradients are linearly
+# dependent. The number is far below the tolerance of a solution, and far above rounding errors of
+# inner products.
 _RIDGE = 5e-15
-# Selects one of several solutions; it may change the objective by a tenth of its tolerance.
+# This number is added to a diagonal to select one of several solutions. The objective changes by at
+# most a tenth of its tolerance.
 _TIE_BREAK = 1e-10
-# The tested fractions of a Newton step, all tried at once.
+# Newton's method tries these fractions of a step, all at once.
 _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 
 
@@ -28,8 +30,8 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
     """Minimise `x'Qx / 2 - b'x` over x >= 0.
 
     S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
-    2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. The
-    gradient `z = Qx - b` stays at least zero.
+    2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. At the
+    solution, the gradient `z = Qx - b` is at least 0.
 
     Args:
       quadratic: Q, positive semidefinite, float64 [..., T, T].
@@ -46,19 +48,19 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
         residual = tf.linalg.matvec(quadratic, x) - linear - z
         system = quadratic + tf.linalg.diag(z / x)
 
-        def find_direction(target):  # Solves x z = target, to first order.
+        def find_direction(target):  # Solve x z = target to first order.
             dx = tf.linalg.solve(system, ((target / x - z) - residual)[..., tf.newaxis])[..., 0]
             return dx, (target - z * dx) / x - z
 
-        # Predict: a Newton step towards a gap of 0 shows how far the gap can fall.
+        # Predictor: a Newton step towards a gap of 0 shows how far the gap can fall.
         gap = tf.reduce_mean(x * z, -1, keepdims=True)
         dx, dz = find_direction(tf.zeros_like(x))
         step = _longest_step(x, dx, z, dz)
         ahead = tf.reduce_mean((x + step * dx) * (z + step * dz), -1, keepdims=True)
-        # Correct: Mehrotra's rule for the next gap, and `dx * dz`, the error of the first
-        # direction.
+        # Corrector: the target is the next gap by Mehrotra's rule, minus `dx * dz`, the error of
+        # the first direction.
         dx, dz = find_direction((ahead / gap) ** 3 * gap - dx * dz)
-        # The step stops short of the border, as the next system would divide by 0 at x = 0.
+        # The step ends before the border x = 0, where the next system would divide by 0.
         step = 0.995 * _longest_step(x, dx, z, dz)
         return i + 1, x + step * dx, z + step * dz
 
@@ -68,7 +70,7 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
 
 
 def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
-    """Return the largest step [..., 1], at most 1, that keeps x and z from becoming negative."""
+    """Return the largest step [..., 1], at most 1, after which x and z are not negative."""
     fastest = tf.reduce_max(tf.maximum(-dx / x, -dz / z), -1, keepdims=True)
     return 1 / tf.maximum(fastest, 1)
 
@@ -76,8 +78,9 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    The code adds `(sum a - 1)^2` instead of fixing the sum, which only scales the solution. If
-    gradients depend on each other, the result is close to the solution of least norm.
+    The code adds `(sum a - 1)^2` to the objective, in place of the constraint `sum a = 1`. The new
+    objective only changes the scale of the solution. If gradients are linearly dependent, the
+    result is close to the solution of least norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -93,7 +96,7 @@ def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
 
 
 def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
-    """Return the nearest vector that is at least 0 and has a given sum.
+    """Project a vector onto the simplex: the nearest vector of entries >= 0 with a given sum.
 
     Args:
       values: [T].
@@ -104,18 +107,18 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
     """
     descending = tf.sort(values, direction="DESCENDING")
     counts = tf.range(1, tf.size(values) + 1, dtype=values.dtype)
-    # The amount to take off every entry, if only the first n entries stay above 0.
+    # Entry n is the amount to subtract, if only the first n entries remain above 0.
     levels = (tf.cumsum(descending) - total) / counts
     above = tf.reduce_sum(tf.cast(descending > levels, tf.int32))
     return tf.maximum(values - levels[tf.maximum(above, 1) - 1], 0.0)
 
 
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T] for which even the least g[t]'d is as large as possible.
+    """Return the x [T] that maximises the least `g[t]'d` over all tasks t.
 
-    Here `d = sum_t (start[t] + x[t]) g[t]` varies within `|d - d0| <= radius |d0|`, and d0 is the
-    sum with the weights `start`. The problem is solved in an orthonormal basis of the gradients'
-    span, in units of |d0| and of the largest norm.
+    The direction is `d = sum_t (start[t] + x[t]) g[t]`, under the constraint `|d - d0| <= radius
+    |d0|`. d0 is the direction for x = 0. The problem is solved in an orthonormal basis of the
+    gradients' span, in units of |d0| and of the largest norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -126,7 +129,7 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
       float64 [T]; 0 if d0 is about 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
-    # Directions with an eigenvalue of about 0 come from rounding: they are not in the span.
+    # Directions with an eigenvalue of about 0 come from rounding errors, and are not in the span.
     roots = tf.sqrt(tf.where(values > _RIDGE, values, tf.zeros_like(values)))
     rows = tasks.norms[:, tf.newaxis] * vectors * roots
     largest = tf.reduce_max(tasks.norms)
@@ -139,11 +142,11 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
 
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T], of norm `radius` at most, that maximises the least of `rows (center + x)`.
+    """Return the x [T] with norm <= `radius` that maximises the least entry of `rows (center + x)`.
 
-    The problem is to find the greatest `level` such that `rows (center + x) - level` and the pair
-    (radius, x) lie in the cone. Its dual has weights w of the rows and the pair (|w rows|, -w
-    rows).
+    The cone program maximises a number `level`, with `rows (center + x) - level` and (radius, x) in
+    the cone of `mtl.balancing.methods.cone`. The dual variables are weights w of the rows, and (|w
+    rows|, -w rows).
     """
     products, ones = tf.linalg.matvec(rows, center), tf.ones_like(center)
     above = tf.concat([rows, -ones[:, tf.newaxis]], 1)
@@ -163,16 +166,16 @@ def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Te
 
 
 def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Return the b [T] > 0 with `U b = c b^(-1/alpha)`, for U [T, T] and c [T] > 0.
+    """Solve `U b = c b^(-1/alpha)` for b [T] > 0, with U [T, T] and c [T] > 0.
 
-    They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If some sum
-    of the gradients with weights above 0 vanishes, there may be no solution, and b grows without
-    bound. In this case, b is returned with its largest value scaled to 1.
+    The solution minimises a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If
+    a sum of the gradients with positive weights is 0, there may be no solution, and b grows without
+    bound. The result is then b, scaled to a largest value of 1.
 
     Args:
       cosines: U, float64 [T, T], positive semi-definite.
       scales: c, float64 [T], above 0.
-      alpha: above 0; 1 maximises the sum of logarithms.
+      alpha: a number above 0; with 1, the convex function is `b'Ub / 2 - sum c log(b)`.
     """
     power = -1 / alpha
 
@@ -187,13 +190,14 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         step = -tf.linalg.solve(hessian, gradient[:, tf.newaxis])[:, 0]
         change = tf.reduce_max(tf.abs(step / b))
         bounded_step = step / tf.maximum(tf.reduce_max(-step / b), 1)
-        # Near the solution, full Newton steps converge fastest; far from it, a step may be too
-        # long.
+        # Near the solution, full Newton steps converge fastest. Far from the solution, a full step
+        # may be too long.
         step = tf.where(change < 0.1, step, _best_fraction(value, b, bounded_step) * bounded_step)
         return i + 1, b + step, change, before
 
     def goes_on(i, b, change, before):
-        # Near a solution, each step is at most half of the step before, except for rounding errors.
+        # Near a solution, each step is at most half as long as the step before, except for rounding
+        # errors.
         is_rounding = (change < 1e-6) & (change > before / 2)
         return (
             (i < _MAX_ITERATIONS)
@@ -205,13 +209,13 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     start = scales ** (1 / (1 - power))  # The solution for orthogonal gradients.
     first_change = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
-    # Values far below the others may still fall to 0; only growth shows that no solution exists.
+    # Without a solution, values grow. A value that falls towards 0 does not show this.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)
 
 
 def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: tf.Tensor):
-    """Return the fraction of `step` from x that makes `value` least."""
+    """Return the fraction of `step` that minimises `value`, for a start at x."""
     fractions = tf.constant(_FRACTIONS, tf.float64)
     values = value(x + fractions[:, tf.newaxis] * step)
     values = tf.where(tf.math.is_finite(values), values, values.dtype.max)
@@ -219,7 +223,7 @@ def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: 
 
 
 def _repeat_body(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
-    """Run a loop with a counter before its values; return the values."""
+    """Run a loop whose first value is a counter; return the other values."""
     return tf.while_loop(goes_on, body, [tf.constant(0), *start])[1:]
 
 

@@ -1,4 +1,4 @@
-"""Methods that decide from running averages of the gradients, to reduce the noise of batches.
+"""Methods that combine running averages of the gradients, to reduce the noise of batches.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MoCo()
@@ -25,22 +25,23 @@ def _check_rate(where: str, rate: float) -> None:
 
 @checks.dataclass
 class MoCo(method.Method):
-    """`g = sum_t a_t y_t`, with averaged gradients y; each step moves a towards MGDA's weights.
+    """`g = sum_t a_t y_t`: averages the gradients, and moves a towards MGDA's weights.
 
-    `y <- y + rate (g - y)` for each task, then `a <- P(a - step_size (Y Y' + ridge I) a)`, P the
-    projection onto the simplex, from a = 1 / T.
+    Each step computes `y <- y + rate (g - y)` for each task, then `a <- P(a - step_size (Y Y' +
+    ridge I) a)`, from a = 1 / T. P is the projection onto the simplex.
 
     H. Fernando, H. Shen, M. Liu, S. Chaudhury, K. Murugesan, T. Chen, "Mitigating Gradient Bias in
     Multi-objective Learning: A Provably Convergent Stochastic Approach", ICLR 2023,
-    arXiv:2210.12624. As in the paper, the size of a step depends on the gradients' scale. Both
-    rates are constant here; in the paper's theorems they fall. The state is T times as large as the
-    compared variables.
+    arXiv:2210.12624. As in the paper, the size of a step depends on the gradients' scale. `rate`
+    and `step_size` are constant here; in the paper's theorems, they fall. The state is T times as
+    large as the compared variables.
 
     Attributes:
-      rate: the rate of the averages, in (0, 1]; the paper's beta.
-      step_size: the step size of the weights, above 0; the paper's gamma.
-      ridge: at least 0; the paper's rho, which makes the weights unique.
-      projection: "simplex", or "softmax" as in the authors' code.
+      rate: the rate of the running averages y, in (0, 1]; the paper's beta.
+      step_size: the step size of the weights a, above 0; the paper's gamma.
+      ridge: a number of at least 0 that makes the weights unique; the paper's rho.
+      projection: the function that keeps a on the simplex: "simplex", the projection P, or
+        "softmax", as in the authors' code.
     """
 
     rate: Annotated[float, _check_rate] = 0.5
@@ -50,7 +51,7 @@ class MoCo(method.Method):
 
     @property
     def tracking_rate(self) -> float:
-        """The rate at which the averages follow the gradients."""
+        """The rate of the running averages that replace the gradients."""
         return self.rate
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
@@ -62,7 +63,7 @@ class MoCo(method.Method):
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         new_weights = old - self.step_size * slope
-        # Below 1 if tasks are absent, as these keep their weight.
+        # If tasks are absent, the sum is below 1, because absent tasks keep their weights.
         total = tf.reduce_sum(old)
         if self.projection == "softmax":
             weights = total * tf.nn.softmax(new_weights)
@@ -73,23 +74,24 @@ class MoCo(method.Method):
 
 @checks.dataclass
 class DBMTL(method.Method):
-    """`g = max_k |y_k| sum_t y_t / |y_t|`: averaged gradients, scaled to the length of the longest.
+    """`g = max_k |y_k| sum_t y_t / |y_t|`: scales averaged gradients to the length of the longest.
 
     B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y.-C. Chen, S. Liu, J. Kwok, "Dual-Balancing for
-    Multi-Task Learning", 2023, arXiv:2308.12029. The paper's other half, the logarithm of every
-    loss, is `weighting.LogLoss`. Unless `rate` is 1, the state is T times as large as the compared
-    variables.
+    Multi-Task Learning", 2023, arXiv:2308.12029. The other half of the paper's method, the
+    logarithm of every loss, is `weighting.LogLoss`. Unless `rate` is 1, the state is T times as
+    large as the compared variables.
 
     Attributes:
-      rate: the rate of the averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the paper's beta.
-        At 1 there are no averages, so looked-up tables can be compared, too.
+      rate: the rate of the running averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the
+        paper's beta. With 1, gradients are not averaged, and the compared variables may include
+        embedding tables.
     """
 
     rate: Annotated[float, _check_rate] = 0.1
 
     @property
     def tracking_rate(self) -> float:
-        """The rate at which the averages follow the gradients."""
+        """The rate of the running averages that replace the gradients."""
         return self.rate
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

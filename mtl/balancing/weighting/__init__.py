@@ -1,4 +1,4 @@
-"""Weightings: how much the loss of each task counts.
+"""Weightings, which scale the loss of each task.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.Fixed()

@@ -1,4 +1,4 @@
-"""Weights that depend on how fast each loss falls, with state from step to step.
+"""Weightings by the speed at which each loss falls, with state that lasts from step to step.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.DynamicWeightAverage()
@@ -17,17 +17,18 @@ from mtl.step import step_state
 
 @checks.dataclass
 class DynamicWeightAverage(base.Weighting):
-    """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)`, L(k) of period k.
+    """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)` in period k.
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
-    arXiv:1803.10704. L_t(k) is the average over the steps of a period that had the task; the
-    paper's periods are epochs. r_t is 1 in the first two periods, and for a task that was not yet
-    in two periods. The weights sum to T and change when a period ends.
+    arXiv:1803.10704. L_t(k) is the average loss over the steps of period k whose batch has the
+    task; the paper's periods are epochs. In the first two periods, and until a task was in two
+    periods, r_t is 1. The weights sum to T, and change at the end of a period.
 
     Attributes:
-      period_steps: the length of a period: an epoch, as in the paper, or enough steps for a steady
-        average loss. Periods start at multiples of it.
-      temperature: above 0; large values level the weights. 2 as in the paper.
+      period_steps: the length of a period in steps: an epoch, as in the paper, or enough steps for
+        an average loss with little noise. Periods start at multiples of this number.
+      temperature: the temperature of the softmax, above 0; large values make the weights equal. The
+        paper takes 2.
     """
 
     period_steps: checks.Count = 100
@@ -37,7 +38,7 @@ class DynamicWeightAverage(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         values = base.require_nonnegative("DynamicWeightAverage", losses)
         latest, earlier = self._average_periods(values, step)
@@ -47,7 +48,7 @@ class DynamicWeightAverage(base.Weighting):
         return base.scale_losses(len(losses) * shares, losses)
 
     def _average_periods(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the losses [T] of the last two finished periods; 0 before a period has ended."""
+        """Return average losses [T] of the last two complete periods; 0 for missing periods."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
         states = [
@@ -55,12 +56,12 @@ class DynamicWeightAverage(base.Weighting):
         ]
         sums, counts, latest, earlier = (state.read_value() for state in states)
         starts = tf.equal(step % self.period_steps, 0)
-        # A period in which the task never came leaves its earlier losses as they are.
+        # A period without any batch of the task does not change its average losses.
         has_ended = starts & (counts > 0)
         earlier = tf.where(has_ended, latest, earlier)
         latest = tf.where(has_ended, tf.math.divide_no_nan(sums, counts), latest)
         present = base.are_present(values)
-        # 0 at the start of a period, which empties the sums.
+        # The factor is 0 at the start of a period, and resets the sums.
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
         counts = goes_on * counts + tf.cast(present, tf.float64)
@@ -71,24 +72,25 @@ class DynamicWeightAverage(base.Weighting):
 
 @checks.dataclass
 class FAMO(base.Weighting):
-    """Fast adaptive multitask optimisation: all losses fall at the same rate, in one backward pass.
+    """Fast adaptive multitask optimisation: lets all losses fall at the same rate.
 
-    `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then
-    `xi <- xi - rate (J'd + decay xi)`, J the Jacobian of softmax at xi, `d_t = log(L_t before) -
-    log(L_t after)` of the step. The weights `c z_t / L_t` sum to 1.
+    `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then `xi <- xi -
+    rate (J'd + decay xi)`. J is the Jacobian of softmax at xi, and `d_t = log(L_t before) - log(L_t
+    after)` of the step. The weights `c z_t / L_t` sum to 1.
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
-    arXiv:2306.03792. Here "after" is the loss of the next batch that has the task; the authors'
-    code takes a second forward pass on the same batch. The next batch costs nothing extra. Over
-    many steps its differences sum to the fall of the loss, while differences on the same batch sum
-    what the step learned of that batch only.
+    arXiv:2306.03792. The authors' code computes "L_t after" by a second forward pass on the same
+    batch. Here, "L_t after" is the loss of the next batch with the task, which takes no further
+    pass. Over many steps, these differences sum to the fall of the loss. Differences on the same
+    batch also include what a step learns only about its batch.
 
     Attributes:
       learning_rate: the learning rate of xi, above 0.
-      decay: the decay of xi towards equal z, at least 0. The default comes from the paper's
-        Algorithm 2.
-      adam: True moves xi by Adam, with decay as an L2 penalty, as in Algorithm 2 and the authors'
-        code. False takes the plain step above, Algorithm 1, which needs a far larger rate.
+      decay: the decay of xi, at least 0, which moves z towards equal values. The default comes from
+        the paper's Algorithm 2.
+      adam: True updates xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and the
+        authors' code. False takes the step in the formula above, as in Algorithm 1, which needs a
+        far larger learning rate.
     """
 
     learning_rate: checks.Positive = 0.025
@@ -99,7 +101,7 @@ class FAMO(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         values = base.require_nonnegative("FAMO", losses)
@@ -111,20 +113,21 @@ class FAMO(base.Weighting):
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
     def _update_logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Return the xi [T] of this step, after the losses of this batch judged the last step."""
+        """Update xi [T] by the change of the losses since the last step, and return it."""
         zeros = np.zeros(values.shape[0])
         state, last = (
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
         )
         logits, before = state.read_value(), last.read_value()
-        # An absent task keeps its last loss, so its next fall is measured from there.
+        # The last loss of an absent task does not change. In the task's next batch, the fall is
+        # measured from this loss.
         step_state.assign_with_update(last, tf.where(present, values, before))
         is_comparable = present & (before > 0)
         falls = tf.math.log(
             tf.where(is_comparable, before, 1.0) / tf.where(is_comparable, values, 1.0)
         )
         shares = base.softmax(logits, is_comparable)
-        # J'd for the Jacobian of softmax, diag(z) - z z'.
+        # The first term is J'd, where J = diag(z) - z z' is the Jacobian of softmax.
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
         moves = tf.reduce_any(is_comparable)
         change = self._step_adam(gradient, moves) if self.adam else gradient
@@ -133,7 +136,7 @@ class FAMO(base.Weighting):
         return logits
 
     def _step_adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
-        """Return the direction of Adam with its usual constants.
+        """Return Adam's step for xi, with Adam's usual constants and a learning rate of 1.
 
         The state of Adam changes only if `moves` is true.
         """

@@ -1,7 +1,7 @@
-"""Tools of weightings: losses as a vector, present tasks, and weighted losses.
+"""Functions for weightings: losses as a vector, present tasks, and weighted losses.
 
-values = base.require_nonnegative("FAMO", losses)       # [T] float64; when run, fails below 0
-present = base.are_present(values)                    # [T] bool; a batch without a label has loss 0
+values = base.require_nonnegative("FAMO", losses)       # [T] float64; an error at runtime below 0
+present = base.are_present(values)                    # [T] bool; without a label, the loss is 0
 return base.scale_losses(weights, losses)                # {task: weight * loss}
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 from mtl import checks, types
 from mtl.deferred import tf
 
-# A smaller loss counts as absent, which keeps its inverse far from overflow.
+# A smaller loss counts as absent, so that its inverse cannot overflow.
 _LEAST = 1e-30
-# Keeps weights finite in float32, whose largest number is 3.4e38.
+# Weights are capped, because the largest float32 is 3.4e38.
 _GREATEST_WEIGHT = 1e30
 
 
 class Weighting(types.Weighting):
-    """A weighting of this package."""
+    """The base class of the weightings in this package."""
 
     @property
     def is_entrywise(self) -> bool:
@@ -28,19 +28,19 @@ class Weighting(types.Weighting):
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses, {task: scalar} -> [T] float64; gradients stop here."""
+    """Stack the losses to a vector without gradients, {task: scalar} -> [T] float64."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """Stack losses of at least 0, {task: scalar} -> [T] float64; gradients stop here.
+    """Stack losses that must be at least 0 to a vector without gradients.
 
     Args:
-      where: the class of the weighting, for the error.
+      where: the class name of the weighting, for the error.
       losses: {task: scalar}.
 
     Raises:
-      InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
+      InvalidArgumentError: when the graph runs, if a loss is below 0, which has no logarithm.
     """
     values = stack_losses(losses)
 
@@ -56,13 +56,13 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         ]
         return tf.debugging.Assert(False, [tf.strings.join(message)])
 
-    # The branch spares steps without a mistake from building the text.
+    # In a branch, only steps with a negative loss run the ops of the message.
     with tf.control_dependencies([tf.cond(tf.reduce_any(below), fail, tf.no_op)]):
         return tf.identity(values)
 
 
 def are_present(values: tf.Tensor) -> tf.Tensor:
-    """Return True for losses that are finite and not 0; a task without labels has the loss 0."""
+    """Return True for losses that are finite and not 0; the loss of a task without labels is 0."""
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
@@ -70,7 +70,7 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
     """Multiply the losses by weights, which gradients treat as constants.
 
     Args:
-      weights: float64 [T], in the order of the losses; capped at 1e30.
+      weights: float64 [T], in the order of the losses. Weights above 1e30 are set to 1e30.
       losses: {task: scalar}.
 
     Returns:
@@ -84,14 +84,14 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
 
 
 def take_logarithms(losses: types.Tensors) -> types.Tensors:
-    """Return {task: log(loss)} of {task: scalar}; 0 with no gradient for absent tasks."""
+    """Take logarithms, {task: loss} -> {task: log(loss)}; constant 0 for absent tasks."""
     return {
         task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
     }
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Compute a softmax over some of the tasks.
+    """Compute a softmax over the tasks that take part.
 
     Args:
       logits: float64 [T].
@@ -100,19 +100,19 @@ def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
     Returns:
       float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task takes part.
     """
-    # The lowest number replaces -inf, as -inf minus -inf would be NaN without any task.
+    # If no task took part, -inf minus -inf would be NaN. So the lowest finite number replaces -inf.
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
 
 
 def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> list[Any]:
-    """Return the T values of {task: value} in the order of the losses.
+    """Return the values of a setting {task: value} in the order of the losses.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, for the error.
       setting: {task: value}, for every task.
-      losses: {task: scalar}, which gives the order.
+      losses: {task: scalar}; the keys give the order.
 
     Raises:
       UserError: the tasks of the setting are not the tasks of the model.
@@ -125,11 +125,11 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
 
 
 def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, tf.Tensor]:
-    """Find the weights that a weighting has given to the tasks.
+    """Compute the weights of the tasks from the result of a weighting.
 
     Args:
       weighted: {task: scalar}, the result of a weighting.
-      losses: {task: scalar}, the losses that it has weighted.
+      losses: {task: scalar}, the losses before the weighting.
 
     Returns:
       {task: d(weighted loss) / d(loss)}, scalars.

@@ -1,4 +1,4 @@
-"""Weights that do not depend on losses: equal, fixed, scheduled, or drawn at every step.
+"""Weights that do not depend on losses: equal, fixed, scheduled, or random.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.Fixed()
@@ -33,10 +33,10 @@ class Equal(base.Weighting):
 class Fixed(base.Weighting):
     """Constant weights: `L = sum_t w_t L_t`.
 
-    The weights are used as given and not normalised, so they also scale the learning rate.
+    The weights are not normalised, so their sum also scales the gradient.
 
     Attributes:
-      weights: {task: weight}, at least 0, for every task. A task of weight 0 still has a loss and
+      weights: {task: weight}, at least 0, for every task. A task with weight 0 has a loss and
         metrics, but does not train the network.
     """
 
@@ -117,17 +117,17 @@ _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
 
 @checks.dataclass
 class RandomLossWeighting(base.Weighting):
-    """Weights drawn at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
+    """Random weights at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. W. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus
     Test for Multi-Task Learning", 2021, arXiv:2111.10603. The weights sum to 1, as in the paper, so
-    the gradient is on average T times smaller than with `Equal`. A draw depends only on the run's
-    seed and the global step, so a restored run repeats its draws.
+    the gradient is on average T times smaller than with `Equal`. The weights depend only on the
+    run's seed and the global step, so a restored run repeats them.
 
     Attributes:
-      distribution: "normal", the paper's recommendation; "uniform", z_t ~ U(0, 1), whose weights
-        vary less; "one_task", the paper's constrained Bernoulli: all weight on a single task, drawn
-        with equal chances.
+      distribution: the distribution of z: "normal", which the paper recommends, or "uniform", z_t ~
+        U(0, 1), for weights that vary less. "one_task" gives all weight to a random task, with
+        equal probabilities; this is the paper's constrained Bernoulli.
     """
 
     reads_losses = False

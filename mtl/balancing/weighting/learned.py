@@ -1,12 +1,12 @@
-"""Weights that are trained with the network, one scalar variable for each task.
+"""Weights that the optimizer trains with the network, one scalar variable for each task.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.UncertaintyWeighting()
 weighting.UncertaintyWeighting.gaussian = ["age"]
 
-The optimizer trains each variable with its learning rate, by the gradient of the task's weighted
-loss. Variables stay within 50 of 0, and weights between 2e-22 and 5e21, which prevents overflow.
-The variable of a task that is not in the batch gets a gradient of 0.
+The gradient of a variable comes from the weighted loss of its task. To prevent overflow, variables
+stay within [-50, 50], and weights between 2e-22 and 5e21. If a task is not in the batch, the
+gradient of its variable is 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mtl import checks, types
 from mtl.balancing.weighting import base
 from mtl.deferred import tf, tf1
 
-# exp(50) is 5e21: its product with a usual loss stays finite in float32.
+# exp(50) is 5e21, and its product with a usual loss is finite in float32.
 _LIMIT = 50.0
 
 
@@ -27,13 +27,13 @@ class UncertaintyWeighting(base.Weighting):
     """Homoscedastic uncertainty: `L = sum_t c_t exp(-s_t) L_t + s_t / 2`, `s_t = log sigma_t^2`.
 
     A. Kendall, Y. Gal, R. Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene
-    Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form: `c_t` is 1 for the
-    cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. For a constant
-    loss, either c_t leads to the weight `c_t exp(-s_t) = 1 / (2 L_t)`: c_t changes only the start,
-    and the meaning of sigma_t. s_t starts at 0.
+    Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form. The constant c_t is 1
+    for the cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. With a
+    constant loss, the weight `c_t exp(-s_t)` converges to `1 / (2 L_t)` for both values of c_t: c_t
+    changes only the first weight, and the meaning of sigma_t. The initial s_t is 0.
 
     Attributes:
-      gaussian: the tasks whose loss is a squared error, for c_t = 1/2.
+      gaussian: the tasks whose loss is a squared error; their c_t is 1/2.
     """
 
     gaussian: Sequence[str] = ()
@@ -43,7 +43,7 @@ class UncertaintyWeighting(base.Weighting):
 
         Raises:
           UserError: `gaussian` names a task that the model does not have.
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         for task in self.gaussian:
@@ -59,18 +59,19 @@ class UncertaintyWeighting(base.Weighting):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IMTLL(base.Weighting):
-    """Impartial losses, IMTL-L: `L = sum_t exp(s_t) L_t - s_t`, which draws `exp(s_t) L_t` to 1.
+    """IMTL-L: `L = sum_t exp(s_t) L_t - s_t`, which moves every `exp(s_t) L_t` towards 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-Task Learning", ICLR 2021 (no arXiv id); the base of the exponential is e. s_t starts at
-    0. Its twin that balances gradients, IMTL-G, is a surgery; the paper's IMTL uses both.
+    Multi-Task Learning", ICLR 2021 (no arXiv id). The base of the exponential is e, and the initial
+    s_t is 0. The paper's IMTL combines IMTL-L with IMTL-G, which balances gradients:
+    `methods.IMTLG`.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         del step
         weighted = {}
@@ -81,7 +82,7 @@ class IMTLL(base.Weighting):
 
 
 def _check_losses(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Return {task: (loss, or 0 if absent; True if present)}; fail on a loss below 0."""
+    """Return {task: (loss, True if present)}; absent tasks get 0, and negative losses fail."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(is_present, loss, 0.0), is_present)
@@ -95,7 +96,7 @@ def _create_trained(name: str) -> tf.Variable:
         [],
         tf.float32,
         tf1.zeros_initializer(),
-        # The optimizer applies it after each move. A clip in the loss would have no gradient beyond
-        # the limit, so the variable would stay there.
+        # The optimizer applies the constraint after each update. A clip in the loss would have no
+        # gradient beyond the limit, so the variable would never come back.
         constraint=lambda value: tf.clip_by_value(value, -_LIMIT, _LIMIT),
     )

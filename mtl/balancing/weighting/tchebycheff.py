@@ -1,4 +1,4 @@
-"""Smooth Tchebycheff scalarisation, a smooth maximum of losses: the paper's form and the code's.
+"""Smooth Tchebycheff scalarisation: a smooth maximum of the losses, in two forms.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.SmoothTchebycheff()
@@ -23,18 +23,21 @@ from mtl.step import step_state
 
 @checks.dataclass
 class SmoothTchebycheff(base.Weighting):
-    """The paper's form: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
+    """A smooth maximum of the losses: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    So `w_t = p_t softmax_t(p (L - z) / mu)`, the gradient of g. The weighted losses w_t L_t have
-    that gradient, but do not add up to g. The maximum is over the tasks in the batch. It compares
-    the losses themselves, so they should have the same scale.
+    The formula is the formula of the paper. The weights are the derivatives of g, `w_t = p_t
+    softmax_t(p (L - z) / mu)`. So the sum of the weighted losses w_t L_t has the gradient of g, but
+    not its value. Only tasks in the batch count. The losses should have the same scale, because the
+    maximum compares their values.
 
     Attributes:
-      smoothing: mu, in units of the loss, above 0. Near 0 only the largest loss counts; far above
-        the differences of the losses, all tasks count. The authors take 0.01 for losses in [0, 1];
-        ten times that suits the noise of a batch.
+      smoothing: mu, above 0, in the unit of the losses. If mu is near 0, only the largest loss
+        counts; if mu is far above the differences of the losses, all tasks count. The authors take
+        0.01 for losses in [0, 1]. The default is ten times as large, because the losses of batches
+        are noisy.
       preferences: {task: p_t}, above 0, for every task; 1 / T each by default.
-      ideal: {task: z_t}, the least loss within reach, for every task; 0 each by default.
+      ideal: {task: z_t}, the lowest loss that the task can reach, for every task; 0 each by
+        default.
     """
 
     smoothing: checks.Positive = 0.1
@@ -65,7 +68,7 @@ class SmoothTchebycheff(base.Weighting):
         return base.scale_losses(preferences * shares, losses)
 
     def _order_setting(self, name: str, losses: types.Tensors, default: float) -> tf.Tensor:
-        """Return a setting {task: value} as [T], in the order of the losses."""
+        """Return a setting {task: value} as a vector [T], in the order of the losses."""
         setting = getattr(self, name)
         if setting is None:
             return tf.fill([len(losses)], tf.constant(default, tf.float64))
@@ -75,18 +78,20 @@ class SmoothTchebycheff(base.Weighting):
 
 @checks.dataclass
 class SmoothTchebycheffMTL(base.Weighting):
-    """The form of the authors' multi-task code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
+    """A smooth maximum of log-losses: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
-    So `w_t = T softmax_t(log(L / n) / mu) / L_t`. n_t, the nadir, is the task's average loss over
-    some steps after a warm-up. Until then `g = sum_t log(L_t)`. The paper's form lacks the
-    logarithm, the division, the factor T and the warm-up. The authors' code counts epochs (4, then
-    1 for the nadir); this class counts steps. The weighted losses have the gradient of g, but do
-    not add up to it. Tasks that are not in the batch are left out.
+    The formula comes from the authors' code for multi-task learning. The weights are the
+    derivatives of g, `w_t = T softmax_t(log(L / n) / mu) / L_t`. The nadir n_t is the task's
+    average loss over some steps after a warm-up. Before the nadir is known, `g = sum_t log(L_t)`.
+    The paper's formula lacks the logarithm, the division by n_t, the factor T and the warm-up. The
+    authors' code has a warm-up of 4 epochs, and measures the nadir over 1 epoch; this class counts
+    steps. The sum of the weighted losses has the gradient of g, but not its value. Tasks that are
+    not in the batch are left out.
 
     Attributes:
       smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in the authors' code.
-      warmup_steps: the number of steps before the nadir is measured, at least 0.
-      nadir_steps: the number of steps in the nadir's average, at least 1.
+      warmup_steps: the number of steps before the measurement of the nadir, at least 0.
+      nadir_steps: the number of steps over which losses are averaged for the nadir, at least 1.
     """
 
     smoothing: checks.Positive = 1.0
@@ -97,21 +102,21 @@ class SmoothTchebycheffMTL(base.Weighting):
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
-          InvalidArgumentError: when run, on a loss below 0.
+          InvalidArgumentError: when the graph runs, if a loss is below 0.
         """
         values = base.require_nonnegative("SmoothTchebycheffMTL", losses)
         present = base.are_present(values)
         nadir = self._find_nadir(values, present, step)
         ratios = tf.where(present, values, 1.0) / nadir
         shares = base.softmax(tf.math.log(ratios) / self.smoothing, present)
-        # T counts only the tasks of the batch.
+        # T is the number of tasks in the batch.
         count = tf.reduce_sum(tf.cast(present, tf.float64))
         has_nadir = step >= self.warmup_steps + self.nadir_steps
         weights = tf.where(has_nadir, count * shares, tf.ones_like(shares))
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _find_nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Return average losses [T] of the measured steps; 1 for tasks absent from these steps."""
+        """Return the nadir [T]; 1 for tasks without a measured loss."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")

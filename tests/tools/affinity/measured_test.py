@@ -172,7 +172,7 @@ def test_what_cannot_be_measured_is_refused():
         # A network that keeps its variables, and asks for them once.
         forward = whole_batch.ForwardPass(losses)
         batch = whole_batch.WholeBatch(forward, others=lambda index: forward)
-        rule = "ask for its variables by `tf.compat.v1.get_variable` in every pass, got .'shared'."
+        rule = "read its variables by `tf.compat.v1.get_variable` in every pass, got .'shared'."
         with pytest.raises(checks.UserError, match=rule):
             part(losses, [shared], batch)
 

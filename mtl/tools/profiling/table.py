@@ -97,7 +97,7 @@ def _tell_memory(result: profile.Profile) -> list[str]:
         return []
     lines = [
         f"Held MB: the memory in use at the peak of the last step ({result.held.allocator}),",
-        "without variables. The largest tensor of each word:",
+        "without variables. The largest tensor of each phase:",
     ]
     for word in words.OPS:
         tensor = result.held.largest.get(word)

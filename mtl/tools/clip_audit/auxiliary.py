@@ -40,16 +40,16 @@ class Measured:
         self.left_out: dict[str, str] = {}
         self._parts: list[types.AuxiliaryLoss] = []
         for part in model.built_losses:
-            # A loss that compares rows, such as a contrastive loss, has no gradient for a single
-            # row.
+            # A loss that compares rows, such as a contrastive loss, has no
+            # gradient for a single row.
             if not types.read_member(part, types.AuxiliaryLoss, "are_rows_apart"):
                 self.left_out[part.name] = _COMPARES
             elif types.read_member(part, types.AuxiliaryLoss, "needs_draws"):
                 self.left_out[part.name] = _DRAWS
             else:
                 self._parts.append(part)
-        # The mean weights of the whole batch, from the first call. Passes over single rows divide
-        # by them, too.
+        # The mean weights of the whole batch, from the first call. Passes over single
+        # rows divide by them, too.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
@@ -79,8 +79,8 @@ class Measured:
         if name not in self._means:
             count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
             self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
-        # `proof` cannot follow a mean over rows. Without `declare`, each example would need a
-        # backward pass.
+        # `proof` cannot follow a mean over rows. Without `declare`, each example
+        # would need a backward pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
         weighted = weights * rows.losses
         # [B, parts] -> [B]

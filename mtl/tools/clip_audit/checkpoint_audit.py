@@ -62,22 +62,22 @@ def audit_checkpoints(
             weigh = _find_weights(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
-        # Training does not change pruned or frozen weights, so their gradients must not add to
-        # norms.
+        # Training does not change pruned or frozen weights, so their
+        # gradients must not add to norms.
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
         measured, _ = model.held.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(measured)
         audit_lib.warn_of_left_out(measured)
-        # A checkpoint restores `step` like a variable, so `step` is the global step of the
-        # checkpoint.
+        # A checkpoint restores `step` like a variable, so `step` is the global
+        # step of the checkpoint.
         fetches = (step, settings.sample_ids(features, labels), measured.examples, measured.batch)
         record = visits.Record(directory, settings)
         with _open_session() as session:
             for path in paths:
                 _restore_variables(session, path)
                 session.run(iterator.initializer)
-                # The thresholds carry over from one checkpoint to the next, as they do from batch
-                # to batch.
+                # The thresholds carry over from one checkpoint to the next, as they
+                # do from batch to batch.
                 for values in _run_all(session, fetches):
                     record.add(*values)
                 record.save(run_directory.step_in_name(path))

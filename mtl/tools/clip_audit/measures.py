@@ -124,8 +124,8 @@ def measure_losses(
         # Building the network a second time would add its UPDATE_OPS and losses to the step again.
         with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
             losses = losses_of(rows)
-        # A variable that this pass creates would have random values, so its losses would mean
-        # nothing.
+        # A variable that this pass creates would have random values, so its
+        # losses would mean nothing.
         new_names = [v.name for v in tf1.global_variables() if v.ref() not in before]
         rule = "reuse the existing variables, and create none"
         checks.require(not new_names, "clip audit: losses_of", rule, new_names[:3])
@@ -158,8 +158,8 @@ def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, each of shape [B]."""
     scopes = _group_squares(measured.squares, _find_scope)
     total = tf.add_n(list(measured.squares.values()))
-    # <g_i, S> / |S|^2 with the sum S of all gradients. The shares add up to 1; a share may be
-    # negative.
+    # <g_i, S> / |S|^2 with the sum S of all gradients. The shares add up to 1;
+    # a share may be negative.
     blame = tf.math.divide_no_nan(measured.products, tf.reduce_sum(measured.products))
     return {
         "norm": _norms(total),

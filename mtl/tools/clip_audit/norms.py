@@ -72,8 +72,8 @@ def measure(
         _add_rows(
             measured, brute_force.norms(losses_of, batch, slow_variables, weights), slow_variables
         )
-    # If no trainable variable affects a task, the task has no squares, and `add_n` needs one
-    # summand.
+    # If no trainable variable affects a task, the task has no squares, and
+    # `add_n` needs one summand.
     zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,

@@ -58,8 +58,8 @@ def of_samples(
             for window, mask in windows.items():
                 columns[f"{name}/{window}"] = groups.means(ordered, mask)
         elif name.startswith(("label/", "prediction/")):
-            # Rows are sorted by sample, so the mask selects one row for each sample, in the order
-            # of `ids`.
+            # Rows are sorted by sample, so the mask selects one row for each
+            # sample, in the order of `ids`.
             columns[name] = ordered[groups.is_last]
     columns["task"] = _largest_task(columns)
     columns |= _summarize_clipping(groups, visits, batches, finite)
@@ -112,8 +112,8 @@ class _Groups:
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the maximum by sample, [N] -> [S]; NaN for a sample without a visit in the mask."""
         maxima = np.full(len(self.ids), -np.inf)
-        # An assignment by index would use one visit of each sample only; `maximum.at` uses all
-        # visits.
+        # An assignment by index would use one visit of each sample only;
+        # `maximum.at` uses all visits.
         np.maximum.at(maxima, self.sample[mask], values[mask])
         return np.where(np.isinf(maxima), np.nan, maxima)
 

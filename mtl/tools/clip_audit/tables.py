@@ -31,8 +31,8 @@ def read_parquet(path: str) -> dict[str, np.ndarray]:
     """Read a Parquet file, and return {column: [N]}."""
     with tf.io.gfile.GFile(path, "rb") as file:
         table = parquet.read_table(pa.BufferReader(file.read()))
-    # A file has several row groups, so a column may have several chunks; `to_numpy` joins the
-    # chunks.
+    # A file has several row groups, so a column may have several chunks;
+    # `to_numpy` joins the chunks.
     return {name: table[name].to_numpy() for name in table.column_names}
 
 

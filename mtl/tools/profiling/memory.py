@@ -73,8 +73,8 @@ def _add_up(name: str, changes: list[tuple[int, int, str]], largest: dict[str, T
     """Add up the allocations and releases of an allocator in the order of their times."""
     in_use: collections.Counter[str] = collections.Counter()
     peak, at_peak, total = 0, dict[str, int](), 0
-    # Times are in microseconds. Within a microsecond, releases come first: their bytes are
-    # negative.
+    # Times are in microseconds. Within a microsecond, releases come first:
+    # their bytes are negative.
     for _, change, word in sorted(changes, key=lambda change: change[:2]):
         in_use[word] += change
         total += change

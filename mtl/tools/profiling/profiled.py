@@ -61,16 +61,16 @@ class Profiled(types.RunObserver):
 
     def __init__(self, profiling: hook.Profiling):
         self._profiling = profiling
-        # Session calls of several steps must end at these steps, so that the profile has whole
-        # calls only.
+        # Session calls of several steps must end at these steps, so that the
+        # profile has whole calls only.
         self.due_at = tuple(profiling.due_at)
         self.seen_at = tuple(range(profiling.begin, profiling.end))
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        # This hook comes first, so that the time in other hooks counts as time between session
-        # calls.
+        # This hook comes first, so that the time in other hooks counts as
+        # time between session calls.
         return types.RunHooks(first=[self._profiling.build_hook(result)])
 
     def close(self) -> None:

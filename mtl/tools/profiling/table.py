@@ -36,8 +36,8 @@ def write_table(result: profile.Profile, advice: Sequence[str]) -> str:
     advised = [f"  - {line}" for line in advice]
     meaning = [_MEANING_OF_GPU]
     if not result.has_gpu:
-        # Memory and small ops come from the same traced step: without memory, small ops are
-        # missing.
+        # Memory and small ops come from the same traced step: without
+        # memory, small ops are missing.
         meaning = [_MEANING, _ARE_LEFT_OUT if result.held is None else _WERE_TIMED]
     parts = [
         [_write_title(result)],

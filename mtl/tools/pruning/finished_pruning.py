@@ -64,8 +64,8 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
         is_at_once = part.schedule.first_step == part.schedule.last_step
         rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
-        # `Averaged` needs only a mean over rows. Other criteria gather their values in training
-        # steps.
+        # `Averaged` needs only a mean over rows. Other criteria gather their
+        # values in training steps.
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
         rule = "need no training steps to prune a finished run"
@@ -153,8 +153,8 @@ def write_run(
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
-        # Evaluations and exports read the average of a weight, so the average gets the new value,
-        # too.
+        # Evaluations and exports read the average of a weight, so the average
+        # gets the new value, too.
         names = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(names, new.astype(values[name].dtype))
     # Each part has reached its final sparsity, so training does not cut again (see `pruned_step`).
@@ -185,8 +185,8 @@ def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.
     for name in initial if is_served else ():
         average = averaging.name_in(reader, name)
         if average != name:
-            # `averaging.value_in` also updates the averages of table rows that recent steps did not
-            # use.
+            # `averaging.value_in` also updates the averages of table rows that
+            # recent steps did not use.
             values[name] = values[average] = averaging.value_in(reader, average)
         elif averaging.is_decay(name):
             values[name] = averaging.value_in(reader, name)
@@ -241,8 +241,8 @@ def read_masks(
     for name, mask in load_masks(checkpoint).items():
         rule = f"choose all cut weights of {checkpoint}, also {name!r}"
         all_patterns = [list(part.patterns) for part in experiment.model.pruning]
-        # A variable that no pattern matches would lose its mask, and its cut weights would grow
-        # again.
+        # A variable that no pattern matches would lose its mask, and its cut
+        # weights would grow again.
         checks.require(name in masks, "Pruning.patterns", rule, all_patterns)
         rule = f"cut as in {checkpoint}, where the mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
@@ -378,8 +378,8 @@ def _select_masks(
         kernels = [
             criteria.Seen(
                 name=name,
-                # Use constants, because scores are computed in a separate graph without the
-                # variables.
+                # Use constants, because scores are computed in a separate
+                # graph without the variables.
                 weights=tf.constant(network.read(name)),
                 gradient=_make_constant(means.get(name)),
                 total=_make_constant(totals.get(name)),

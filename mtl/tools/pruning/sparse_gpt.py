@@ -54,8 +54,8 @@ def prune_layer(
         # -1 is below all squares, so weights that were cut before are cut first.
         scores = np.where(before[start:end], scores, -1.0)
         if n_of_m is None:
-            # Count the remaining weights of all blocks so far, so that rounding errors do not add
-            # up.
+            # Count the remaining weights of all blocks so far, so that
+            # rounding errors do not add up.
             upto = round((1 - sparsity) * end * num_units)
             count = min(max(upto - int(is_kept.sum()), 0), scores.size)
             is_kept[start:end] = _keep_largest(scores.reshape([1, -1]), count).reshape(scores.shape)

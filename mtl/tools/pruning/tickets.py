@@ -94,8 +94,8 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
-            # The masks come from the trained weights; the new run starts from the weights of the
-            # early step.
+            # The masks come from the trained weights; the new run starts from the
+            # weights of the early step.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
@@ -121,8 +121,8 @@ def _check_settings(
     finished_pruning.require_parts(parts)
     for part in parts:
         rule = "keep the weights as they are, since rounds go back to early weights"
-        # SparseGpt changes the remaining weights; going back to early weights would undo the
-        # change.
+        # SparseGpt changes the remaining weights; going back to early
+        # weights would undo the change.
         fits = not isinstance(part.criterion, criteria.SparseGpt)
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
@@ -137,8 +137,8 @@ class _Start(NamedTuple):
 def _find_progress(part: pruning.Pruning, share: float) -> float:
     """Return the share of the final sparsity that a part reaches after a share of the rounds."""
     sparsity = part.final_sparsity
-    # Each round keeps the same share of the weights, so (1 - sparsity) ** share of all weights
-    # remain.
+    # Each round keeps the same share of the weights, so (1 - sparsity) **
+    # share of all weights remain.
     return (1 - (1 - sparsity) ** share) / sparsity
 
 

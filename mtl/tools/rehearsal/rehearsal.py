@@ -233,8 +233,8 @@ class _Rehearsal(training.Training):
             source = self._build_input(self._input_state(), first)
             # With several steps in a session call, the input is an iterator, not a batch.
             batch = source[0].get_next() if self._loop_settings else source
-            # A group of ops has no output, so the time does not include a copy of the batch to
-            # Python.
+            # A group of ops has no output, so the time does not include a copy
+            # of the batch to Python.
             read = tf.group(tf.nest.flatten(batch, expand_composites=True))
             with tf1.Session() as session:
                 start = time.perf_counter()

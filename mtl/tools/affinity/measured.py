@@ -158,7 +158,7 @@ class TaskAffinity(types.Surgery):
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]
-            # Rows and random numbers are the same as before, so only the step changes losses.
+            # Both losses use the same rows and random numbers, so only the step changes the loss.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 moved_batch = dataclasses.replace(whole, first=build(0))
                 return _stack_losses(moved_batch.sum(lambda part: part.losses))

@@ -27,7 +27,7 @@ from mtl.transfer import refit
 
 _log = logging.getLogger(__name__)
 
-# If the logits separate the classes, the best scale would be infinite: use this scale instead.
+# The largest factor for logits. If logits separate the classes, the best factor is infinite.
 _LARGEST_SCALE = 100.0
 _BISECTIONS = 60
 _MOST_STEPS = 100

@@ -73,7 +73,7 @@ def measure(
     def losses_of(batch: Any) -> types.Tensors:
         # `before` is 0 in `launch.clip_audit`, whose first pass creates all variables.
         before = len(tf1.trainable_variables())
-        # Ops from this index on belong to this pass; see `twins`.
+        # Ops from the index `first` on belong to the new forward pass; see `twins`.
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             activations = model.infer_activations(batch[0], batch[1], statistics)
@@ -139,7 +139,7 @@ def measure_losses(
     measured = norms.measure(build, batch, lambda _: weights)
     examples = _of_gradients(measured)
     for task, losses in measured.losses.items():
-        # Return these columns although they are NaN: reports find the tasks by `label/<task>`.
+        # Return columns of NaN, because reports find the names of the tasks in `label/<task>`.
         unknown = tf.fill(tf.shape(losses), float("nan"))
         examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
         examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}

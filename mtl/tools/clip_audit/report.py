@@ -25,7 +25,7 @@ _FROZEN = (
     "clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
-# A label with more classes is a number: leave out its table and its bars.
+# A label with more than `_MOST_CLASSES` values is a number: leave out its table and its bars.
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 

@@ -159,7 +159,7 @@ def _summarize_clipping(
     # Batches are numbered from 0 without gaps, so a batch's number is also its row in the table.
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
-    # Ignore visits of the first batch, which has no threshold.
+    # Ignore visits in the first batch: without earlier batches, it has no clipping threshold.
     has_threshold = finite & ~np.isnan(threshold)
     shrink = _find_factor(threshold, norms)
     # Multiply by the size of the batch: otherwise samples of a small last batch would stand out.

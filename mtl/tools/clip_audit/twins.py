@@ -16,7 +16,7 @@ from typing import Any
 from mtl.deferred import tf, tf1
 from mtl.example_gradients import lists, uses
 
-# Columns use these ops to look words up in tables that never change.
+# Ops with which columns look words up in tables that never change.
 _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
@@ -41,7 +41,7 @@ class _Twins:
         graph = tf1.get_default_graph()
         ops = graph.get_operations()[first:]
         self._new = {op.name for op in ops}
-        # Only trainable variables: others, such as moving averages, may change between two reads.
+        # Leave out variables that are not trainable: moving averages may change between two reads.
         self._handles = {uses.find_handle(graph, v) for v in tf1.trainable_variables()}
         # Compare constants by value, because each pass creates new constants.
         self._constant: set[str] = set()
@@ -107,6 +107,6 @@ class _Twins:
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
-        # TensorFlow calls lookups stateful, but these tables and variables do not change.
+        # TensorFlow calls lookups stateful, but lookups in constant tables and variables are not.
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful

@@ -18,7 +18,7 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.tools.clip_audit import tables
 
-# If steps are trained again, only files with names of this form are removed.
+# The names of files with records, which are removed if their steps are trained again.
 _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 
 

@@ -18,10 +18,10 @@ from mtl.tools.debugging import roots as roots_lib
 from mtl.tools.debugging import rows as rows_lib
 from mtl.tools.debugging import step_dump
 
-# The report lists a variable that grew by at least this factor in one step.
+# The smallest growth factor in one step with which the report lists a variable.
 _GREW = 10.0
 _MOST_VARIABLES = 5
-# If an op of these types has a broken output, the update of the previous step wrote the value.
+# Ops that read variables. If their output is broken, the update of the previous step wrote it.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 # The largest number of float16.
 _HALF = 65504.0

@@ -195,7 +195,7 @@ def open_graph(
         tf.Graph().as_default() as graph,
     ):
         tf1.train.create_global_step()
-        # With this seed, dropout draws the same numbers as in the run in mode "train".
+        # With the seed of the run, dropout in mode "train" draws the same numbers as in the run.
         tf1.set_random_seed(experiment.run.seed)
         estimator_spec, feed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
         # Use the session settings of an Estimator: others would change the last bits of sums.

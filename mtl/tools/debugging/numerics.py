@@ -21,7 +21,7 @@ from mtl.optimization import finite
 from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
-# Check only the first output of these ops, because other outputs may be uninitialised memory.
+# Ops whose other outputs may be uninitialised memory, so only the first output is checked.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 
@@ -106,7 +106,7 @@ def assert_finite(
             continue
         are_finite = [is_finite(tensor) for tensor in op_inputs]
         are_broken = [~is_finite(tensor) for tensor in op_outputs]
-        # The op that broke a value has finite inputs; ops after it have not, and are left out.
+        # Report only ops with finite inputs: the inputs of all later ops are already broken.
         breaks.append(tf.reduce_all(are_finite) & tf.reduce_any(are_broken))
         names.append(_describe_op(graph, op))
     flags, step = tf.stack(breaks), tf.as_string(step)

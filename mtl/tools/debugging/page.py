@@ -18,7 +18,7 @@ FILES = ("summary.md", "rows.jsonl")
 _SHOWN_ROWS = 8
 _SHOWN_ROOTS = 10
 _SHOWN_TENSORS = 12
-# Shorten values to this number of characters, because a list or an image would fill the page.
+# The largest number of characters of a value, because a list or an image would fill the page.
 _LONGEST = 60
 _NOTHING = (
     "Every op with finite inputs had finite outputs, or its outputs did not affect losses, "

@@ -18,7 +18,7 @@ _IN_LOOP = "/body/_"
 # of the model have other prefixes.
 _LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
-# A row stands out if its largest value exceeds the median of all rows by this factor.
+# The factor by which the largest value of an odd row exceeds the median of all rows.
 _STANDS_OUT = 1e3
 
 
@@ -118,7 +118,7 @@ def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> 
       slices: the number of micro-batches (slices) in a batch; a slice has B / slices rows.
     """
     tensors: set[str] = set()
-    # A forward pass computes with one slice of the batch.
+    # Each forward pass gets one micro-batch (slice) of the batch.
     size = batch_size // slices
     for name in sorted(dump.nodes, key=lambda name: dump.order[name]):
         node = dump.nodes[name]

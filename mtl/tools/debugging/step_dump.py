@@ -25,7 +25,7 @@ with deferred.imports():
 # Ops that only pass their inputs on, and so cannot break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
 
-# TensorFlow's kernels for Intel processors have names with this prefix.
+# The prefix in the names of TensorFlow's kernels for Intel processors.
 _MKL = re.compile(r"^_Mkl(Native)?")
 
 

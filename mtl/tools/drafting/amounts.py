@@ -13,7 +13,7 @@ import numpy as np
 # Labels are counts if their smallest value is near 0, their mean is small, and their variance is
 # about as large as their mean.
 _LEAST_COUNT, _MEAN_COUNT, _DISPERSION = 0.1, 20.0, (0.2, 10.0)
-# If more labels than this share are 0, a head models two things: zero or not, and the amount.
+# The smallest share of zeros for a head that models whether a label is 0, and the amount.
 _MANY_ZEROS = 0.3
 
 

@@ -44,9 +44,9 @@ MARKS_OF_NUMBERS = (
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
-# A label with more distinct whole numbers is a quantity; a label with fewer may be a class.
+# The largest number of distinct whole numbers that may be classes; more are quantities.
 FEW_CLASSES = 20
-# In a column with more distinct values, only the values in the random sample are counted.
+# The largest number of distinct values to count in all rows; more are counted in the sample only.
 MOST_VALUES = 100_000
 # In a column of numbers, up to 3 distinct words may mean a missing value, if at most 0.1 times as
 # many rows contain a word as contain a number. A column with more words is not a column of numbers.

@@ -19,7 +19,7 @@ _DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 _MONTH = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])")
 _MANY_DATES = 12
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
-# Numbers with more distinct values may be times, even if the column's name does not suggest times.
+# The largest number of distinct values that are times only if the column's name suggests times.
 _FEW_VALUES = 50
 # The first form that fits all values is chosen. With slashes, the American order comes first.
 _DATES = (

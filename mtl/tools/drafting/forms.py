@@ -29,7 +29,7 @@ _WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
 _TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
 _COMMAS = ("1,5", "1.234,5", "1 234,5")
 _CURRENCIES = "EUR USD GBP CHF JPY CNY INR AUD CAD SEK NOK DKK PLN CZK BRL Rs Rs. kr kr. Fr. US$"
-# The same limits as in `columns`, which apply to plain numbers.
+# Limits for words in a column of numbers, as in `columns`, which reads plain numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _LOOKED_AT, _LOOK_LIKE_NUMBERS = 200, 0.7
 

@@ -394,7 +394,7 @@ def _columns(plan: plans.Plan) -> list[str]:
 
 
 def _list_columns(takers: Iterable[str], times: Iterable[str]) -> list[str]:
-    """Return the lines that list all columns, and the lines for lists with weights."""
+    """Return the gin lines that list all columns, and the gin lines for lists with weights."""
     names = [_PARTS[part][0] for part in takers if part not in _OF_WEIGHTS]
     lookups = [f"@{_PARTS[part][0]}()" for part in takers if part in _OF_WEIGHTS]
     listed = [f"    @{name}()," for name in (*names, *times)]

@@ -29,17 +29,17 @@ _AMOUNT = re.compile(
 # the name suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
-# Whole numbers with at most this many distinct values also become categories.
+# The largest number of distinct whole numbers that also become categories.
 _FEW_VALUES = 50
-# A column with more distinct values is hashed, without a vocabulary.
+# The largest vocabulary of a column; a column with more distinct values is hashed.
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
-# `features.TimeParts` reads this number as a missing time.
+# The number that `features.TimeParts` reads as a missing time.
 _NO_TIME = -1
 _WITH_WEIGHTS = " with weights"
 LIST_DELIMITERS = "|;^~\x02"
-# Plain texts contain these characters, too: only ask the user whether the texts are lists.
+# Delimiters of lists that also occur in plain texts, so the user has to decide.
 _DOUBTFUL_DELIMITERS = ",/: "
 
 

@@ -331,7 +331,7 @@ def _cut(line: str, delimiter: str) -> list[str]:
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
-    """Return the delimiter that gives most lines the same number of cells; then, most cells."""
+    """Return the delimiter that cuts most lines into equally many cells, and into most cells."""
     # (share of lines with as many cells as the first line, this number of cells)
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:

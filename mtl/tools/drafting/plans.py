@@ -21,7 +21,7 @@ _LARGEST_BATCH = 1024
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 _CACHED_BYTES = 1 << 29
-# If the number of a row alone predicts a label better than this, the rows are sorted by the label.
+# Rows count as sorted by a label if their numbers alone predict the label with this metric.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
 

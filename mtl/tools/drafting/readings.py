@@ -70,7 +70,7 @@ def _list_values(facts: columns.Facts, column: columns.Column) -> dict[str, int]
 
 
 def _doubt_points(facts: columns.Facts) -> columns.Facts:
-    """Return the facts with a twin if 1.234 may mean 1234, for a table with decimal commas."""
+    """Add 1234 as a second reading (`twin`) of 1.234, for a table with decimal commas."""
     may_be = facts.kind == "float" and all(_THOUSANDS.fullmatch(text) for text in facts.values)
     return dataclasses.replace(facts, twin="1.234,5") if may_be else facts
 

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 # A column with more than 1000 distinct numbers, or with fewer than 5 rows for each number, is cut
 # into bins with equal shares of the rows: at most 100 bins, with at least 10 rows in each bin.
 _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
-# A column with more distinct values is not tested for ranges of a label.
+# The largest number of distinct values in a column that is tested for ranges of a label.
 _MOST_RANGES = 50
-# With fewer labelled rows, the metrics are too noisy.
+# The smallest number of labelled rows: with fewer rows, the metrics are too noisy.
 _FEWEST = 100
-# Add this number of rows with the mean label to each value, to pull rare values towards the mean.
+# The number of rows with the mean label that are added to each value, which pulls rare values
+# towards the mean.
 _PRIOR = 1.0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from mtl.data import weighted_lists
 
-# The default of `Csv.weight_delimiter`; a draft tries no other delimiter.
+# The default of `Csv.weight_delimiter`, and the only delimiter of weights that a draft tries.
 DELIMITER = ":"
 # Texts such as 12:30|13:45 are times of day, not keys with weights.
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}")

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from mtl.tools.drawing import figures, texts
 
-# If the largest value exceeds the smallest by more than this factor, the axis may be logarithmic.
+# The smallest ratio of the largest to the smallest value on a logarithmic axis.
 _LOG_FACTOR = 50
 # The space on both sides of a constant value, as a share of the value.
 _ROOM = 0.2
-# Outside of these limits, the range of an axis or the logarithms of its ends may overflow.
+# The limits of numbers on an axis: outside, ranges or logarithms may overflow.
 _MOST, _LEAST = 1e300, 1e-300
 # The relative precision of a number.
 _DIGITS = 1e-13
@@ -25,7 +25,7 @@ BESIDE = 6
 """The space between the label of a tick and its axis, in units of the picture."""
 BELOW = 34
 """The space for the labels below a horizontal axis, in units of the picture."""
-# Labels outside of these limits have an exponent.
+# The limits of labels without an exponent, such as 1e-5.
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
 
 
@@ -129,7 +129,7 @@ def _list_multiples(low: float, high: float, step: float) -> list[float]:
 
 def _tell_number(value: float, step: float, largest: float) -> str:
     """Return a number as text, with as many digits as ticks at this distance need."""
-    # A number such as 1e-17 is a rounding error of 0 on this axis.
+    # A number far smaller than a step, such as 1e-17, is a rounding error of 0.
     if abs(value) < step / 1e6:
         return "0"
     power = math.floor(math.log10(step) + 1e-9)

@@ -17,7 +17,7 @@ Points = Sequence[tuple[float, float]]
 
 MOST_LINES = 40
 _MOST_POINTS = 400
-# Draw a dot at each point of a line with at most this many points.
+# The largest number of points of a line with a dot at each point.
 _MOST_DOTS = 12
 _TOP, _RIGHT, _PLOT_HEIGHT = 20, 12, 160
 _HEIGHT = _TOP + _PLOT_HEIGHT + axes.BELOW

@@ -17,7 +17,7 @@ _LETTER, _SLANT = 11, 50
 # Columns narrower than `_NARROW` have vertical names. No cell is wider than `_WIDEST` or
 # higher than `_HIGHEST`.
 _NARROW, _WIDEST, _HIGHEST = 20, 56, 26
-# Cells with smaller absolute values have no colour.
+# The smallest absolute value of a coloured cell.
 _FAINT = 0.005
 # The largest total height of all rows.
 _MOST_HEIGHT = 340

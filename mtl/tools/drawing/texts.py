@@ -18,7 +18,7 @@ _KINDS = {
 }
 # The rounding error of a sum of widths.
 _ROUNDING = 1e-6
-# XML forbids these characters, and browsers do not display them.
+# Characters that XML forbids, and that browsers do not display.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -47,7 +47,7 @@ def shorten(text: str, width: float) -> str:
     """
     if measure(text) <= width + _ROUNDING:
         return text
-    # Even narrow letters would not fit in a larger number.
+    # Not more letters than `width / _NARROW` would fit, even if all were narrow.
     for size in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
         # Keep both ends, because names of variables or columns often differ at the end.
         short = f"{text[: (size + 1) // 2]}…{text[len(text) - size // 2 :]}"

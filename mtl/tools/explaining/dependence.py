@@ -22,7 +22,7 @@ from mtl.tools.explaining import opened, outputs, rows
 MOST_POINTS = 20
 MOST_VALUES = 12
 _MOST_LINES = 20
-# The grid of numbers ends at these quantiles, because few rows lie beyond them.
+# The quantiles of numbers in the grid; few rows lie beyond the first and last quantile.
 _SHARES = np.linspace(0.025, 0.975, MOST_POINTS)
 
 

@@ -33,7 +33,7 @@ NUM_GROUPS = 20
 # Half the width of a 95% interval in standard errors: Student's t, NUM_GROUPS
 # - 1 degrees of freedom.
 _QUANTILE = 2.093
-# With at least this many rows, each group of the jackknife has at least two rows.
+# The smallest number of rows for which each group of the jackknife has at least two rows.
 FEWEST_ROWS = 2 * NUM_GROUPS
 
 Predictions = Mapping[str, np.ndarray]

@@ -15,7 +15,7 @@ from mtl.tools.drawing import bar_charts, figures, matrices
 from mtl.tools.explaining import explanation, importance, scores
 from mtl.tools.reports import blocks
 
-# The page shows at most this many tasks; the CSV tables contain all tasks.
+# The largest number of tasks on the page; the CSV tables contain all tasks.
 _MOST_TASKS = explanation.MOST_TASKS
 _MOST_INPUTS = 60
 _MOST_BARS = 15

@@ -16,7 +16,7 @@ from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.features import numeric
 
-# Columns of these types read a field as a number; in other columns, a whole number may be an id.
+# Types of columns that read a field as a number; in other columns, a whole number may be an id.
 _OF_NUMBERS = (numeric.Numbers, features_lib.Bucketized)
 
 

@@ -23,7 +23,7 @@ from mtl.tools.profiling import advice, memory, op_times, profile, table, words
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
-# The plug-in of TensorBoard looks for profiles in this folder of the run.
+# The folder of a run in which TensorBoard's plug-in looks for profiles.
 _RAW = os.path.join("plugins", "profile")
 
 
@@ -55,7 +55,7 @@ class Profiling:
     @property
     def due_at(self) -> tuple[int, ...]:
         """The global steps at which a session call must end."""
-        # The call between the last two of these steps traces the ops.
+        # The session call between the last two steps traces the ops.
         return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> _Hook:

@@ -16,8 +16,8 @@ from mtl.tools.profiling import words
 
 # TensorFlow describes an op in a trace as "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
-# Leave out ops of these types. The trace records the ops that they call separately. The last type
-# waits for the next batch.
+# Types of ops that call other ops, which the trace records separately. The last type waits for the
+# next batch. All of these types are left out.
 _CALLING = {
     "Case",
     "If",
@@ -29,8 +29,8 @@ _CALLING = {
     "While",
     "IteratorGetNext",
 }
-# TensorFlow's profiler skips ops that take less than 8,000 cycles. If the trace shows a longer time
-# for a skipped op, the op was interrupted: count at most this many seconds.
+# The largest time of an op that TensorFlow's profiler skips, in seconds. The profiler skips ops of
+# less than 8,000 cycles. If the trace shows a longer time for such an op, the op was interrupted.
 _SMALL_SECS = 3e-6
 
 

@@ -54,10 +54,10 @@ _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+)(?=/)")
 _GRADIENTS = re.compile(r"(?:^|.*/)(gradients(?:_\d+)?)/(.*)")
 # TensorFlow's optimizers name ops like Adam/update_network/trunk/kernel/ResourceApplyAdam.
 _OPTIMIZER = re.compile(r"(?:^|/)\w+/update_")
-# Prefixes that TensorFlow's graph optimizer adds to the names of rewritten ops.
+# The prefixes that TensorFlow's graph optimizer adds to the names of rewritten ops.
 _REWRITTEN = re.compile(r"\w+(?:Optimizer|Folding)/(?:\w+Rewrite_|\w+Stage_)?")
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__)) + os.sep
-# A sum of gradients belongs to the phase of its terms. The search goes back at most this many ops.
+# A sum of gradients belongs to the phase of its terms, at most this number of ops before the sum.
 _FAR = 8
 
 

@@ -66,9 +66,9 @@ def prune_layer(
         errors = np.empty([end - start, num_units])  # [block, U]
         for j in range(start, end):
             errors[j - start] = np.where(is_kept[j], 0, weights[j]) / inverse[j, j]
-            # Later inputs of the block compensate for the cut at once. ...
+            # Let later inputs of the block compensate for the cut at once.
             weights[j:end] -= np.outer(inverse[j, j:end], errors[j - start])
-        # ... For the inputs after the block, one product is enough, as in the paper.
+        # Let the inputs after the block compensate by a single product, as in the paper.
         weights[end:] -= inverse[start:end, end:].T @ errors
     return is_kept, np.where(is_kept, weights, 0.0)
 

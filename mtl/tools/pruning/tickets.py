@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
 
-_OTHER_SEED = 1_000_003  # Large, because the seeds of two runs rarely differ by this number.
+_OTHER_SEED = 1_000_003  # Large, so that two seeds of a user rarely differ by it.
 
 
 class Ticket(NamedTuple):

@@ -152,9 +152,9 @@ class _Rehearsal(training.Training):
             board(run)
         rule = "be left out if TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
-        # Schedules ignore this change, because they read the number of steps from the experiment.
+        # Schedules ignore the larger number of steps, because they read it from the experiment.
         self._run = dataclasses.replace(
-            # Training never reaches this last step, because `_Timing` stops it earlier.
+            # Training never reaches the new last step, because `_Timing` stops it earlier.
             experiment.run,
             train_steps=max(first, experiment.run.train_steps) + 10**9,
         )
@@ -167,7 +167,7 @@ class _Rehearsal(training.Training):
         build = functools.partial(evaluation_graph.EvaluationGraph, experiment, folder)
         # Compute the statistics of the columns first, as a training does.
         preparation.prepare_run(experiment, folder, build)
-        # If training and evaluation have the same split, it is read only once.
+        # A split for both training and evaluation is read only once.
         names = dict.fromkeys((data.train_split, data.eval_split))
         with diagnosis.explain_run_errors(data, experiment.model, None, *names):
             splits = self._read_splits(list(names))

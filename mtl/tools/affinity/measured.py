@@ -72,7 +72,7 @@ class TaskAffinity(types.Surgery):
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"
         checks.require(self.every_steps <= train_steps, where, rule, self.every_steps)
-        rule = f"be a multiple of Run.summary_steps, {summary_steps}, as others are not written"
+        rule = f"be a multiple of Run.summary_steps, {summary_steps}, to write every result"
         is_written = self.every_steps % summary_steps == 0
         checks.require(is_written, where, rule, self.every_steps)
 

@@ -21,8 +21,8 @@ from mtl.tools.drawing import bar_charts, figures, line_charts
 _FROZEN = (
     "The forward pass is as in evaluation, so that examples do not affect each other: batch norm "
     "uses its averages (frozen statistics), and dropout is off. The norms belong to gradients of "
-    "the weighted sum of the losses, auxiliary ones too, before surgery, regularisation and "
-    "clipping."
+    "the weighted sum of the losses, including auxiliary losses, before surgery, regularisation "
+    "and clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
 # A label with more than `_MOST_CLASSES` values is a number: leave out its table and its bars.
@@ -114,7 +114,7 @@ def _tell_threshold(settings: audit_lib.Settings) -> str:
         return f"The threshold is {settings.max_norm:g}, for examples and for batches."
     return (
         f"A threshold is the {settings.percentile:g}th percentile of the norms in the "
-        f"{settings.window} batches before; the first batch has none."
+        f"{settings.window} batches before; the first batch has no threshold."
     )
 
 

@@ -45,8 +45,8 @@ def advise(result: profile.Profile, settings: Settings) -> list[str]:
     encode = result.share(words.ENCODE)
     if encode > _ENCODE:
         lines.append(
-            f"Encoding takes {encode:.0%}: the largest scopes above show which column. Use smaller "
-            "tables (docs/tables.md), or shorter histories or texts."
+            f"Encoding takes {encode:.0%}: the largest scopes above show which columns. Use "
+            "smaller tables (docs/tables.md), or shorter histories or texts."
         )
     if lines:
         return lines

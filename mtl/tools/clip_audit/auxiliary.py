@@ -48,8 +48,8 @@ class Measured:
                 self.left_out[part.name] = _DRAWS
             else:
                 self._parts.append(part)
-        # The mean weights of the whole batch, from the first call. Passes over single
-        # rows divide by them, too.
+        # The mean weights of the whole batch, from the first call. Passes over single rows also
+        # divide by these means.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:

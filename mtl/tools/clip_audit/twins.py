@@ -107,6 +107,6 @@ class _Twins:
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
-        # TensorFlow calls lookups stateful, but lookups in constant tables and variables are not.
+        # TensorFlow calls lookups stateful, although the tables and variables do not change.
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful

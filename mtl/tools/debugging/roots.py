@@ -98,7 +98,7 @@ def _list_broken(
 
 
 def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:
-    """Return whether an output was not finite although all inputs were finite."""
+    """Return whether an op computed an output that is not finite from finite inputs."""
     bad = [tensor for tensor in node.inputs if dump.is_bad(tensor)]
     if not bad:
         return True

@@ -109,7 +109,7 @@ class Task:
 
 
 def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
-    """Return the strongest of (figure, limit, words) as text, and True if it reaches its limit."""
+    """Return the strongest evidence as text, and True if its figure reaches the limit."""
     distances = [(1 - figure, 1 - limit, words) for figure, limit, words in figures]
     distances = [entry for entry in distances if entry[0] == entry[0]]  # Drop NaN.
     if not distances:

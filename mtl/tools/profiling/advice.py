@@ -35,7 +35,7 @@ class Settings:
 
 
 def advise(result: profile.Profile, settings: Settings) -> list[str]:
-    """Return lines of advice about phases with a large share; without any, one line says so."""
+    """Return advice about phases that take much time; if there are none, one line says so."""
     lines = [
         *_of_input(result, settings),
         *_of_surgery(result, settings),

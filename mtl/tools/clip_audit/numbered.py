@@ -21,7 +21,7 @@ ROW = "row number"
 
 @checks.dataclass
 class Numbered(types.Source):
-    """A source that numbers every record of another source, from 0 in the order of this source.
+    """Numbers the records of another source, from 0 in the order of that source.
 
     Attributes:
       source: the source of the records.

@@ -50,9 +50,8 @@ def measure(
 ) -> Measured:
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
-    The loss of an example in a task includes the weight of the example: the weight is 0 without a
-    label. If a label has several values, the loss is the mean over the values. `auxiliary.Measured`
-    computes auxiliary losses.
+    The loss of an example in a task includes the weight of the example, which is 0 without a label.
+    A label of several values has their mean loss. `auxiliary.Measured` adds auxiliary losses.
 
     Args:
       model: the model with fitted heads.

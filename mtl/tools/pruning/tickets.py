@@ -94,8 +94,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
-            # The masks come from the trained weights; the new run starts from the
-            # weights of the early step.
+            # The new run starts from early weights, with the masks of the trained weights.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:

@@ -1,7 +1,7 @@
 """Measures which tasks help each other: how a step of one task changes the losses of other tasks.
 
 from mtl.tools import affinity
-model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # updates stay those of a plain sum
+model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # updates still use a plain sum
 affinity.TaskAffinity.every_steps = 100
 
 `python -m launch.affinity` reads the result, and proposes groups of tasks.
@@ -27,24 +27,28 @@ from mtl.variables import moved
 class TaskAffinity(types.Surgery):
     """A surgery that measures, every few steps, the affinity of each task to each other task.
 
-    `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)`: the share by which a step of task i lowers the
-    loss of task j; below 0 if the step raises the loss. `theta` are the variables that several
-    tasks share, tables included, and `g_i` is the gradient of task i for `theta`. Other variables
-    stay unchanged. Both losses use the same rows and the same dropout, and are not weighted.
-    C. Fifty et al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
-    arXiv:2109.04617. As in the paper's formula, a step is plain gradient descent for all
-    optimizers. The code divides by |L_j|, because a negative loss would flip the sign.
+    `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)` is the affinity of task i to task j: the share
+    by which a gradient step of task i lowers the loss L_j of task j. An affinity is below 0 if the
+    step raises the loss. `theta` are the variables that several tasks share, tables included, and
+    `g_i` is the gradient of task i with respect to `theta`. The step leaves all other variables
+    unchanged. Both losses use the same rows and the same dropout, and are not weighted. C. Fifty et
+    al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
+    arXiv:2109.04617. As in the paper's formula, the measured step is plain gradient descent,
+    whatever the optimizer of the run. The code divides by |L_j|, because a negative loss would flip
+    the sign.
 
-    Training stays the same. A step that measures costs a backward and a forward pass for each
-    task. Other steps cost nothing, and their values are NaN. If a task has no label in the batch,
-    its values are NaN, too.
+    `TaskAffinity` does not change the trained weights. A step that measures affinities costs a
+    backward and a forward pass for each task. A step that does not measure costs nothing, and
+    reports NaN as affinities. The affinities of a task are also NaN if the batch has no label of
+    this task.
 
     Attributes:
-      surgery: the surgery that combines the gradients.
+      surgery: the surgery that combines the gradients of the tasks.
       every_steps: the number of steps between two measurements. It must be a multiple of
-        `Run.summary_steps`, because a run writes no values in between.
-      learning_rate: r, above 0. If r is so large that a step of a task raises the loss of this
-        task, affinities mean nothing, and `launch.affinity` says so.
+        `Run.summary_steps`, because a run writes no scalars between two summaries.
+      learning_rate: the factor r of the measured step, above 0. If r is so large that a step of a
+        task raises the loss of this task, affinities mean nothing, and `launch.affinity` reports
+        it.
     """
 
     surgery: Annotated[types.Surgery, checks.Part("surgery.Sum", arguments=3)] = surgery_lib.Sum()
@@ -58,7 +62,7 @@ class TaskAffinity(types.Surgery):
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the run measures at least once, and writes all measurements.
+        """Fail unless the run measures affinities at least once, and writes every measurement.
 
         Raises:
           UserError: `every_steps` is above `Run.train_steps`, or not a multiple of
@@ -68,7 +72,7 @@ class TaskAffinity(types.Surgery):
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"
         checks.require(self.every_steps <= train_steps, where, rule, self.every_steps)
-        rule = f"be a multiple of Run.summary_steps, {summary_steps}, as others are not written"
+        rule = f"be a multiple of Run.summary_steps, {summary_steps}, to write every result"
         is_written = self.every_steps % summary_steps == 0
         checks.require(is_written, where, rule, self.every_steps)
 
@@ -78,7 +82,7 @@ class TaskAffinity(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine the gradients with `surgery`, and measure affinities if this step is due.
+        """Combine the gradients with `surgery`, and measure affinities if a measurement is due.
 
         Args:
           losses: {task: scalar}, the weighted losses.
@@ -86,8 +90,9 @@ class TaskAffinity(types.Surgery):
           batch: the passes over the whole batch, with unweighted losses.
 
         Returns:
-          N gradients, and scalars: the scalars of `surgery`, `affinity/<i>/<j>` of all pairs, and
-          `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the same gradients.
+          N gradients, and {name: scalar}: the scalars of `surgery`, `affinity/<i>/<j>` of all pairs
+          of tasks, and `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the unweighted
+          gradients.
 
         Raises:
           UserError: several replicas train, the network computes in 16 bits, tasks share nothing,
@@ -100,12 +105,12 @@ class TaskAffinity(types.Surgery):
         is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
         measurement = tf.cond(is_due, lambda: self._measure(tasks), lambda: unknown)
-        # Measure before the update, which changes the step and the variables.
+        # Measure before the update, because the update changes the step and the variables.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measurement.op)
         affinities, gramian = tf.unstack(measurement)
         scalars = decision.monitor_rarely(is_due, gramian, list(losses))
-        # Drop norms, because they would ignore the weights of the losses. `Monitored` has the norms
-        # of weighted losses.
+        # Leave out norms, because these gradients ignore the weights of the losses. `Monitored`
+        # reports the norms of weighted gradients.
         scalars = {
             name: value for name, value in scalars.items() if not name.startswith("surgery/norm/")
         }
@@ -153,16 +158,16 @@ class TaskAffinity(types.Surgery):
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]
-            # Rows and random numbers are the same as before, so only the step changes losses.
+            # Both losses use the same rows and random numbers, so only the step changes the loss.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 moved_batch = dataclasses.replace(whole, first=build(0))
                 return _stack_losses(moved_batch.sum(lambda part: part.losses))
 
-        # Handle one task after the other: T passes at a time would take T times the memory.
+        # Loop over the tasks one by one: T parallel passes would take T times the memory.
         after = tf.map_fn(
             step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
         )
-        # [T, T]: row i has the losses after the step of task i.
+        # [T, T]: row i holds the losses of all tasks after the step of task i.
         affinities = (before - after) / tf.abs(before)
         present = tf.not_equal(before, 0)
         is_measured = present[:, tf.newaxis] & present

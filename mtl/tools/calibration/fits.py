@@ -6,10 +6,10 @@ calibration.Platt.source = "runs/clicks"
 calibration.Platt.tasks = ["click", "buy"]
 calibration.Platt.split = "calibration"
 
-`Temperature` and `Platt` change the kernel and the bias of a head, so that the result is a plain
+`Temperature` and `Platt` change the kernel and the bias of a head, so the result is a plain
 checkpoint of the same network. `Isotonic` sets the knots of a `Binary` head. If the head has
-`calibration_slices`, each slice gets a separate fit. `verbs.train` writes, evaluates and exports
-the result like any other network.
+`calibration_slices`, the rows of each slice get a separate calibration. `verbs.train` writes,
+evaluates and exports the calibrated network like any other network.
 """
 
 import abc
@@ -27,40 +27,40 @@ from mtl.transfer import refit
 
 _log = logging.getLogger(__name__)
 
-# If the logits separate the classes, the best scale would be infinite: take this scale instead.
+# The largest factor for logits. If logits separate the classes, the best factor is infinite.
 _LARGEST_SCALE = 100.0
 _BISECTIONS = 60
 _MOST_STEPS = 100
-# The least distance between knots.
+# The smallest distance between two knots of `Isotonic`, in logits.
 _LEAST_WIDTH = 1e-3
-# If a slice has fewer rows, the fit of all rows calibrates it better.
+# A slice with fewer labelled rows gets the calibration of all rows, which is more accurate.
 _FEWEST_ROWS = 100
 
 
 class Scored(NamedTuple):
-    """The labelled rows of a split, in float64.
+    """The logits and the labels of the labelled rows of a split, in float64.
 
     Attributes:
-      logits: [N] or [N, C].
-      targets: 0 or 1 in the shape of the logits, or class ids [N].
-      weights: the weights of the labels. The mean of the positive weights is 1, so that sums of
-        weights count rows.
+      logits: the logits of the rows, [N] or [N, C].
+      targets: the labels: 0 or 1 in the shape of the logits, or class ids [N].
+      weights: the weights of the labels. The positive weights have a mean of 1, so a sum of weights
+        is comparable to a number of rows.
     """
 
     logits: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> "Scored":
+    def take(self, is_selected: np.ndarray) -> "Scored":
         """Select rows.
 
         Args:
-          chosen: True for the rows to select, [N] bool.
+          is_selected: True for the rows to select, [N] bool.
 
         Returns:
-          The rows, with weights scaled such that the positive weights have a mean of 1.
+          The selected rows, with weights scaled such that the positive weights have a mean of 1.
         """
-        rows = Scored(*(part[chosen] for part in self))
+        rows = Scored(*(part[is_selected] for part in self))
         positive_weights = rows.weights[rows.weights > 0]
         return (
             rows._replace(weights=rows.weights / positive_weights.mean())
@@ -70,28 +70,28 @@ class Scored(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A fitted calibration.
+    """The calibration of a head, fitted to rows.
 
     Attributes:
       values: slopes and shifts [2, C], or knots [K, 2].
-      told: a description of the fit.
+      description: the calibration as text, for the log.
       logits: the calibrated logits of the rows.
     """
 
     values: np.ndarray
-    told: str
+    description: str
     logits: np.ndarray
 
 
 @checks.dataclass
 class Calibration(refit.Refit):
-    """The base class of calibration methods, which keep the logits of a split in memory.
+    """The base class of calibration methods, which hold the logits of a split in memory.
 
     Attributes:
       source: a checkpoint, or a model_dir whose latest checkpoint is used.
       tasks: the tasks whose heads are calibrated, each separately.
-      split: the split to fit. It must not be the training split, on which probabilities are too
-        confident, nor the split of evaluations.
+      split: the split whose rows the calibration is fitted to. `split` must differ from the
+        training split, whose probabilities are too confident, and from the split of evaluations.
     """
 
     tasks: Annotated[checks.Names, checks.Filled("name a task")]
@@ -106,21 +106,21 @@ class Calibration(refit.Refit):
     computes: ClassVar[tuple[str, ...]] = ("calibration_slices",)
 
     kind: ClassVar[str] = calibrated_lib.LINES
-    """The name of the variable with the fits of slices."""
+    """The name of the variable that holds the calibrations of slices."""
 
     def list_tasks(self) -> Sequence[str]:
-        """Return the tasks."""
+        """Return the names of the tasks to calibrate."""
         return self.tasks
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split to fit.
+        """Return the split whose rows the calibration is fitted to.
 
         Args:
           train_split: the split for training.
           eval_split: the split for evaluations.
 
         Raises:
-          UserError: the split to fit is one of these splits.
+          UserError: `split` is the split for training or for evaluations.
         """
         where = f"{type(self).__name__}.split"
         rule = f"be another split than {train_split!r} and {eval_split!r}"
@@ -130,30 +130,30 @@ class Calibration(refit.Refit):
 
     @abc.abstractmethod
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit the calibration of a head to rows.
+        """Fit the calibration of a head to labelled rows.
 
         Args:
-          head: the head whose logits are fitted.
+          head: the head to calibrate.
           rows: labelled rows.
-          others: for a slice, the values of the fit of all rows: a class that these rows cannot fit
-            gets its values from `others`. None for the fit of all rows.
+          others: for the rows of a slice, the `Fit.values` of all rows: they replace the values of
+            a class that the slice cannot calibrate. None if `rows` are all rows.
 
         Returns:
           The fit, with values [2, C] or [K, 2].
 
         Raises:
-          UserError: the rows cannot be fitted.
+          UserError: the calibration cannot be fitted to the rows.
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Put the fit of all rows into the last layer of a head.
+        """Put the calibration of all rows into the last layer of a head.
 
         Args:
           old: the last layer, with a kernel [H, C] and a bias [C].
-          values: the values of the fit: here slopes and shifts, [2, C].
+          values: the values of the calibration: in this class slopes and shifts, [2, C].
 
         Returns:
-          The layer, here with another kernel and bias.
+          The calibrated layer: in this class with another kernel and bias.
         """
         slopes, shifts = values
         return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
@@ -181,7 +181,7 @@ class Calibration(refit.Refit):
         if not names:
             return self.place(old, overall_fit.values)
         fits, doubts = [], []
-        # The numbers in `places` are indices of these names.
+        # `places` holds the index of the slice of each row in `names`.
         for number, name in enumerate(names):
             rows_of, task = all_rows.take(places == number), f"{head.name} where {name}"
             try:
@@ -196,7 +196,7 @@ class Calibration(refit.Refit):
         return old._replace(behind=behind, doubts=doubts)
 
     def _fit_slice(self, head: types.Head, task: str, rows: Scored, overall_fit: Fit) -> Fit:
-        """Return the fit of a slice; fail if it has too few rows, or if all labels are equal."""
+        """Fit the calibration of a slice; fail if its rows are too few, or have equal labels."""
         where, count = f"split {self.split!r}", len(rows.logits)
         rule = f"hold {_FEWEST_ROWS} labels of {task}"
         checks.require(count >= _FEWEST_ROWS, where, rule, count)
@@ -208,12 +208,12 @@ class Calibration(refit.Refit):
     def _tell(self, subject: str, rows: Scored, fit: Fit) -> None:
         before, after = mean_loss(rows), mean_loss(rows._replace(logits=fit.logits))
         line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
-        _log.info(line, subject, len(rows.logits), self.split, fit.told, after, before)
+        _log.info(line, subject, len(rows.logits), self.split, fit.description, after, before)
 
     def _score_rows(
         self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> tuple[Scored, np.ndarray]:
-        """Return the labelled rows, and the index of the slice of each row."""
+        """Return the labelled rows of a split, and the index of the slice of each row."""
         batches = []
         for towers, targets, weights, places in rows:
             has_label = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
@@ -235,18 +235,19 @@ class Calibration(refit.Refit):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Temperature(Calibration):
-    """Divides logits by the temperature T that minimizes the cross-entropy.
+    """Divides the logits of a head by the temperature T that minimizes the cross-entropy.
 
     C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599. The order of rows stays the same, and so do classes that are predicted with a
-    threshold of 0.5. All classes of a `MultiLabel` head share one T.
+    arXiv:1706.04599. The ranking of rows by probability does not change. Classes that are predicted
+    with a threshold of 0.5 do not change either. All classes of a `MultiLabel` head share one T.
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit a temperature T; the slope of all classes is 1 / T, and the shift is 0.
+        """Fit a temperature T: the slope of all classes is 1 / T, and the shift is 0.
 
         Raises:
-          UserError: predictions are wrong more often than right, so that no T above 0 is best.
+          UserError: predictions are wrong more often than right, so no T above 0 minimizes the
+            loss.
         """
         scale, num_logits = find_scale(rows), rows.logits[:1].size
         rule = "be right more often than wrong on the split for a temperature to exist"
@@ -259,19 +260,20 @@ class Temperature(Calibration):
 class Platt(Calibration):
     """Replaces each logit z with `a z + b`, with a and b of each class that minimize cross-entropy.
 
-    J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the labels
-    0 and 1 count as `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)`, if n_0 and n_1 rows have these
-    labels. So a and b stay finite even if a threshold separates the labels. If all labels of a
-    class are equal, its logits stay unchanged. Use `Temperature` for `MultiClass` heads.
+    J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the
+    targets are `1 / (n_0 + 2)` in place of 0, and `(n_1 + 1) / (n_1 + 2)` in place of 1, for n_0
+    rows with the label 0 and n_1 rows with the label 1. These targets keep a and b finite even if a
+    threshold separates the labels. If all labels of a class are equal, its logits do not change.
+    Use `Temperature` for `MultiClass` heads.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit a slope and a shift for each class.
+        """Fit a slope and a shift for each class of a head.
 
         Raises:
-          UserError: a slope is not above 0, because logits rank the rows in the wrong order.
+          UserError: a slope is not above 0, because the logits rank the rows in the wrong order.
         """
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
         unfit = np.repeat([[1.0], [0.0]], parts[0].shape[1], 1) if others is None else others
@@ -292,13 +294,14 @@ class Platt(Calibration):
 class Isotonic(Calibration):
     """Maps logits by a rising piecewise linear function, for `Binary` heads with `knots`.
 
-    Isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan, "Transforming
-    Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
-    probability become knots at their mean logits. If the head has fewer knots than blocks, the most
-    similar neighbours are joined. The first block begins at the smallest logit, and the last block
-    ends at the largest logit. Logits between knots are interpolated, whereas the paper has steps. A
-    block with equal labels also counts half a label of the other kind, which avoids probabilities
-    of 0 and 1.
+    The method is isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan,
+    "Transforming Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The
+    method sorts the rows by logit, and pools neighbouring rows into blocks of equal probability.
+    Each block becomes a knot at the mean logit of its rows. If the head has fewer knots than
+    blocks, the most similar neighbouring blocks are joined. The first block begins at the smallest
+    logit, and the last block ends at the largest logit. Logits between two knots are interpolated;
+    the paper uses a step function. A block whose labels are all equal counts half a row of the
+    other label in addition, to avoid probabilities of 0 and 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
@@ -307,7 +310,7 @@ class Isotonic(Calibration):
     kind = calibrated_lib.KNOTS
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail unless the head has knots.
+        """Fail unless the head has knots that the calibration can set.
 
         Raises:
           UserError: the head has no knots.
@@ -319,11 +322,11 @@ class Isotonic(Calibration):
         checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer with the knots of all rows behind it."""
+        """Return the last layer of a head, followed by the knots of all rows."""
         return old._replace(behind={self.kind: values})
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit the knots."""
+        """Fit the knots of a piecewise linear function from logits to calibrated logits."""
         assert isinstance(head, heads.Binary)
         inputs, outputs = fit_knots(rows, head.knots)
         bent = np.interp(rows.logits, inputs, outputs)
@@ -350,7 +353,7 @@ def find_scale(rows: Scored) -> float:
       rows: labelled rows.
 
     Returns:
-      The factor 1 / T, in [0, 100]; 0 if all factors above 0 give a larger cross-entropy.
+      The factor 1 / T, in [0, 100]; 0 if every factor above 0 gives a larger cross-entropy.
     """
     low, high = 0.0, _LARGEST_SCALE
     if _find_slope(rows, low) >= 0:
@@ -365,7 +368,7 @@ def find_scale(rows: Scored) -> float:
 def _find_slope(rows: Scored, scale: float) -> float:
     """Return the derivative of the total cross-entropy with respect to the factor of the logits.
 
-    The derivative never decreases with the factor.
+    The derivative never decreases when the factor grows, so `find_scale` can bisect it.
     """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
@@ -387,13 +390,13 @@ def fit_line(
     weights: np.ndarray,
     unfit: np.ndarray,
 ) -> tuple[float, float]:
-    """Fit Platt's slope and shift, by Newton's method with halved steps.
+    """Fit the slope and the shift of Platt's method by Newton's method with halved steps.
 
     Args:
       logits: the logits of N rows, [N].
       targets: the labels, 0 or 1, [N].
       weights: the weights of the labels, [N].
-      unfit: the slope and the shift if all labels are equal, [2].
+      unfit: the slope and the shift to return if all labels are equal, [2].
 
     Returns:
       The slope and the shift.
@@ -402,8 +405,8 @@ def fit_line(
     negative = float(weights.sum()) - positive
     if not (positive > 0 and negative > 0):
         return float(unfit[0]), float(unfit[1])
-    # Use Platt's targets: with 0 and 1, the slope would become infinite if the logits separate the
-    # labels.
+    # Use Platt's targets: with targets of 0 and 1, the slope would become infinite if a threshold
+    # on the logits separates the labels.
     goals = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
     inputs = np.stack([logits, np.ones_like(logits)])
 
@@ -430,18 +433,18 @@ def fit_line(
 
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fit knots of an isotonic calibration.
+    """Fit the knots of an isotonic calibration.
 
     Args:
       rows: N labelled rows.
       num_knots: the number of knots K, at least 4.
 
     Returns:
-      The logits at the knots, ascending [K], and the calibrated logits at the knots, [K].
+      The logits at the knots, [K] ascending, and the calibrated logits at the knots, [K].
     """
     inputs, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
     lowest, highest = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
-    # Shares of 0 and 1 have no finite logits, so count half a row of the other label.
+    # Shares of 0 and 1 have infinite logits, so count half a row of the other label in addition.
     shares = np.clip(shares, min(lowest, shares[shares > 0].min(initial=1.0)), None)
     shares = np.clip(shares, None, max(highest, shares[shares < 1].max(initial=0.0)))
     outputs = np.log(shares) - np.log1p(-shares)
@@ -451,7 +454,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
         inputs, outputs = np.append(low, inputs), np.append(outputs[0], outputs)
     if high > inputs[-1] + _LEAST_WIDTH:
         inputs, outputs = np.append(inputs, high), np.append(outputs, outputs[-1])
-    # The head needs exactly `num_knots`, so put further knots on the line between two knots.
+    # The head needs exactly `num_knots` knots: insert the missing knots in the widest gaps.
     while len(inputs) < num_knots:
         place = int(np.argmax(np.diff(inputs)))
         inputs, outputs = (
@@ -462,13 +465,13 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
-    # Round logits, so that rows whose logits differ only by numerical noise count as equal.
+    """Pool neighbouring rows; return mean logit, share of positives and weight of each block."""
+    # Round logits, so that logits that differ only by numerical noise count as equal.
     bins = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
     logits, places = np.unique(bins, return_inverse=True)
     sizes = np.bincount(places, rows.weights)
     hits = np.bincount(places, rows.weights * rows.targets)
-    blocks: list[list[float]] = []  # Weight, weight of positives, sum of logits.
+    blocks: list[list[float]] = []  # For each block: weight, weight of positives, sum of logits.
     for size, hit, logit in zip(sizes, hits, sizes * logits, strict=True):
         blocks.append([size, hit, logit])
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:

@@ -1,4 +1,4 @@
-"""Settings of an audit, and the ops that record the steps of a run.
+"""Settings of a clip audit, and the ops that record training steps for the audit.
 
 from mtl.tools import clip_audit
 experiment.Experiment.clip_audit = @clip_audit.ClipAudit()
@@ -31,14 +31,14 @@ class Settings:
     """The settings of `ClipAudit`.
 
     Attributes:
-      key: the field, of integers or strings, that identifies samples; None takes the number of the
-        row in the training split, from 0.
-      percentile: in [0, 100]; the bound on examples and the bound on batches are this percentile of
-        the norms in the previous batches.
-      window: the number of previous batches.
-      max_norm: a fixed bound for examples and batches, in place of the percentile; for example the
-        norm at which the run clips.
-      first_visits: how many visits of a sample count as its first visits.
+      key: the field, of integers or strings, that identifies samples; None identifies a sample by
+        the number of its row in the training split, from 0.
+      percentile: in [0, 100]; clipping thresholds for examples and for batches are this percentile
+        of the gradient norms in the previous batches.
+      window: the number of previous batches that decide the thresholds.
+      max_norm: a fixed threshold for examples and batches, in place of the percentile; for example
+        the norm at which the run clips.
+      first_visits: the number of visits of a sample that count as its first visits.
     """
 
     key: str | None = None
@@ -51,14 +51,14 @@ class Settings:
         return f"ClipAudit.{setting}"
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if the model mixes rows, or the key is not a field that identifies samples."""
+        """Fail if the model mixes rows, or `key` is not a field that identifies samples."""
         rule = "be None if MultiTaskModel.mixing mixes rows"
-        # A mixed row belongs to two samples, so its norm would say nothing about either.
+        # A mixed row combines two samples, so its norm would say nothing about either sample.
         checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
         self.check_key(experiment.data.spec)
 
     def check_key(self, spec: spec_lib.Spec) -> None:
-        """Fail if the key is set, but is not a field that can identify samples."""
+        """Fail if `key` is not None, and not a field that can identify samples."""
         if self.key is None:
             return
         checks.one_of("ClipAudit.key", self.key, spec.fields)
@@ -70,11 +70,11 @@ class Settings:
     def number_rows(
         self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
     ) -> pipeline.Pipeline:
-        """Return the data with numbered rows; `shuffle` is (size of the buffer, seed)."""
+        """Return a pipeline with numbered rows; `shuffle` is (size of the buffer, seed)."""
         return numbered.number_rows(data, shuffle)
 
     def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """Return the ids of the samples, [B] int64 or string.
+        """Return the ids of the samples in a batch, [B] int64 or string.
 
         Args:
           features: {field: [B, ...]}.
@@ -88,19 +88,19 @@ class Settings:
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:
-        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step.
+        """Return a function that `MultiTaskModel.model_fn` calls to observe a training step.
 
         Args:
           model: the model with fitted heads.
           statistics: the statistics of the columns.
-          record: the record that gets a row for each sample of a step.
+          record: the record to which each step adds a row for each sample.
         """
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             def measure() -> measures.Measured:
                 return measures.measure(model, statistics, features, labels, lambda _: weights)
 
-            # The update uses the same weights, so the weighting need not run twice.
+            # Take the weights of the losses from the update, so that the weighting runs only once.
             record_step(record, self.sample_ids(features, labels), measure)
 
         return observe
@@ -109,31 +109,30 @@ class Settings:
 def record_step(
     record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
 ) -> None:
-    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples.
+    """Add an op to UPDATE_OPS that records the batch of a training step.
 
     Args:
       record: the record of the audit.
       ids: the ids of the samples, [B] int64 or string.
-      measure: builds the measurements of the batch; called once, while the graph is built.
+      measure: builds the measurements of the batch; called once, when the graph is built.
     """
-    # Measure after the averages of normalisations have moved, and before the weights move.
+    # Measure after the moving averages of normalisations are updated, and before the weights are.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-        # Without this dependency the pass could read the averages before or after they move, as
-        # TensorFlow orders two ops only by their data.
+        # Without this dependency, the measuring pass could read the averages before or after their
+        # update, because TensorFlow orders two ops only by the data that they exchange.
         measured = measure()
         record_op = _record_batch(record, ids, measured)
     warn_of_unknown(measured)
     warn_of_left_out(measured)
-    # The update depends on UPDATE_OPS, so the row is recorded with the weights before the step.
+    # The update depends on UPDATE_OPS, so the batch is recorded with the weights before the step.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, record_op)
 
 
 def _record_batch(record: visits.Record, ids: tf.Tensor, measured: measures.Measured) -> tf.Tensor:
-    """Build the op that adds a batch to the record."""
+    """Build the op that adds the measurements of a batch to the record."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
-        # `numpy_function` passes tensors without names: the order of the dictionary gives them
-        # back.
+        # `numpy_function` passes tensors without names; their order is the order of the dictionary.
         columns = dict(zip(measured.examples, examples, strict=True))
         record.add(int(step), ids, columns, dict(zip(measured.batch, batch, strict=True)))
         return np.int64(0)
@@ -145,14 +144,14 @@ def _record_batch(record: visits.Record, ids: tf.Tensor, measured: measures.Meas
     return tf.numpy_function(add, [step, ids, *values], tf.int64)
 
 
-def warn_of_unknown(found: measures.Measured) -> None:
-    """Warn if variables need a pass for each example, which makes an audit slow."""
-    if found.unknown:
-        names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
+def warn_of_unknown(measured: measures.Measured) -> None:
+    """Warn if an audit is slow, because some variables need a backward pass for each example."""
+    if measured.unknown:
+        names = ", ".join(measured.unknown[:3]) + ", ..." * (len(measured.unknown) > 3)
         _log.warning("Clip audit: %s need a pass for each example, which is slow.", names)
 
 
-def warn_of_left_out(found: measures.Measured) -> None:
-    """Warn of each auxiliary loss that is not measured, with the reason."""
-    for name, reason in found.left_out.items():
+def warn_of_left_out(measured: measures.Measured) -> None:
+    """Warn about each auxiliary loss that the audit does not measure, with the reason."""
+    for name, reason in measured.left_out.items():
         _log.warning("Clip audit: the loss %r is left out, because %s.", name, reason)

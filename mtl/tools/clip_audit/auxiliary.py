@@ -1,8 +1,8 @@
-"""Measures auxiliary losses of single rows, in the forward pass of an audit.
+"""Measures the auxiliary losses of single rows, in the forward pass of a clip audit.
 
 measured = auxiliary.Measured(model)
 losses = measured.measure(activations, first)          # {name: [B]}
-measured.left_out                                      # {name: why it has no values}
+measured.left_out                                      # {name: why its values are missing}
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TRAINS = "its layer emits it only in training"
 
 
 class Measured:
-    """The auxiliary losses of a model with a value for each row, in a pass as in evaluation.
+    """The auxiliary losses that have a value for each row, in a forward pass as in evaluation.
 
     Args:
-      model: the model with these losses.
+      model: the model with the auxiliary losses.
 
     Attributes:
       left_out: {loss without a value for each row: reason}; complete after the first call of
@@ -40,27 +40,28 @@ class Measured:
         self.left_out: dict[str, str] = {}
         self._parts: list[types.AuxiliaryLoss] = []
         for part in model.built_losses:
-            # A loss that compares rows, such as a contrastive one, has no gradient of a single row.
+            # A loss that compares rows, such as a contrastive loss, has no
+            # gradient for a single row.
             if not types.read_member(part, types.AuxiliaryLoss, "are_rows_apart"):
                 self.left_out[part.name] = _COMPARES
             elif types.read_member(part, types.AuxiliaryLoss, "needs_draws"):
                 self.left_out[part.name] = _DRAWS
             else:
                 self._parts.append(part)
-        # A pass over one row must divide by the mean of its whole batch, so the first call keeps
-        # it.
+        # The mean weights of the whole batch, from the first call. Passes over single rows also
+        # divide by these means.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
-        """Compute the weighted losses of rows, {name: [B]}.
+        """Compute the weighted auxiliary losses of rows, {name: [B]}.
 
-        The weight of a row is divided by the mean weight over rows with a weight above 0. Parts of
-        a loss are added up. The first call takes the whole batch. Later calls take some of its
-        rows, and use the mean weights of the first call.
+        The weight of a row is divided by the mean weight of all rows with a weight above 0. If a
+        loss has several parts, they are added up. The first call measures the whole batch. Later
+        calls measure some rows of the batch, and use the mean weights of the first call.
 
         Args:
-          activations: activations of a pass as in evaluation.
-          first: the number of ops in the graph before that pass; see `twins.reuse_earlier`.
+          activations: the activations of a forward pass as in evaluation.
+          first: the number of ops in the graph before that forward pass; see `twins.reuse_earlier`.
         """
         parts = []
         for part in self._parts:
@@ -74,11 +75,12 @@ class Measured:
         return {name: self._weigh_rows(name, rows) for name, rows in losses.items()}
 
     def _weigh_rows(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
-        """Return the weighted losses of rows, [B]."""
+        """Return the weighted losses of rows, [B], with the parts of a loss added up."""
         if name not in self._means:
             count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
             self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
-        # `proof` cannot follow a mean over rows: without `declare`, each example takes a pass.
+        # `proof` cannot follow a mean over rows. Without `declare`, each example
+        # would need a backward pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
         weighted = weights * rows.losses
         # [B, parts] -> [B]
@@ -88,11 +90,11 @@ class Measured:
 def _reuse_activations(
     activations: activations_lib.Activations, first: int
 ) -> activations_lib.Activations:
-    """Return the same activations, from ops of the step itself if it has equal ops."""
+    """Return the same activations, computed by ops of the training step if it has equal ops."""
     inputs, towers, shared = twins.reuse_earlier(
         first,
-        # `Towers` has `shared` beside its items, which `tf.nest` would lose: it is built again
-        # below.
+        # `tf.nest` would drop the attribute `shared` of `Towers`, so list it here; the code below
+        # builds the `Towers` again.
         (dict(activations.inputs), dict(activations.towers), list(activations.towers.shared)),
     )
     return dataclasses.replace(activations, inputs=inputs, towers=types.Towers(towers, shared))

@@ -1,4 +1,4 @@
-"""Computes gradients of single examples with a pass for each, if `ghost` knows no faster way.
+"""Computes gradients of single examples by a pass for each, for layers that `ghost` cannot handle.
 
 squares, products = brute_force.norms(losses_of, batch, variables, weights)
 """
@@ -14,7 +14,7 @@ from mtl.step import draws
 from mtl.step import gradients as gradients_lib
 
 Losses = Callable[[Any], types.Tensors]
-"""A function from a batch, in any nesting, to {task: losses [B]}, with existing variables."""
+"""A function from a batch, in any nesting, to {task: losses [B]}; it creates no variables."""
 
 
 def norms(
@@ -23,17 +23,17 @@ def norms(
     variables: Sequence[tf.Variable],
     weights: types.Tensors,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Measure the norms, one example at a time.
+    """Measure the gradient norms, one example at a time.
 
     Args:
-      losses_of: builds another forward pass, for some rows.
+      losses_of: builds the forward pass again, for some of the rows.
       batch: B rows of tensors, in any nesting.
       variables: N variables.
       weights: {task: scalar}, the weights of the tasks' losses in the total loss.
 
     Returns:
-      {task: squared norms [B, N], with "" for the total loss}, and the inner products [B, N] of the
-      gradients of the total loss with their sum over the batch; float64.
+      {task: squared norms [B, N], with the key "" for the total loss}, and the inner products [B,
+      N] of each gradient of the total loss with the sum of these gradients over the batch; float64.
     """
 
     def whole_of(losses: types.Tensors) -> tf.Tensor:
@@ -41,13 +41,13 @@ def norms(
 
     totals = _differentiate_sum(whole_of(losses_of(batch)), variables)  # N gradients of the batch
 
-    # With `expand_composites`, the first tensor of a field of lists would be its flat values, which
-    # has more entries than rows.
+    # With `expand_composites`, the first tensor of a ragged field would be its flat values, which
+    # have more entries than the batch has rows.
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
 
     def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        with draws.draw_for_slice(row, count):  # A row draws the same numbers as in its batch.
-            # A slice keeps the axis of rows, which layers expect.
+        with draws.draw_for_slice(row, count):  # Draw the same numbers as in the whole batch.
+            # A slice of one row keeps the axis of rows, which layers expect.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         losses = {**losses, "": whole_of(losses)}
         gradients = {task: _differentiate_sum(loss, variables) for task, loss in losses.items()}
@@ -61,14 +61,14 @@ def norms(
         return squares, gradients_lib.retry_in_float64(products)
 
     signature = (dict.fromkeys([*weights, ""], tf.float64), tf.float64)
-    # By default `map_fn` expects the structure and the type of its input, here a row number.
+    # Without a signature, `map_fn` would expect the structure and type of its input, a row number.
     return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
 
 
 def _differentiate_sum(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Return the gradients of the sum of losses; zeros if losses do not depend on a variable."""
+    """Return the gradients of the sum of losses; zeros for a variable without effect on losses."""
     zeros = tf.UnconnectedGradients.ZERO
     gradients = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
-    # Looked-up rows of a table become dense: the products above need the same rows of a single
-    # example and of the batch.
+    # Make the gradients of tables dense: the inner products above need the same table rows in the
+    # gradient of an example and in the gradient of the batch.
     return list(map(tf.convert_to_tensor, gradients))

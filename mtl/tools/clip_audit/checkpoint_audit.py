@@ -1,4 +1,4 @@
-"""Audits a trained run: reads its training split once for each of its checkpoints.
+"""Audits a trained run: reads its training split once for every checkpoint.
 
 checkpoint_audit.audit_checkpoints(data, model, run, "runs/digits", settings, paths, output)
 """
@@ -34,8 +34,7 @@ def audit_checkpoints(
 ) -> None:
     """Record a visit of every sample for each checkpoint, in the order of `paths`.
 
-    Samples come in a random order, which is the same for all checkpoints, and in batches of the
-    size of training.
+    All checkpoints read the samples in the same random order, in batches of the size of training.
 
     Args:
       data: the pipeline of the run.
@@ -43,19 +42,19 @@ def audit_checkpoints(
       run: the settings of the run.
       model_dir: the folder of the run; holds the statistics of the columns.
       settings: the settings of the audit.
-      paths: the checkpoints.
-      directory: the folder for the visits; earlier visits in it are removed.
+      paths: the paths of the checkpoints.
+      directory: the folder for the records of visits; earlier records in it are removed.
 
     Raises:
       UserError: a checkpoint belongs to another model.
     """
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
-    # Shuffle as in training: a split that is sorted by class would fill whole batches with a class.
+    # Shuffle as in training: in a split that is sorted by class, a batch would have only one class.
     data = settings.number_rows(data, (data.shuffle_buffer, run.seed))
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
-        # One graph for all checkpoints: only the values of the variables change.
+        # Use one graph for all checkpoints: only the values of the variables differ.
         iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
         features, labels = iterator.get_next()
 
@@ -63,34 +62,37 @@ def audit_checkpoints(
             weigh = _find_weights(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
-        # Pruned and held weights do not move in training, so they must not add to the norms.
+        # Training does not change pruned or frozen weights, so their
+        # gradients must not add to norms.
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
         measured, _ = model.held.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(measured)
         audit_lib.warn_of_left_out(measured)
-        # `step` is restored like a variable, so it holds the step of the checkpoint.
+        # A checkpoint restores `step` like a variable, so `step` is the global
+        # step of the checkpoint.
         fetches = (step, settings.sample_ids(features, labels), measured.examples, measured.batch)
         record = visits.Record(directory, settings)
         with _open_session() as session:
             for path in paths:
                 _restore_variables(session, path)
                 session.run(iterator.initializer)
-                # The thresholds go on from one checkpoint to the next, as they do in training.
+                # The thresholds carry over from one checkpoint to the next, as they
+                # do from batch to batch.
                 for values in _run_all(session, fetches):
                     record.add(*values)
                 record.save(run_directory.step_in_name(path))
 
 
 def _find_weights(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
-    """Return the weights of tasks from the run's weighting, in the state of a checkpoint."""
+    """Return the run's weighting of losses, in the state that a checkpoint has saved."""
 
     def weigh(losses: types.Tensors) -> types.Tensors:
         means = {task: tf.reduce_mean(rows) for task, rows in losses.items()}
-        # Checkpoints hold the state of the weighting under the name of this scope.
+        # Checkpoints save the state of the weighting under the name of this scope.
         with tf1.variable_scope("balancing"):
             weighted = model.weigh_losses(means, step)
-        # A weighted loss may have a further term, for example for the weight itself. Its derivative
-        # is the factor of the task's gradient.
+        # A weighted loss may contain a further term, such as a regularizer of the weight. The
+        # derivative is exactly the factor of the task's gradient.
         return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
 
     return weigh
@@ -106,7 +108,7 @@ def _restore_variables(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
     shapes = {patterns.variable_name(v): v.shape.as_list() for v in variables}
-    # A checkpoint also holds the state of the optimizer, which an audit does not build.
+    # A checkpoint also has the state of the optimizer, which the graph of an audit does not have.
     saved_shapes = {name: shape for name, shape in saved.items() if name in shapes}
     mismatch.require_same(path, saved_shapes, shapes)
     reader = tf.train.load_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Measures the examples of a batch: norms, share of the blame, losses, EL2N, margins.
+"""Measures the examples of a batch: gradient norms, share in the gradient, losses, EL2N, margins.
 
 measured = measures.measure(model, statistics, features, labels, weigh)
 """
@@ -28,9 +28,10 @@ class Measured(NamedTuple):
     """Measurements of a batch of B examples.
 
     Attributes:
-      examples: {column: [B]}.
-      batch: {column: scalar}; `norm` is the norm of the mean of the examples' gradients.
-      unknown: variables whose norms need a pass for each example.
+      examples: {column of the report: [B]}.
+      batch: {column of the report: scalar}; `norm` is the norm of the mean gradient of the
+        examples.
+      unknown: the variables whose norms need a backward pass for each example.
       left_out: {auxiliary loss that is not measured: reason}.
     """
 
@@ -47,18 +48,18 @@ def measure(
     labels: types.Tensors,
     weigh: Callable[[types.Tensors], types.Tensors],
 ) -> Measured:
-    """Measure a batch by a forward pass as in evaluation, where examples do not affect each other.
+    """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
-    The loss of an example in a task includes the weight of the example: 0 without a label, and a
-    mean over values if a label has several. `auxiliary.Measured` computes auxiliary losses.
+    The loss of an example in a task includes the weight of the example, which is 0 without a label.
+    A label of several values has their mean loss. `auxiliary.Measured` adds auxiliary losses.
 
     Args:
       model: the model with fitted heads.
       statistics: the statistics of the columns.
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}.
-      weigh: {name: losses [B]} of tasks and auxiliary losses -> {name: the weight of its loss, a
-        scalar}. An auxiliary loss that is left out comes as 0.
+      weigh: maps {name: losses [B]} of tasks and auxiliary losses to {name: the weight of the loss,
+        a scalar}. Auxiliary losses that cannot be measured are 0.
     """
     for head in model.heads_with_loss:
         fix = f"{type(head).__name__} does not compute the loss of each label."
@@ -69,9 +70,9 @@ def measure(
     auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
-        # This is 0 in `launch.clip_audit`, whose first pass creates all variables.
+        # `before` is 0 in `launch.clip_audit`, whose first pass creates all variables.
         before = len(tf1.trainable_variables())
-        # Ops from this number on belong to this pass; see `twins`.
+        # Ops from the index `first` on belong to the new forward pass; see `twins`.
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             activations = model.infer_activations(batch[0], batch[1], statistics)
@@ -81,7 +82,7 @@ def measure(
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "reuse the existing variables, and create none"
         checks.require(not (before and new_names), "clip audit", rule, new_names[:3], fix)
-        if not logits:  # The first call is for the whole batch.
+        if not logits:  # Only the first call measures the whole batch.
             logits.update(outputs)
         losses = {head.name: _compute_losses(head, outputs[head.name], batch[1]) for head in heads}
         return {**losses, **others}
@@ -105,13 +106,13 @@ def measure(
 def measure_losses(
     losses_of: Callable[[Any], types.Tensors], batch: Any, weights: types.Tensors
 ) -> Measured:
-    """Measure the examples of a network whose heads are unknown.
+    """Measure the examples of a network whose heads are unknown, for any `model_fn`.
 
     Values that need a head, such as EL2N, are NaN.
 
     Args:
-      losses_of: builds the network again for the given rows, and returns {task: losses [B]};
-        examples must not depend on each other in it.
+      losses_of: builds the network again for some rows, and returns {task: losses [B]}; the
+        examples in it must not depend on each other.
       batch: B rows of tensors, in any nesting.
       weights: {task: the weight of its loss, a scalar}.
     """
@@ -119,10 +120,11 @@ def measure_losses(
     def build(rows: Any) -> types.Tensors:
         before = {variable.ref() for variable in tf1.global_variables()}
         here = tf1.get_variable_scope()
-        # A second build of the network would add its UPDATE_OPS and losses to the step again.
+        # Building the network a second time would add its UPDATE_OPS and losses to the step again.
         with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
             losses = losses_of(rows)
-        # A variable that this pass creates has random values, so its losses would mean nothing.
+        # A variable that this pass creates would have random values, so its
+        # losses would mean nothing.
         new_names = [v.name for v in tf1.global_variables() if v.ref() not in before]
         rule = "reuse the existing variables, and create none"
         checks.require(not new_names, "clip audit: losses_of", rule, new_names[:3])
@@ -136,7 +138,7 @@ def measure_losses(
     measured = norms.measure(build, batch, lambda _: weights)
     examples = _of_gradients(measured)
     for task, losses in measured.losses.items():
-        # The columns exist all the same, because reports list tasks by their `label/<task>`.
+        # Return columns of NaN, because reports find the names of the tasks in `label/<task>`.
         unknown = tf.fill(tf.shape(losses), float("nan"))
         examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
         examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}
@@ -147,15 +149,16 @@ def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Te
     """Return the loss of every example, [B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
-    # Several labels a row: [B, C] -> [B]
+    # With several labels per row: [B, C] -> [B]
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
 
 
 def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
-    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
+    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, each of shape [B]."""
     scopes = _group_squares(measured.squares, _find_scope)
     total = tf.add_n(list(measured.squares.values()))
-    # <g_i, S> / |S|^2 with the sum S of all gradients. Shares add up to 1, and may be negative.
+    # <g_i, S> / |S|^2 with the sum S of all gradients. The shares add up to 1;
+    # a share may be negative.
     blame = tf.math.divide_no_nan(measured.products, tf.reduce_sum(measured.products))
     return {
         "norm": _norms(total),
@@ -166,16 +169,16 @@ def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _of_batch(measured: norms.Norms) -> dict[str, tf.Tensor]:
-    """Return `norm` of the mean gradient and, for each layer, the mean of the examples' norms."""
+    """Return `norm` of the mean gradient, and for each layer the mean of the examples' norms."""
     count = tf.cast(tf.size(measured.products), tf.float32)
     layers = _group_squares(measured.squares, lambda name: name.rpartition("/")[0])
     means = {f"layer/{name}": tf.reduce_mean(_norms(squares)) for name, squares in layers.items()}
-    # |S|^2 is the sum of the products with S.
+    # |S|^2 is the sum of the inner products of all gradients with their sum S.
     return {"norm": _norms(tf.reduce_sum(measured.products)) / count, **means}
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Return roots of float64 squares as float32; squares below 0 by rounding count as 0."""
+    """Return roots of float64 squares as float32; a square below 0, by rounding, counts as 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -189,7 +192,7 @@ def _group_squares(
 
 
 def _find_scope(name: str) -> str:
-    """Return the scope of a variable: `network`, `features`, `head/<task>`, `auxiliary/<name>`."""
+    """Return the scope of a variable: network, features, head/<task> or auxiliary/<name>."""
     return "/".join(name.split("/")[: 2 if name.startswith(("head/", "auxiliary/")) else 1])
 
 
@@ -198,20 +201,21 @@ def _of_head(
 ) -> dict[str, tf.Tensor]:
     """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
 
-    EL2N is the norm of the loss's derivative by the logits: for cross-entropy, it equals `|p - y|`,
-    the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021,
-    arXiv:2107.07075. The margin is the logit of the label minus the largest other logit.
+    EL2N is the norm of the derivative of the loss with respect to the logits. For cross-entropy,
+    EL2N equals `|p - y|`, the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a
+    Data Diet", 2021, arXiv:2107.07075. The margin is the logit of the label minus the largest logit
+    of another class.
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)
-    # The sum over rows has the same derivative by each row's logits as the row's own loss.
+    # One gradient of all losses is enough: the logits of a row affect only the loss of this row.
     (errors,) = tf.gradients(losses, [logits])
     counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
     flat = tf.reshape(errors, [tf.shape(logits)[0], -1])  # [B, C]
     el2n = gradients_lib.take_roots(
         gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
     )
-    # With several labels a row, label, prediction and margin are undefined.
+    # With several labels per row, label, prediction and margin are undefined.
     if counts.shape.rank > 1:
         return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
     prediction = predicted.get("class_id", predicted.get("value", unknown))
@@ -227,7 +231,7 @@ def _of_head(
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
     logits, targets, _ = examples
     if "probability" in predicted:
-        # Binary: [B] logits, with the sign of the label. The other class has the logit 0.
+        # Binary head: [B] logits, signed by the label. The other class has the logit 0.
         return (2 * targets - 1) * logits
     probabilities = predicted.get("probabilities")
     # Without a logit for each class, no logit belongs to the label.

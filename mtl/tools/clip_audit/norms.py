@@ -1,4 +1,4 @@
-"""Measures gradient norms of single examples, by task and variable, and shares in their sum.
+"""Measures gradient norms of single examples by task and variable, and shares in the sum.
 
 result = norms.measure(losses_of, batch, weigh)
 result.squares["network/hidden_0/kernel"]      # [B]
@@ -18,16 +18,16 @@ from mtl.variables import patterns
 
 
 class Norms(NamedTuple):
-    """Norms of B examples; `g_i` is the gradient of the weighted sum of losses of example i.
+    """Gradient norms of B examples; `g_i` is the gradient of the weighted total loss of example i.
 
     Squares and products are float64, and finite if the gradients are finite.
 
     Attributes:
-      losses: {task: [B]}.
-      squares: {variable: its part of |g_i|^2, [B]}.
-      task_squares: {task: the squared norm of the gradient of its loss alone, [B]}.
-      products: `<g_i, sum_j g_j>`, [B].
-      unknown: the variables whose norms needed a pass for each example.
+      losses: {task: the losses, [B]}.
+      squares: {variable: its part of the squared norm |g_i|^2, [B]}.
+      task_squares: {task: the squared norm of the gradient of the task's loss alone, [B]}.
+      products: the inner products `<g_i, sum_j g_j>`, [B].
+      unknown: the variables whose norms needed a backward pass for each example.
     """
 
     losses: types.Tensors
@@ -43,14 +43,14 @@ def measure(
     weigh: Callable[[types.Tensors], types.Tensors],
     by_row: bool = False,
 ) -> Norms:
-    """Return the norms of the gradients by the trainable variables.
+    """Return the norms of the examples' gradients with respect to the trainable variables.
 
     Args:
-      losses_of: builds the forward pass, and reuses existing variables; examples must not depend on
-        each other in it.
+      losses_of: builds the forward pass, and reuses existing variables; the examples in it must not
+        depend on each other.
       batch: B rows of tensors, in any nesting.
-      weigh: {task: losses [B]} -> {task: its weight, a scalar}.
-      by_row: True takes a pass for each example, for all variables.
+      weigh: maps {task: losses [B]} to {task: the weight of the task, a scalar}.
+      by_row: True to use a backward pass for each example, for all variables.
     """
     tensors = tf.nest.flatten(batch, expand_composites=True)
     inputs = [tf.identity(tensor) for tensor in tensors]
@@ -64,7 +64,7 @@ def measure(
     # Weights may depend on the losses, but the update treats them as constants.
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     measured = _measure_ghosts(gradients, losses, weights)
-    # These variables need a pass for each example, which costs B backward passes.
+    # These variables need a backward pass for each example, so B passes.
     slow_variables = [
         v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown
     ]
@@ -72,7 +72,8 @@ def measure(
         _add_rows(
             measured, brute_force.norms(losses_of, batch, slow_variables, weights), slow_variables
         )
-    # A task without trainable variables behind it has no squares; `add_n` refuses an empty list.
+    # If no trainable variable affects a task, the task has no squares, and
+    # `add_n` needs one summand.
     zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,
@@ -84,7 +85,7 @@ def measure(
 
 
 def _find_rows(batch: Any) -> int | None:
-    """Return the number of rows of a batch; None if no tensor has a static one."""
+    """Return the number of rows of a batch; None if no tensor has a static number of rows."""
     sizes = (tensor.shape[0] for tensor in tf.nest.flatten(batch))
     return next((size for size in sizes if size is not None), None)
 
@@ -92,25 +93,25 @@ def _find_rows(batch: Any) -> int | None:
 def _measure_ghosts(
     gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Measure squares and products by variable, and squares by task."""
+    """Measure squares and products for each variable, and squares for each task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
     of_tasks = {task: gradients.by_variable(uses) for task, uses in back.items()}
-    # Leave out tasks whose losses reach no trainable variable.
+    # Leave out tasks whose losses depend on no trainable variable.
     of_tasks = {task: parts for task, parts in of_tasks.items() if parts}
     if not of_tasks:
         return {"squares": {}, "products": {}, "tasks": {}}
-    if len(losses) == 1:  # The gradient of the sum is a multiple of the only task's gradient.
+    if len(losses) == 1:  # The gradient of the total is a multiple of the only task's gradient.
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
-        # Backward passes are linear, so the cotangents of the sum need no further pass.
+        # Backward passes are linear, so the cotangents of the sum follow without another pass.
         whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
         whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def stack_values(dtype: tf.DType) -> tf.Tensor:
-        """Return [number of keys, B], in the order of the keys."""
+        """Return all values as one tensor [number of keys, B], in the order of the keys."""
         squares = {task: _square_norms(parts, dtype) for task, parts in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _square_norms(whole, dtype)
         casts = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
@@ -121,7 +122,7 @@ def _measure_ghosts(
         }
         return tf.stack(tf.nest.flatten(values))
 
-    # All values lie in one tensor, so that one test shows if any of them overflowed.
+    # Stack all values in one tensor, so that a single test shows whether a value overflowed.
     flat = tf.unstack(gradients_lib.retry_in_float64(stack_values), len(tf.nest.flatten(keys)))
     measured = tf.nest.pack_sequence_as(keys, flat)
     for kind in ("squares", "products"):
@@ -141,9 +142,9 @@ def _square_norms(
 def _sum_gradients(
     of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
 ) -> dict[str, gradient_forms.Plain]:
-    """Return the gradients of the weighted sum, for variables with built gradients of the tasks.
+    """Return the gradients of the weighted sum, for variables whose task gradients are built.
 
-    Adding these gradients costs less than building new ones.
+    Adding up existing gradients costs less than building new gradients.
     """
     parts_by_name: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
     for task, gradients in of_tasks.items():
@@ -156,7 +157,8 @@ def _sum_gradients(
     return {
         name: gradient_forms.weighted_sum(parts)
         for name, parts in plain.items()
-        # If one task has another form, such as an outer product, the sum is built by cotangents.
+        # If the gradients of the tasks differ in form, for example by an outer product, the sum is
+        # built from cotangents.
         if len(parts) == len(parts_by_name[name])
     }
 
@@ -180,7 +182,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add the measurements that need a pass for each example to `measured`."""
+    """Add the values that need a backward pass for each example to `measured`."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)

@@ -1,4 +1,4 @@
-"""Numbers the rows of a split, as an additional feature.
+"""Numbers the rows of a split, and adds the numbers as a feature.
 
 data = numbered.number_rows(data)               # a Pipeline with the feature `numbered.ROW`
 data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in a shuffled order
@@ -21,11 +21,11 @@ ROW = "row number"
 
 @checks.dataclass
 class Numbered(types.Source):
-    """Gives every record its number in the split, from 0 in the order of the source.
+    """Numbers the records of another source, from 0 in the order of that source.
 
     Attributes:
-      source: the source of the rows.
-      shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
+      source: the source of the records.
+      shuffle: (number of records in the shuffle buffer, seed); None keeps the order of the source.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -40,34 +40,34 @@ class Numbered(types.Source):
                 checks.whole("Numbered.shuffle", number, minimum)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the records as {"row": number, "record": record of the source}."""
-        # There are always enough numbers: `zip` ends with the records.
+        """Return the records as {"row": number, "record": a record of the source}."""
+        # The range is longer than any split, and `zip` ends with the records.
         numbers = tf.data.Dataset.range(tf.int64.max)
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
-        # Shuffle numbered records: a number means the place in the source, not in the pass.
+        # Number the records first, then shuffle: a number means a record's place in the source.
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
     @property
     def orders_rows(self) -> bool:
-        """True if the source of the rows decides their order."""
+        """True if the inner source decides the order of its rows."""
         return types.read_member(self.source, types.Source, "orders_rows")
 
     def order_rows(self, split: str, spec: spec_lib.Spec, **settings: Any) -> Any:
-        """Return the order of the source."""
+        """Return the order that the inner source decides."""
         return self.source.order_rows(split, _without_row(spec), **settings)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> dict[str, Any]:
-        """Return the raw records of rows with these numbers, int64 [B], and the numbers."""
+        """Return the raw records with the row numbers `rows`, int64 [B], and the numbers."""
         return {"row": rows, "record": self.source.take_rows(split, rows)}
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does, and add the numbers [B] as the field `ROW`."""
-        # The source does not know the field, and would refuse a spec with it.
+        """Decode a batch by the inner source, and add the row numbers [B] as the field `ROW`."""
+        # The inner source has no field `ROW`, and would refuse a spec with this field.
         values = self.source.decode(batch["record"], _without_row(spec), with_labels)
         return {**values, ROW: batch["row"]}
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
+        """Read the records of a split one by one, to locate errors."""
         for row, (location, values) in enumerate(self.source.scan(split, _without_row(spec))):
             yield location, values if isinstance(values, str) else {**values, ROW: row}
 
@@ -75,11 +75,11 @@ class Numbered(types.Source):
 def number_rows(
     data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
 ) -> pipeline.Pipeline:
-    """Return the same data with the feature `ROW`.
+    """Return the same pipeline with the additional feature `ROW`.
 
     Args:
       data: the pipeline.
-      shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
+      shuffle: (number of records in the shuffle buffer, seed); None keeps the order of the source.
     """
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
     source = Numbered(source=data.source, shuffle=shuffle)

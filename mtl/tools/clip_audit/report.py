@@ -1,4 +1,4 @@
-"""Writes the report of an audit: a table of the samples, figures of the run, plots and a page.
+"""Writes the report of a clip audit: a table of the samples, figures of the run, plots and a page.
 
 path = report.write("runs/digits/clip_audit/training", settings)        # .../summary.md
 """
@@ -21,11 +21,11 @@ from mtl.tools.drawing import bar_charts, figures, line_charts
 _FROZEN = (
     "The forward pass is as in evaluation, so that examples do not affect each other: batch norm "
     "uses its averages (frozen statistics), and dropout is off. The norms belong to gradients of "
-    "the weighted sum of the losses, auxiliary ones too, before surgery, regularisation and "
-    "clipping."
+    "the weighted sum of the losses, including auxiliary losses, before surgery, regularisation "
+    "and clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
-# Labels of numbers have many distinct values: then tables and bars are left out.
+# A label with more than `_MOST_CLASSES` values is a number: leave out its table and its bars.
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
@@ -33,12 +33,13 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
     """Write `samples.parquet`, `samples.csv`, `batches.csv`, `plots.svg` and `summary.md`.
 
     Args:
-      directory: the folder of an audit; its visits lie in `parts`.
+      directory: the folder of an audit, with the records of visits in `parts`.
       settings: the settings of the audit.
-      others: folders of audits of the same samples, to measure how well the norms agree.
+      others: the folders of other audits of the same samples, to measure how well their norms
+        agree.
 
     Returns:
-      The path of the summary.
+      The path of `summary.md`.
 
     Raises:
       UserError: the folder holds no audit.
@@ -56,7 +57,7 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
 
 
 def read_samples(directory: str) -> dict[str, np.ndarray]:
-    """Return the table of the samples that an audit wrote.
+    """Read the table of the samples that an audit has written.
 
     Raises:
       UserError: the table is missing.
@@ -75,7 +76,7 @@ def _write_text(directory: str, name: str, text: str) -> str:
 
 
 def _list_tasks(samples: tables.Columns) -> list[str]:
-    # Every measured task has this column, even if its values are NaN.
+    # Every measured task has a column `label/<task>`, even if its values are NaN.
     prefix = "label/"
     return [name.removeprefix(prefix) for name in samples if name.startswith(prefix)]
 
@@ -113,7 +114,7 @@ def _tell_threshold(settings: audit_lib.Settings) -> str:
         return f"The threshold is {settings.max_norm:g}, for examples and for batches."
     return (
         f"A threshold is the {settings.percentile:g}th percentile of the norms in the "
-        f"{settings.window} batches before; the first batch has none."
+        f"{settings.window} batches before; the first batch has no threshold."
     )
 
 
@@ -129,8 +130,8 @@ def _tell_largest(samples: tables.Columns) -> str:
 
 
 def _tell_layers(batches: tables.Columns) -> str:
-    """Return the norms of examples by layer, in the first and the last quarter of the batches."""
-    # Rounded up: fewer than four batches still have a first and a last quarter.
+    """Return a table of the examples' norms by layer, in the first and last quarter of batches."""
+    # Round up, so that fewer than four batches still have a first and a last quarter.
     quarter = math.ceil(len(batches["batch"]) / 4)
     rows = [
         [name.removeprefix("layer/"), *map(_write_number, _average_ends(values, quarter))]
@@ -145,7 +146,7 @@ def _average_ends(values: np.ndarray, count: int) -> tuple[float, float]:
 
 
 def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
-    """Return the section of a task: its mean loss, and a table if it has few classes."""
+    """Return the section of a task: its mean loss, and a table if the task has few classes."""
     losses = ", ".join(
         f"{name} {_write_number(statistics.average(samples[f'{name}/{task}/all']))}"
         for name in ("loss", "el2n")
@@ -159,10 +160,10 @@ def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
 
 
 def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figures.Figure]:
-    # The table is sorted already, but with NaN at its end; a rank needs a number.
+    # Sort again: the table has NaN at its end, and a NaN has no rank.
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
     curves = {name: _list_points(batches[name]) for name in ("norm", "threshold")}
-    # The first batch has no threshold: a run with a single batch lacks this curve.
+    # The first batch has no threshold, so a run with a single batch has no curve of thresholds.
     of_batches = {name: points for name, points in curves.items() if points}
     layers = {
         name.removeprefix("layer/"): _list_points(values)
@@ -184,7 +185,7 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
 
 
 def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
-    """Return the share of visits above the threshold for each label, without undefined shares."""
+    """Return the share of visits above the threshold for each label; skip undefined shares."""
     shares = {label: share for label, (_, _, share) in statistics.by_class(samples, task).items()}
     return [
         bar_charts.Bar(_write_number(label), share)
@@ -198,7 +199,7 @@ def _list_points(values: np.ndarray) -> line_charts.Points:
 
 
 def _write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    # Ids of samples may hold any text.
+    # Ids of samples may hold any text, so escape the characters of a table.
     cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""Computes a row for each sample, and figures of the whole run, from visits; plain NumPy.
+"""Computes statistics of each sample and of the whole run from records of visits, with NumPy.
 
 samples = statistics.of_samples(visits, batches, first_visits=3)
 """
@@ -7,39 +7,42 @@ import numpy as np
 
 from mtl.tools.clip_audit import tables
 
-# Norms span several powers of ten, so they get a median and a maximum beside the mean.
+# Norms span several powers of ten, so the table shows their median and maximum beside the mean.
 _NORMS, _OF_TASKS = "norm", ("el2n/", "loss/", "margin/")
 
 
 def of_samples(
     visits: tables.Columns, batches: tables.Columns, first_visits: int
 ) -> dict[str, np.ndarray]:
-    """Return a row for each sample, the largest mean norm first.
+    """Return a table with a row for each sample; the sample with the largest mean norm comes first.
 
     Columns:
 
-    - `id`, `visits`, and `not_finite`: visits with a NaN or infinite norm, which no other column
-      counts.
+    - `id`, `visits`, and `not_finite`: the number of visits with a NaN or infinite norm; all other
+      columns ignore these visits.
     - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`
-      visits and over `all`, and the `last`.
-    - `el2n`, `loss`, `margin` of each task: mean over the `first` and `all`, and the `last`.
-    - `label`, `prediction`: of the last visit; `task`: the task with the largest gradient.
-    - `share_above`: share of visits above the threshold; `shrink`: mean factor of clipping there.
-    - `share_in_clipped_batches`: share of visits in clipped batches.
-    - `blame`, `blame_in_clipped_batches`: mean share in a batch's gradient G times the batch's
-      size, `<g_i, G> / |G|^2`: 1 is the average.
+      visits and over `all` visits, and the value of the `last` visit.
+    - `el2n`, `loss`, `margin` of each task: mean over the `first` and over `all` visits, and the
+      value of the `last` visit.
+    - `label`, `prediction`: the values of the last visit; `task`: the task with the largest
+      gradient.
+    - `share_above`: the share of visits above the threshold; `shrink`: the mean factor by which
+      clipping would multiply the gradient in these visits.
+    - `share_in_clipped_batches`: the share of visits in batches above the threshold.
+    - `blame`, `blame_in_clipped_batches`: the mean share `<g_i, G> / |G|^2` of the sample's
+      gradient g_i in the gradient G of the batch, times the size of the batch: 1 is the average.
 
     Args:
-      visits: see `visits.read`.
-      batches: see `visits.read`.
-      first_visits: how many visits of a sample count as its first visits.
+      visits: the table of visits from `visits.read`.
+      batches: the table of batches from `visits.read`.
+      first_visits: the number of visits of a sample that count as its first visits.
     """
     groups = _Groups(visits["id"], visits["batch"])
     finite = np.isfinite(visits["norm"])[groups.order]
     windows = {
         "first": finite & (groups.number < first_visits),
         "all": finite,
-        # Each sample has one last visit, whose values may be infinite or NaN.
+        # The last visit of a sample counts even if its values are infinite or NaN.
         "last": groups.is_last,
     }
     columns: dict[str, np.ndarray] = {
@@ -55,74 +58,76 @@ def of_samples(
             for window, mask in windows.items():
                 columns[f"{name}/{window}"] = groups.means(ordered, mask)
         elif name.startswith(("label/", "prediction/")):
-            # Rows are sorted by sample, so this selects one row a sample, in the order of `ids`.
+            # Rows are sorted by sample, so the mask selects one row for each
+            # sample, in the order of `ids`.
             columns[name] = ordered[groups.is_last]
     columns["task"] = _largest_task(columns)
     columns |= _summarize_clipping(groups, visits, batches, finite)
-    # Samples without a finite norm come last: -1 is below all norms.
+    # Samples without a finite norm come last, because -1 is below all norms.
     order = np.argsort(-np.nan_to_num(columns["norm/mean/all"], nan=-1), kind="stable")
     return {name: values[order] for name, values in columns.items()}
 
 
 class _Groups:
-    """Rows grouped by sample, and within a sample in the order of the batches.
+    """The visits of a table, grouped by sample, and in the order of the batches within a sample.
 
     Attributes:
-      ids: [S], the id of each sample.
-      order: [N], indices that sort the rows by sample.
-      sample: [N], the number of the sample of each ordered row.
-      number: [N], how many earlier visits the sample has.
-      is_last: [N], True for the last visit of a sample.
-      sizes: [S], how many visits each sample has.
+      ids: the id of each sample, [S].
+      order: the indices that sort the N visits by sample and batch, [N].
+      sample: the index of the sample of each sorted visit, [N].
+      number: the number of earlier visits of the same sample, for each sorted visit, [N].
+      is_last: True for the last visit of a sample, [N].
+      sizes: the number of visits of each sample, [S].
     """
 
     def __init__(self, ids: np.ndarray, batches: np.ndarray):
         self.ids, sample = np.unique(ids, return_inverse=True)
-        # The last key of `lexsort` is the first to sort by.
+        # `lexsort` sorts by its last key first.
         self.order = np.lexsort((batches, sample))
         self.sample = sample[self.order]
         self.sizes = np.bincount(sample, minlength=len(self.ids))
-        starts = np.cumsum(self.sizes) - self.sizes  # [S], the first ordered row
+        starts = np.cumsum(self.sizes) - self.sizes  # [S], the index of a sample's first visit
         self.number = np.arange(len(ids)) - starts[self.sample]
         self.is_last = self.number == self.sizes[self.sample] - 1
 
     def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Sum by sample, [N] -> [S], over the rows of a mask.
+        """Sum values by sample, [N] -> [S], over the visits in a mask.
 
         Args:
-          values: a number or a bool for each ordered row, [N].
-          mask: bool [N]; None takes all rows.
+          values: a number or a bool for each sorted visit, [N].
+          mask: bool [N]; None for all visits.
         """
         weights = np.asarray(values, np.float64)
         if mask is not None:
             weights = np.where(mask, weights, 0.0)
-        # One pass over the rows, in place of a loop over samples, of which there may be millions.
+        # `bincount` needs one pass over the visits; a loop over millions of samples would be slow.
         return np.bincount(self.sample, weights, minlength=len(self.ids))
 
     def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Average by sample, [N] -> [S]; NaN for samples without a row; skip NaN values."""
+        """Average values by sample, [N] -> [S]; NaN values do not count."""
         mask = mask & ~np.isnan(values)
         counts = self.sums(np.ones(len(values)), mask)
         return _divide_values(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
+        """Take the maximum by sample, [N] -> [S]; NaN for a sample without a visit in the mask."""
         maxima = np.full(len(self.ids), -np.inf)
-        # An assignment by index would use only one of a sample's rows; `at` uses all rows.
+        # An assignment by index would use one visit of each sample only;
+        # `maximum.at` uses all visits.
         np.maximum.at(maxima, self.sample[mask], values[mask])
         return np.where(np.isinf(maxima), np.nan, maxima)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the median by sample, [N] -> [S]; NaN for samples without a row."""
+        """Take the median by sample, [N] -> [S]; NaN for a sample without a visit in the mask."""
         sample, values = self.sample[mask], values[mask]
-        # After sorting by sample and value, a median lies in the middle of the sample's rows.
+        # Sort by sample and value, so that a median lies in the middle of the sample's values.
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
         if not len(values):
             return np.full(len(self.ids), np.nan)
-        # A sample without a row would point behind the end, and becomes NaN below.
+        # A sample without a visit would point behind the end; its median becomes NaN below.
         starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
-        # The two middle places, which are equal for an odd number of values.
+        # The two middle indices, which are equal for an odd number of values.
         low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
         middle = (values[low] + values[np.minimum(high, len(values) - 1)]) / 2
         return np.where(sizes > 0, middle, np.nan)
@@ -150,14 +155,14 @@ def _largest_task(columns: dict[str, np.ndarray]) -> np.ndarray:
 def _summarize_clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the columns about clipping, by the thresholds from the previous batches."""
-    # Batches are numbered from 0 without gaps, so their number is also their row.
+    """Return the columns about clipping, which compare norms with thresholds."""
+    # Batches are numbered from 0 without gaps, so a batch's number is also its row in the table.
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
-    # Visits of the first batch do not count, as it has no threshold.
+    # Ignore visits in the first batch: without earlier batches, it has no clipping threshold.
     has_threshold = finite & ~np.isnan(threshold)
     shrink = _find_factor(threshold, norms)
-    # Without the size of the batch, samples of a small last batch would stand out.
+    # Multiply by the size of the batch: otherwise samples of a small last batch would stand out.
     blame = visits["blame"][groups.order] * batches["rows"][batch]
     in_clipped = is_clipped(batches)[batch]
     is_judged = ~np.isnan(batches["threshold"][batch])
@@ -171,29 +176,29 @@ def _summarize_clipping(
 
 
 def is_clipped(batches: tables.Columns) -> np.ndarray:
-    """Return True for each batch whose norm is finite and above the threshold, bool [batches]."""
+    """Return True for each batch whose norm is finite and above its threshold, bool [batches]."""
     return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
 
 
 def of_run(
     visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
 ) -> dict[str, float]:
-    """Compute the figures of the whole run.
+    """Compute statistics of the whole run.
 
     Args:
-      visits: a row for each visit, see `visits.read`.
-      batches: a row for each batch, see `visits.read`.
-      samples: a row for each sample, from `of_samples`.
+      visits: the table of visits from `visits.read`.
+      batches: the table of batches from `visits.read`.
+      samples: the table of samples from `of_samples`.
 
     Returns:
-      {name: value}; shares are in [0, 1], and NaN without a batch or visit that has a threshold.
+      {name: value}; shares are in [0, 1], or NaN if no batch or visit has a threshold.
     """
     has_threshold = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _find_factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
     above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
-    # At least one sample: below 50 samples, 1% would be rounded to 0.
+    # Take at least one sample: with fewer than 50 samples, 1% would be rounded to 0.
     top = norms[: max(1, round(len(norms) / 100))]
     return {
         "samples": len(norms),
@@ -209,16 +214,16 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}.
+    """Return {label: (samples, mean norm of the task's gradient, share of visits above threshold)}.
 
     Args:
-      samples: a row for each sample, from `of_samples`.
+      samples: the table of samples from `of_samples`.
       task: the task.
     """
     labels = samples[f"label/{task}"]
     known_rows = np.flatnonzero(~np.isnan(labels))
     distinct, places = np.unique(labels[known_rows], return_inverse=True)
-    # Sort once, as a mask for each of many labels would read all rows again.
+    # Sort once, because a separate mask for each of many labels would read all rows every time.
     order = known_rows[np.argsort(places, kind="stable")]
     groups = np.split(order, np.cumsum(np.bincount(places, minlength=1))[:-1])
     return {
@@ -232,16 +237,16 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
 
 
 def agreement(first: tables.Columns, second: tables.Columns) -> float:
-    """Return Spearman's rank correlation of the mean norms of samples that both tables have.
+    """Return Spearman's rank correlation of the mean norms of samples that both audits have.
 
     Args:
-      first: a row for each sample, from `of_samples`.
-      second: the rows of another audit; `id` matches the samples.
+      first: the table of samples of an audit, from `of_samples`.
+      second: the table of another audit; samples are matched by `id`.
 
     Returns:
       A number in [-1, 1]; NaN for fewer than two common samples.
     """
-    # Audits with other splits or filters may have other samples.
+    # Audits of other splits or with other filters may have other samples.
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
     pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
@@ -251,25 +256,25 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
 
 
 def _rank_values(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value; equal values share their mean rank."""
+    """Return the rank of each value; equal values get the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     # `cumsum` gives the last rank of each group of equal values, counted from 1.
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _find_factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Return the factors that clipping would apply."""
-    # A norm of 0 is never clipped: an infinite quotient becomes the factor 1.
+    """Return the factors by which clipping would multiply gradients."""
+    # A norm of 0 is never clipped: its quotient is infinite, and the factor becomes 1.
     return np.minimum(1.0, _divide_values(thresholds, norms, where_zero=np.inf))
 
 
 def _divide_values(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
     out = np.full(np.broadcast(values, by).shape, where_zero)
-    # With `where`, NumPy skips divisions by 0, without a warning.
+    # With `where`, NumPy skips divisions by 0 and gives no warning.
     return np.divide(values, by, out=out, where=by != 0)
 
 
 def average(values: np.ndarray) -> float:
-    """Return the mean of the values that are not NaN; NaN if all are."""
+    """Return the mean of the values that are not NaN; NaN if all values are NaN."""
     values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     return float(np.mean(values)) if len(values) else np.nan

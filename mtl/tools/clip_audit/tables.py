@@ -1,4 +1,4 @@
-"""Reads and writes columns of equal length, as Parquet and CSV.
+"""Reads and writes tables, as columns of equal length, in Parquet and CSV files.
 
 tables.write_parquet("visits.parquet", {"id": ids, "norm": norms})
 columns = tables.read_parquet("visits.parquet")
@@ -19,8 +19,8 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_parquet(path: str, columns: Columns) -> None:
-    """Write a file, which appears only when it is complete."""
-    # pyarrow knows fewer file systems than TensorFlow, and would show an incomplete file.
+    """Write a Parquet file, which appears in its folder only when it is complete."""
+    # pyarrow supports fewer file systems than TensorFlow, and would leave incomplete files.
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)
@@ -28,21 +28,22 @@ def write_parquet(path: str, columns: Columns) -> None:
 
 
 def read_parquet(path: str) -> dict[str, np.ndarray]:
-    """Read a file, and return {column: [N]}."""
+    """Read a Parquet file, and return {column: [N]}."""
     with tf.io.gfile.GFile(path, "rb") as file:
         table = parquet.read_table(pa.BufferReader(file.read()))
-    # A column may have several chunks, as a file has several row groups; this joins them.
+    # A file has several row groups, so a column may have several chunks;
+    # `to_numpy` joins the chunks.
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def write_csv(path: str, columns: Columns) -> None:
-    """Write a header and a line for each row; a NaN is an empty cell."""
+    """Write a CSV file with a header and a line for each row; a NaN becomes an empty cell."""
     rows = zip(*map(_write_cells, columns.values()), strict=True)
     atomic.write(path, csv_text.write([[*columns], *rows]))
 
 
 def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Return the rows of several tables with the same columns."""
+    """Return the rows of several tables that have the same columns, as one table."""
     names = tables[0] if tables else ()
     return {name: np.concatenate([table[name] for table in tables]) for name in names}
 

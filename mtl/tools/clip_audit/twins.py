@@ -1,11 +1,11 @@
-"""Finds ops that a graph computes twice, before it runs.
+"""Finds ops that compute the same value twice in a graph, before the graph runs.
 
 first = len(graph.get_operations())
 logits = network(features)
 logits = twins.reuse_earlier(first, logits)       # from an earlier pass, if its ops are equal
 
-TensorFlow's own optimizer merges equal ops, but not ops after two readings of a variable: its value
-might have changed between them.
+TensorFlow's optimizer also merges equal ops, but not if the ops read a variable separately: the
+value of the variable might have changed between the two reads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from mtl.deferred import tf, tf1
 from mtl.example_gradients import lists, uses
 
-# Columns look words up in tables that never change.
+# Ops with which columns look words up in tables that never change.
 _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
 def reuse_earlier(first: int, outputs: Any) -> Any:
-    """Return the same values from earlier ops, for each output with a twin.
+    """Replace outputs by equal outputs of earlier ops ("twins"), if there are any.
 
-    A twin is an op with the same type, attributes and inputs, which does not draw at random.
-    Trainable variables must not change between the op and its twin.
+    A twin is an op of the same type with the same attributes and inputs, which draws no random
+    numbers. Trainable variables must not change between the op and its twin.
 
     Args:
       first: the number of ops in the graph before the outputs were built.
@@ -35,29 +35,29 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
 
 
 class _Twins:
-    """The twins of all ops of the graph from the number `first` on."""
+    """The twins of all ops in the graph from the index `first` on."""
 
     def __init__(self, first: int):
         graph = tf1.get_default_graph()
         ops = graph.get_operations()[first:]
         self._new = {op.name for op in ops}
-        # Only trainable variables, as others, such as averages, may change between two reads.
+        # Leave out variables that are not trainable: moving averages may change between two reads.
         self._handles = {uses.find_handle(graph, v) for v in tf1.trainable_variables()}
-        # Constants are compared by value: each pass creates its own.
+        # Compare constants by value, because each pass creates new constants.
         self._constant: set[str] = set()
         self._twins: dict[str, tf.Operation] = {}
-        # Ops come after their inputs, so the twins of the inputs are known.
+        # An op comes after its inputs in the graph, so the twins of its inputs are already known.
         for op in ops:
             self._look_for(op)
 
     def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the tensor's twin, or itself."""
+        """Return the twin of a tensor, or the tensor itself if it has no twin."""
         source = self._find_source(tensor)
-        # The source of a reading is a handle, but the caller needs the value.
+        # The source of a variable's read is the variable's handle, but callers need the value.
         return tensor if source.dtype == tf.resource else source
 
     def _find_source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the twin of the origin of a tensor; for a variable's reading, its handle."""
+        """Return the twin of a tensor's origin; for a read of a variable, its handle."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._twins.get(tensor.op.name)
@@ -75,8 +75,8 @@ class _Twins:
             self._twins[op.name] = twin
 
     def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
-        """Return an equal earlier op, among the ops that read the same inputs."""
-        # A twin reads the same inputs, so the readers of one input are the only candidates.
+        """Return an equal earlier op, out of the ops that read the same inputs."""
+        # A twin reads the same inputs, so only the readers of one input are candidates.
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
             return None
@@ -85,7 +85,7 @@ class _Twins:
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the earlier ops that read a tensor."""
         for op in source.consumers():
-            # Behind an op that only passes a value on, such as a read, look for the next readers.
+            # An op such as a read only passes a value on: also list the readers of its output.
             if self._passes_on(op):
                 yield from self._list_users(op.outputs[0])
             elif op.name not in self._new:
@@ -96,7 +96,7 @@ class _Twins:
             op.type == other.type
             and self._is_repeatable(op)
             and len(op.inputs) == len(other.inputs)
-            # Attributes such as strides or padding.
+            # Compare attributes, such as strides or padding.
             and lists.settings(op) == lists.settings(other)
             and all(map(self._are_same, op.inputs, other.inputs))
         )
@@ -107,6 +107,6 @@ class _Twins:
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
-        # TensorFlow marks lookups as stateful, but these tables and variables do not change.
+        # TensorFlow calls lookups stateful, although the tables and variables do not change.
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful

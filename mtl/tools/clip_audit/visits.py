@@ -1,4 +1,4 @@
-"""Keeps the record of an audit: a row for each visit of a sample, and a row for each batch.
+"""Keeps the record of a clip audit: a row for each visit of a sample, and a row for each batch.
 
 record = visits.Record("runs/digits/clip_audit/training", settings)
 record.add(step, ids, examples, batch)       # after every batch
@@ -18,12 +18,12 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.tools.clip_audit import tables
 
-# Only files of this form are removed when steps are trained again.
+# The names of files with records, which are removed if their steps are trained again.
 _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 
 
 class Settings(Protocol):
-    """The settings of thresholds; see `ClipAudit`."""
+    """The settings that decide the thresholds of an audit; see `ClipAudit`."""
 
     @property
     def percentile(self) -> float: ...
@@ -36,7 +36,7 @@ class Settings(Protocol):
 
 
 class Trailing:
-    """A percentile of the values of the last batches: the threshold for the next batch."""
+    """A percentile of the values in the last batches, which is the threshold for the next batch."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
@@ -46,14 +46,14 @@ class Trailing:
         """Return the threshold for the next batch; NaN before the first batch."""
         if self._settings.max_norm is not None:
             return self._settings.max_norm
-        # There is no batch yet, or no batch with a finite value.
+        # No batch came before, or no batch had a finite value.
         if not any(map(len, self._batches)):
             return np.nan
         return float(np.percentile(np.concatenate(self._batches), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
         """Add the values of a batch; skip values that are not finite."""
-        # A NaN would make every percentile NaN for a whole window.
+        # A single NaN would make every percentile NaN for a whole window of batches.
         self._batches.append(values[np.isfinite(values)])
 
 
@@ -63,8 +63,8 @@ class Record:
     Args:
       directory: the folder of the audit.
       settings: the settings of thresholds.
-      last_step: rows of later steps are removed, as these steps are trained again. None removes all
-        rows.
+      last_step: rows of later steps are removed, because training repeats these steps. None removes
+        all rows.
     """
 
     def __init__(self, directory: str, settings: Settings, last_step: int | None = None):
@@ -73,7 +73,7 @@ class Record:
         tf.io.gfile.makedirs(self._directory)
         for name in tf.io.gfile.listdir(self._directory):
             match = _FILE.fullmatch(name)
-            # A killed run may have saved visits of steps whose checkpoint it never wrote.
+            # A killed run may have saved visits of steps after its last checkpoint.
             if match and (last_step is None or int(match.group(2)) > last_step):
                 tf.io.gfile.remove(os.path.join(self._directory, name))
         self._visits: list[dict[str, np.ndarray]] = []
@@ -81,12 +81,12 @@ class Record:
         self._number = self._restore_batches(settings.window)
 
     def _restore_batches(self, window: int) -> int:
-        """Read the last saved batches for the thresholds, and return the number of all batches."""
-        # `read` takes the folder of the audit, and appends `parts` itself.
+        """Read the last saved batches for the thresholds; return the number of saved batches."""
+        # `read` expects the folder of the audit, and appends `parts` itself.
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0
-        # Only a window of batches decides the next threshold.
+        # Only the batches of one window decide the next threshold.
         first = len(batches["norm"]) - window
         for number, norm in zip(batches["batch"], batches["norm"], strict=True):
             if number >= first:
@@ -101,17 +101,17 @@ class Record:
         examples: dict[str, np.ndarray],
         batch: dict[str, np.ndarray],
     ) -> None:
-        """Add the measurements of a batch at a global step.
+        """Add the measurements of the batch at a global step.
 
         Args:
           step: the global step before the batch trains the model.
-          ids: the ids of the samples, [B] integers, or bytes.
-          examples: {column: [B]}; needs `norm`.
-          batch: {column: a number}; needs `norm`.
+          ids: the ids of the samples, [B] integers or bytes.
+          examples: {column: [B]}, including `norm`.
+          batch: {column: a number}, including `norm`.
         """
         # TensorFlow passes strings as objects, which Parquet would store as bytes.
         if ids.dtype.kind == "O":
-            # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.
+            # Escape invalid UTF-8: a replacement character could make two ids equal.
             ids = np.array([value.decode(errors="backslashreplace") for value in ids])
         number = np.full(len(ids), self._number)
         self._visits.append({"id": ids, "batch": number, **examples})
@@ -119,7 +119,7 @@ class Record:
             "batch": self._number,
             "step": step,
             "rows": len(ids),
-            # The thresholds come from earlier batches: a batch must not raise its own threshold.
+            # The thresholds come from earlier batches, so a batch does not raise its threshold.
             "threshold": self._of_batches.threshold(),
             "example_threshold": self._of_examples.threshold(),
             **batch,
@@ -130,31 +130,31 @@ class Record:
         self._number += 1
 
     def save(self, step: int) -> None:
-        """Write the rows since the last call to files with a global step in their names."""
+        """Write the rows since the last call to new files, named after the global step."""
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
-                # Nine digits, so that the order of names is the order of steps.
+                # Nine digits make the order of names equal to the order of steps.
                 path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
                 tables.write_parquet(path, tables.join_tables(rows))
                 rows.clear()
 
 
 def are_there(directory: str) -> bool:
-    """Return True if a folder holds saved visits."""
+    """Return True if a folder holds saved visits of an audit."""
     return bool(_list_parts(os.path.join(directory, "parts")))
 
 
 def _list_parts(parts: str) -> list[str]:
-    # Sort the names, as object stores list files in any order.
+    # Sort the names, because object stores list files in any order.
     return sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
 
 
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the saved visits and batches; {} if nothing was saved.
+    """Read the saved visits and batches of an audit; {} for each if nothing was saved.
 
     Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
-    have `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
-    `Measured.batch`. Both thresholds follow from the previous batches.
+    have the columns `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
+    `measures.Measured.batch`. The thresholds of a batch are computed from the previous batches.
     """
     parts = os.path.join(directory, "parts")
     names = _list_parts(parts)
@@ -162,7 +162,7 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
         )
-        # Both lists are sorted by step, so numbers of batches fit both.
+        # Both lists of files are sorted by step, so the numbers of batches match.
         for kind in ("visits-", "batches-")
     ]
     return both_tables[0], both_tables[1]

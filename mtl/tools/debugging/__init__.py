@@ -1,1 +1,1 @@
-"""Explains a broken step: finds the op and the rows that broke it, and writes a page about it."""
+"""Finds the op and the rows that broke a training step, and writes a page about the step."""

@@ -21,14 +21,14 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
       bdb.BdbQuit: the user ended the debugger, or standard input is not a terminal.
     """
     code = stop_in.__code__
-    # A call never executes the line of `def` itself.
+    # Skip the line of `def`, which a call does not execute.
     lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
-    first = min(lines, default=code.co_firstlineno)  # A function may have only one line.
+    first = min(lines, default=code.co_firstlineno)  # A function may consist of one line only.
     # Without `nosigint`, pdb would replace the launcher's handler for Ctrl-C.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
     results: list[_Returned] = []
     debugger.runcall(lambda: results.append(run()))
-    if not results:  # Some versions of Python do not raise BdbQuit themselves.
+    if not results:  # Not all versions of Python raise BdbQuit when the user ends the debugger.
         raise bdb.BdbQuit
     return results[0]

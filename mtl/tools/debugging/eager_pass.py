@@ -4,7 +4,7 @@ batch = inspection.read_split(experiment, "test", limit=4)
 passed = eager_pass.run_eagerly(experiment, "runs/a", batch)
 passed.values["income/probability"], passed.deviation
 
-In eager code, every tensor has a value, so you can set breakpoints and print tensors inside a
+Eager code computes values, not symbolic tensors: you can set breakpoints and print tensors inside a
 network or a head.
 """
 
@@ -24,26 +24,27 @@ from mtl.tf_internals import eager
 from mtl.tools.debugging import inspection
 from mtl.variables import patterns
 
-# The name of the global step in checkpoints. Layers with random numbers read the step.
+# The name of the global step in checkpoints. Layers that draw random numbers read the global step.
 _STEP = "global_step"
 
 Values = dict[str, "tf.Tensor"]
 Call = Callable[[Callable[[], Values]], Values]
-"""Calls a function, such as under a debugger, and returns its result."""
+"""A function that calls another function, for example under a debugger, and returns its result."""
 
 CALL: Call = lambda run: run()  # noqa: E731
-"""Calls the function directly."""
+"""Calls a function directly, without a debugger."""
 
 
 class Passed(NamedTuple):
-    """The values that eager code computed.
+    """The values that the code of a model computes eagerly for some rows.
 
     Attributes:
-      values: {name: array}, with names `<task>/<prediction>`, except in training, and
+      values: {name: array}; the names are `<task>/<prediction>`, except in training, and
         `<task>/loss`, except in prediction.
-      deviation: the largest difference between a value and the graph's value, divided by the latter
-        if it is above 1; infinite if texts or classes differ, or only one value is NaN.
-      furthest: the name of the value with the largest difference.
+      deviation: the largest difference between a value and the same value of the graph, divided by
+        the size of the graph's value if this size is above 1. The deviation is infinite if texts or
+        classes differ, or if only one of two values is NaN.
+      furthest: the name of the value with the largest deviation.
     """
 
     values: Mapping[str, np.ndarray]
@@ -59,16 +60,16 @@ def run_eagerly(
     checkpoint: str = "latest",
     call: Call = CALL,
 ) -> Passed:
-    """Run the code of a model from features to losses, with the weights of a checkpoint.
+    """Run the code of a model eagerly from features to losses, with the weights of a checkpoint.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       batch: the rows.
-      mode: "eval", "predict", or "train". In mode "train", normalisation and dropout work as in the
-        next step, with these rows as its batch, but nothing is updated.
+      mode: "eval", "predict" or "train". In mode "train", normalisation and dropout work as in the
+        next training step with these rows as its batch, but no variable is updated.
       checkpoint: "latest", "best" or a path.
-      call: a function that calls the code, such as under a debugger.
+      call: a function that calls the code of the model, for example under a debugger.
 
     Raises:
       UserError: the checkpoint does not exist, the rows do not fit, or the code needs a graph.
@@ -83,14 +84,14 @@ def run_eagerly(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
-        # Random numbers of a prediction depend on the fields of its row, as in the graph.
+        # In a prediction, random numbers depend on the fields of a row, as they do in the graph.
         with draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:
         rows = _make_constants(batch.features), _make_constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
-        # The graph of a training step has no predictions to compare with.
+        # Skip predictions in training: the graph of a training step computes none to compare with.
         outputs = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
             loss_heads = model.heads_with_loss
@@ -99,15 +100,16 @@ def run_eagerly(
 
     with (
         diagnosis.explain_run_errors(experiment.data, model, None),
-        tf.Graph().as_default() as scratch,  # It holds collections and the seed of random numbers.
+        tf.Graph().as_default() as scratch,  # Collections and the random seed belong to this graph.
     ):
         tf1.set_random_seed(experiment.run.seed)
-        # When the code creates a variable, it gets the value with the same name in the checkpoint.
+        # A variable that the code creates gets its value from the variable's
+        # name in the checkpoint.
         with eager.execute_eagerly(), eager.create_variables(weights):
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
             values = {name: np.asarray(value) for name, value in call(run).items()}
-    if mode == "eval":  # Compare the sum of the losses, which is all that the graph computes.
+    if mode == "eval":  # Compare the sum of the losses: an evaluation computes no others.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare_values(values, of_graph)
 
@@ -119,10 +121,10 @@ def _run_graphs(
     mode: str,
     checkpoint: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the weights of a checkpoint, and the values that graphs compute in a mode."""
+    """Return the weights of a checkpoint, and the values that graphs compute for the rows."""
     weights: dict[str, np.ndarray] = {}
     outputs: dict[str, np.ndarray] = {}
-    # In mode "eval", run two graphs: the evaluation for losses, and the prediction.
+    # Mode "eval" needs two graphs: an evaluation for losses, and a prediction.
     for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
         opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
         with opened as graph:
@@ -143,7 +145,7 @@ def _make_constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.Ragge
 
 
 def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
-    """Return the values and their largest difference from the graph."""
+    """Return the eager values, and their largest difference from the values of the graph."""
     differences = {
         name: _measure_difference(values[name], of_graph[name])
         for name in values
@@ -154,14 +156,14 @@ def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.nda
 
 
 def _measure_difference(value: np.ndarray, of_graph: np.ndarray) -> float:
-    # Texts and classes have no distance: they are equal or not.
+    # Texts and classes have no distance: they are equal, or differ infinitely.
     if np.asarray(value).dtype.kind != "f":
         return 0.0 if np.array_equal(value, of_graph) else float("inf")
-    # Use relative differences for large values, which differ much even in the last bit.
+    # Divide by large values: their absolute differences are large even if
+    # only the last bit differs.
     with np.errstate(invalid="ignore"):
         difference = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))
-    # If only one of two values is NaN or infinite, the difference may be NaN, which `max` would
-    # lose.
+    # If one of two values is NaN or infinite, the difference may be NaN; `max` could skip a NaN.
     difference = np.where(np.isnan(difference), np.inf, difference)
     is_same = (value == of_graph) | (np.isnan(value) & np.isnan(of_graph))
     return float(np.max(np.where(is_same, 0, difference), initial=0))

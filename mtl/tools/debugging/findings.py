@@ -1,4 +1,4 @@
-"""Explains a broken step: op, cause, inputs, tasks, rows, and variables that grew before it.
+"""Explains a broken step: op, cause, inputs, tasks, rows, and variables that grew before the step.
 
 report = findings.examine_step(replayed)
 report.findings[0].cause            # "the logarithm of 0, at 3 of 64 entries"
@@ -18,10 +18,10 @@ from mtl.tools.debugging import roots as roots_lib
 from mtl.tools.debugging import rows as rows_lib
 from mtl.tools.debugging import step_dump
 
-# A variable is reported if it grew by this factor in one step.
+# The smallest growth factor in one step with which the report lists a variable.
 _GREW = 10.0
 _MOST_VARIABLES = 5
-# If such an op has a broken output, the update of the previous step wrote the broken value.
+# Ops that read variables. If their output is broken, the update of the previous step wrote it.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 # The largest number of float16.
 _HALF = 65504.0
@@ -29,17 +29,17 @@ _HALF = 65504.0
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """A step that was run again.
+    """A training step that was run again, with all its tensors.
 
     Attributes:
-      step: the global step at the start of the step.
-      dump: the tensors of the step.
-      before: the tensors of the previous step; None if that step was not run again.
-      graph: the graph that ran.
-      losses: {task: the tensor of its loss}.
-      fields: {field: its tensor in the batch}.
+      step: the global step at which the training step starts.
+      dump: the tensors of the training step.
+      before: the tensors of the previous training step; None if only one step was run again.
+      graph: the TensorFlow graph of the training step.
+      losses: {task: the name of the tensor with its loss}.
+      fields: {field: the name of its tensor in the batch}.
       batch_size: the number of rows in a batch.
-      slices: the number of micro-batches.
+      slices: the number of micro-batches in a batch.
     """
 
     step: int
@@ -58,14 +58,14 @@ class Summary:
 
     Attributes:
       tensor: the name of the tensor.
-      kind: the type, such as float32.
-      shape: the shape.
-      least: the smallest finite entry; None without a finite entry.
-      greatest: the largest finite entry; None without a finite entry.
+      kind: the type of the entries, such as float32.
+      shape: the shape of the tensor.
+      least: the smallest finite entry; None if no entry is finite.
+      greatest: the largest finite entry; None if no entry is finite.
       zeros: the number of entries that are 0.
       bad: the number of entries that are NaN or infinite.
-      greatest_before: the largest absolute value of a finite entry one step earlier; None if
-        unknown.
+      greatest_before: the largest absolute value of the finite entries one step earlier; None if it
+        is unknown.
     """
 
     tensor: str
@@ -79,23 +79,23 @@ class Summary:
 
     @property
     def lowest(self) -> float:
-        """The smallest finite entry; 0 without a finite entry."""
+        """The smallest finite entry; 0 if no entry is finite."""
         return self.least or 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """An op that broke a step.
+    """An op that broke a training step, and the likely cause.
 
     Attributes:
-      root: the op.
-      origin: the code that created the op, and its part of the model.
+      root: the op and its broken output.
+      origin: the code that created the op, and the scope of the model that the op belongs to.
       cause: the cause in a few words.
-      inputs: summaries of the inputs.
-      outputs: summaries of the outputs.
-      tasks: the tasks whose loss depends on the op.
-      rows: the rows of the batch that broke the op.
-      fields: the fields with odd values in these rows.
+      inputs: summaries of the op's inputs.
+      outputs: summaries of the op's outputs.
+      tasks: the tasks whose losses depend on the op.
+      rows: the rows of the batch that led to the broken output.
+      fields: the fields of the batch with odd values in these rows.
     """
 
     root: roots_lib.Root
@@ -115,7 +115,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """A variable that grew in the previous update: its largest absolute values before and after."""
+    """A variable whose largest absolute value grew in the last update, from `before` to `now`."""
 
     variable: str
     before: float
@@ -124,15 +124,15 @@ class Growth:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report on a step.
+    """The report on a training step that was run again.
 
     Attributes:
-      replayed: the step.
-      findings: the ops that broke the step, in the order in which they ran; empty if the step is
-        not broken.
-      growth: the variables that grew tenfold or more in the previous update, the largest first.
-      writers: for variables that were not finite at the start of the step: {variable: pairs of an
-        op that wrote it in the previous step, and summaries of the op's inputs}.
+      replayed: the training step.
+      findings: the ops that broke the step, in the order in which they ran; empty if no op did.
+      growth: the variables that grew tenfold or more in the previous update; the variable with the
+        largest value now comes first.
+      writers: {variable: pairs of (op that wrote the variable in the previous step, summaries of
+        the op's inputs)}, for variables that were not finite when the step started.
     """
 
     replayed: Replayed
@@ -142,7 +142,7 @@ class Report:
 
 
 def examine_step(replayed: Replayed) -> Report:
-    """Find the ops that broke a step, and explain each."""
+    """Find the ops that broke a training step, and explain every op."""
     broken = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
     findings = [_examine_root(replayed, root) for root in broken]
     writers = {
@@ -154,11 +154,11 @@ def examine_step(replayed: Replayed) -> Report:
 
 
 def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return rows of the batch, each as {field: value} with values for JSON.
+    """Return rows of a step's batch, each as {field: value} with values for JSON.
 
     Args:
-      replayed: the step.
-      numbers: the numbers of the rows in the batch, from 0 on.
+      replayed: the training step.
+      numbers: the indices of the rows in the batch, from 0.
     """
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
     return [
@@ -180,14 +180,14 @@ def summarize_tensor(
     """Return a summary of a tensor's values; None if the values are not floats.
 
     Args:
-      dump: the tensors of the step.
+      dump: the tensors of the training step.
       before: the tensors of the previous step; None if they are unknown.
       tensor: the name of the tensor, with its slot.
     """
     values = dump.read_numbers(tensor)
     if not values:
         return None
-    # An op in a loop has a value for each iteration. The summary covers all iterations.
+    # An op in a loop computes a value in each iteration. The summary covers all iterations.
     flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
     finite = flat[np.isfinite(flat)]
     values_before = before.read_numbers(tensor) if before else ()
@@ -207,7 +207,7 @@ def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
     dump, before = replayed.dump, replayed.before
     origin = origin_lib.find_origin(replayed.graph, root.node.name)
     variable = _find_variable(root.node)
-    # An op that reads a variable may lie outside of the scopes of the model: use the variable's.
+    # The read of a variable may lie outside of the model's scopes: use the scope of the variable.
     if variable and not origin.part:
         part = origin_lib.find_part(f"{variable}/")
         origin = dataclasses.replace(origin, part=part)
@@ -216,7 +216,7 @@ def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
         s for t in dump.list_outputs(root.node.name) if (s := summarize_tensor(dump, before, t))
     ]
     rows = rows_lib.find_rows(dump, root, replayed.batch_size, replayed.slices)
-    # A loss does not depend on the op of a gradient, but on its forward op.
+    # A loss depends on the forward op, not on the op that computes a gradient.
     nodes = [root.node.name, *([origin.forward] if origin.forward else [])]
     return Finding(
         root=root,
@@ -238,29 +238,29 @@ def explain(
     variable: str,
     fields: Mapping[str, str],
 ) -> str:
-    """Return the cause of a broken op in a few words.
+    """Return the likely cause of a broken output in a few words.
 
     Args:
       kind: the type of the op, such as Log.
-      dump: the tensors of the step.
-      root: the op with its broken output.
-      inputs: summaries of the float inputs, in their order.
+      dump: the tensors of the training step.
+      root: the op and its broken output.
+      inputs: summaries of the op's float inputs, in their order.
       variable: the variable that the op reads; "" for other ops.
-      fields: {field: its tensor in the batch}.
+      fields: {field: the name of its tensor in the batch}.
     """
     if variable:
         return f"the update of the step before made {variable!r} NaN or infinite"
     if kind == "IteratorGetNext":
         field_names = [field for field, tensor in fields.items() if tensor == root.output]
         return f"the data have a value that is not finite in field {', '.join(field_names)!r}"
-    # All inputs are finite, so the type of the op and its inputs show the cause.
+    # All inputs are finite, so the cause follows from the type of the op and its inputs.
     output_values = dump.read_numbers(root.output)
     if not inputs or not output_values:
         return "the op has no float inputs, but its output is NaN or infinite"
     values = np.concatenate(output_values, axis=None)
     has_nan, has_infinity = bool(np.isnan(values).any()), bool(np.isinf(values).any())
     return (
-        # Try special explanations before general ones; the last explanation fits every op.
+        # Try special explanations before general explanations; the last explanation fits every op.
         _explain_division(kind, inputs, has_nan)
         or _explain_power(kind, inputs, has_nan)
         or _explain_argument(kind, inputs)
@@ -285,7 +285,7 @@ def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
 
 
 def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
-    """Explain a function that is undefined or infinite at an input; "" for other causes."""
+    """Explain a function that is undefined or infinite at its input; "" for other causes."""
     # Xlogy(x, y) = x log(y), so the second input is the argument of the logarithm.
     argument = inputs[-1 if kind in _BY_SECOND else 0]
     if kind == "Log1p":
@@ -299,7 +299,7 @@ def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
 
 
 def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, dtype: str) -> str:
-    """Explain a result that is not finite although the op is defined at its inputs."""
+    """Explain a result that is not finite although the function is defined at the inputs."""
     largest = f"its largest input is {max(_find_size(summary) for summary in inputs):.3g}"
     if not has_infinity:
         return f"NaN from finite numbers: {largest}"
@@ -328,13 +328,13 @@ _BELOW_ZERO = {
     "Rsqrt": "the square root of a number below 0",
 }
 _BY_SECOND = ("Xlogy",)
-# Functions that are infinite at some small numbers.
+# Functions with poles: they are infinite at some numbers of ordinary size.
 _POLES = ("Atanh", "Digamma", "Erfinv", "Lgamma", "Ndtri", "Polygamma", "Xlog1py", "Zeta")
 _GROWS = ("Exp", "Expm1")
 
 
 def _find_variable(node: step_dump.Node) -> str:
-    """Return the variable that an op reads; "" for other ops."""
+    """Return the name of the variable that an op reads; "" for other ops."""
     is_read = node.kind in _READS and node.inputs
     return step_dump.name_node(node.inputs[0]) if is_read else ""
 
@@ -347,11 +347,11 @@ def _list_writers(before: step_dump.StepDump, variable: str) -> list[tuple[str, 
 
 
 def _list_growth(replayed: Replayed) -> list[Growth]:
-    """Return the variables that grew and that a loss depends on, the largest first."""
+    """Return the variables that grew and affect a loss; the largest variable comes first."""
     if replayed.before is None:
         return []
     dump, before = replayed.dump, replayed.before
-    # No loss depends on the slots of an optimizer, which may grow without harm.
+    # The slots of an optimizer may grow without harm; no loss depends on them.
     leading = (dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values())
     growths = (_find_growth(dump, before, tensor) for tensor in set[str]().union(*leading))
     growth_of = {growth.variable: growth for growth in growths if growth}
@@ -361,14 +361,14 @@ def _list_growth(replayed: Replayed) -> list[Growth]:
 def _find_growth(
     dump: step_dump.StepDump, before: step_dump.StepDump, tensor: str
 ) -> Growth | None:
-    """Return the growth of the variable in a tensor; None without a variable that grew."""
+    """Return the growth of the variable whose value a tensor has; None if it did not grow."""
     node = dump.nodes.get(step_dump.name_node(tensor))
     name = _find_variable(node) if node else ""
     if not name:
         return None
     past, now = (_find_greatest(step.read_numbers(tensor)) for step in (before, dump))
-    # Variables that start at 0, such as biases, always grow by a large factor. So the earlier value
-    # counts as at least 1e-6, and the new value must exceed 1.
+    # A variable that starts at 0, such as a bias, always grows by a large factor. So the earlier
+    # value counts as at least 1e-6, and the later value must exceed 1.
     if past is None or now is None or now <= max(_GREW * max(past, 1e-6), 1):
         return None
     return Growth(name, past, now)
@@ -384,12 +384,12 @@ def _find_size(summary: Summary) -> float:
 
 
 def _as_json(value: Any) -> Any:
-    """Turn a value into JSON; numbers that are not finite become texts."""
+    """Convert a value for JSON; numbers that are not finite become texts."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, np.ndarray):
         return [_as_json(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
-    # JSON has neither NaN nor infinity, so write them as texts.
+    # JSON has neither NaN nor infinity, so write these numbers as texts.
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Reads tensors inside a model for some rows, and the layers of a model, without training.
+"""Reads tensors of a model for some rows, and the layers of a model, without training.
 
 batch = inspection.read_split(experiment, "test", limit=4)
 with inspection.open_graph(experiment, "runs/a", batch) as graph:
@@ -37,7 +37,7 @@ MODES = ("eval", "predict", "train")
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Rows of data as NumPy values; fields of lists are `tf1.ragged` values.
+    """Rows of data as NumPy values; the values of ragged fields are `tf1.ragged` values.
 
     Attributes:
       features: {field: [B, ...]}.
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The number of rows."""
+        """The number of rows in the batch."""
         first = next(iter(self.features.values()))
         ragged = isinstance(first, tf1.ragged.RaggedTensorValue)
         return len(first.row_splits) - 1 if ragged else len(first)
@@ -60,11 +60,11 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
 
     Args:
       experiment: the experiment of the run.
-      split: the split; None for the split of evaluations.
+      split: the name of the split; None for the split of evaluations.
       limit: the largest number of rows to read.
 
     Raises:
-      UserError: the split does not exist, or a record is bad.
+      UserError: the split does not exist, or a record cannot be parsed.
     """
     data = experiment.data
     split = split or data.eval_split
@@ -72,7 +72,7 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
         elements = source_lib.iterate(
             lambda: data.dataset(split, training=False, seed=0, batch_size=limit)
         )
-        # If reading fails, `iterate` yields the error instead of a batch.
+        # If reading fails, `iterate` yields an error instead of a batch.
         batch = next(elements)
         if isinstance(batch, Exception):
             raise batch
@@ -86,15 +86,15 @@ def read_file(
 
     Args:
       experiment: the experiment of the run; its data describe the fields.
-      path: the file; the ending of its name says the format.
+      path: the path of the file; its ending says the format.
       limit: the largest number of rows to read.
-      with_labels: True to read labels, too. A label that is not in the file counts as missing.
+      with_labels: True to read labels, too. A label that the file lacks counts as missing.
 
     Raises:
-      UserError: the file does not exist, or a row is bad.
+      UserError: the file does not exist, or a row cannot be parsed.
     """
     spec = parsed_spec = experiment.data.spec
-    if with_labels:  # Parse labels like features, with the mark for a missing label as the default.
+    if with_labels:  # Parse labels like features; a missing label gets the mark for missing labels.
         missing_marks = {name: field.default for name, field in spec.label_fields.items()}
         fields = {**spec.features, **spec.labels}
         defaults = {**missing_marks, **spec.defaults}
@@ -120,12 +120,12 @@ def _parse_examples(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels:
 
 @dataclasses.dataclass(frozen=True)
 class OpenGraph:
-    """A graph of a run for some rows, with the values of a checkpoint.
+    """A TensorFlow graph of a run with the values of a checkpoint, which computes tensors for rows.
 
     Attributes:
-      graph: the graph.
+      graph: the TensorFlow graph.
       session: the session with the values of the checkpoint.
-      fed: {input: its value}.
+      fed: {input tensor: its value}.
       outputs: {name: tensor}: the predictions in mode "predict", the loss in mode "eval", and
         losses, weights and norms in mode "train".
     """
@@ -136,20 +136,20 @@ class OpenGraph:
     outputs: Mapping[str, tf.Tensor]
 
     def read(self, name: str) -> tuple[str, np.ndarray]:
-        """Compute a tensor for the rows.
+        """Compute the value of a tensor for the rows.
 
         Args:
-          name: the name of a tensor; of an operation, for its first output; of a variable; or of a
-            scope, for the last tensor that leaves it.
+          name: the name of a tensor, an operation, a variable or a scope. An operation stands for
+            its first output, and a scope for the last tensor that leaves the scope.
 
         Returns:
-          The whole name of the tensor, and its value.
+          The full name of the tensor, and its value.
 
         Raises:
           UserError: the tensor does not exist, or its value cannot be computed.
         """
-        # Only tensors of this graph are searched: a session cannot fetch tensors in loops and
-        # branches, which are other graphs.
+        # Search only tensors of this graph. Tensors in loops and branches lie in other graphs, and
+        # a session cannot fetch them.
         tensor = _find_tensor(self.graph, name, self.fed)
         try:
             value = self.session.run(tensor, self.fed)
@@ -177,7 +177,7 @@ def open_graph(
     mode: str = "eval",
     checkpoint: str = "latest",
 ) -> Iterator[OpenGraph]:
-    """Open a graph of a run, without writing to its folder.
+    """Open a graph of a run for some rows, without writing into the folder of the run.
 
     Args:
       experiment: the experiment of the run.
@@ -195,10 +195,10 @@ def open_graph(
         tf.Graph().as_default() as graph,
     ):
         tf1.train.create_global_step()
-        # In mode "train", dropout draws the same numbers as in the run.
+        # With the seed of the run, dropout in mode "train" draws the same numbers as in the run.
         tf1.set_random_seed(experiment.run.seed)
         estimator_spec, feed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
-        # Other session settings than in an Estimator would change the last bits of sums.
+        # Use the session settings of an Estimator: others would change the last bits of sums.
         settings = estimators.build_config(experiment, model_dir).session_config
         creator = tf1.train.ChiefSessionCreator(
             estimator_spec.scaffold, config=settings, checkpoint_filename_with_path=path
@@ -210,14 +210,14 @@ def open_graph(
 def summarize_model(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> Sequence[layers.Scope]:
-    """Return the layers of a model as a tree, for one row. The run may be untrained.
+    """Return the layers of a model as a tree, with shapes for one row.
 
-    The columns use the statistics of the training split that the run has saved. If it has none,
-    they are computed for this call only.
+    The run may be untrained: if the run has saved no statistics of the training split, they are
+    computed for this call only.
 
     Args:
       experiment: the experiment of the run.
-      model_dir: the folder of the run, which may be missing; nothing is written to it.
+      model_dir: the folder of the run. It need not exist, and does not change.
 
     Raises:
       UserError: a setting or the data is wrong.
@@ -234,7 +234,7 @@ def summarize_model(
 def read_layers(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> tuple[Sequence[layers.Scope], dict[str, tf.Tensor]]:
-    """Build a model for one row, and return its layers.
+    """Build a model for one row, and return its layers and predictions.
 
     Args:
       experiment: the experiment of the run.
@@ -243,7 +243,7 @@ def read_layers(
     Returns:
       The layers as a tree, and {name: prediction}.
     """
-    # Use a single row, so that FLOPs are for one row.
+    # Use a single row, because FLOPs are counted for the whole batch.
     batch = read_split(experiment, experiment.data.train_split, 1)
     with tf.Graph().as_default() as graph:
         step = tf1.train.create_global_step()
@@ -259,7 +259,7 @@ def read_layers(
         for name, tensor in estimator_spec.predictions.items():
             if name.partition("/")[0] in outputs:
                 outputs[name.partition("/")[0]].append(tensor)
-        # The global step is a variable, but not a parameter of the model.
+        # Leave out the global step, which is a variable but not a parameter of the model.
         variables = [v for v in tf1.global_variables() if v is not step]
         trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
         tree = layers.read_tree(graph, _flatten_inputs(feed), outputs, variables, trained)
@@ -269,7 +269,7 @@ def read_layers(
 def _build_graph(
     experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
 ) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
-    """Build the graph of a mode; return it, {input: its value} and its outputs."""
+    """Build the graph for a mode; return its EstimatorSpec, {input: its value} and its outputs."""
     feed: dict[Any, Any] = {}
     features = {name: _input(name, value, feed) for name, value in batch.features.items()}
     labels = {name: _input(name, value, feed) for name, value in batch.labels.items()}
@@ -278,8 +278,8 @@ def _build_graph(
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         watched: dict[str, tf.Tensor] = {}
 
-        # A step passes its losses, weights and norms to functions that make hooks. This function
-        # stores them and makes no hook.
+        # A training step passes losses, weights and norms to functions that make hooks. This
+        # function stores these tensors, and makes no hook.
         def watch(result: training_loop.StepResult) -> dict[str, Any]:
             watched.update({name: result[name] for name in result.names})
             return {}
@@ -294,23 +294,23 @@ def _build_graph(
         )
         return estimator_spec, feed, watched
     key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
-    # In mode "predict", do not stack tasks: each task should have separate variables to inspect.
+    # In mode "predict", do not stack tasks, so that each task has separate variables to inspect.
     estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
     eval_labels = labels if mode == "eval" else None
     estimator_spec = estimator.model_fn(features, eval_labels, key, estimator.config)
-    # An EstimatorSpec of an evaluation has no predictions.
+    # The EstimatorSpec of an evaluation has a loss, but no predictions.
     return estimator_spec, feed, estimator_spec.predictions or {"loss": estimator_spec.loss}
 
 
 def _input(name: str, value: Any, feed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
-    """Return an input of the graph, and add its value to `fed`."""
+    """Create an input of the graph with the shape of `value`, and add the value to `feed`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
         tensor = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell_field(name))
-        # Make the number of rows static, as for other inputs.
+        # Make the number of rows static, as it is for other inputs.
         tensor.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
-        # In NumPy, TensorFlow's strings are objects (O), bytes (S) or Unicode (U).
+        # NumPy stores strings as objects (O), bytes (S) or Unicode (U).
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
         tensor = tf1.placeholder(kind, value.shape, name=_spell_field(name))
     feed[tensor] = value
@@ -319,14 +319,15 @@ def _input(name: str, value: Any, feed: dict[Any, Any]) -> tf.Tensor | tf.Ragged
 
 def _spell_field(field: str) -> str:
     """Return a name for operations that resembles the name of a field."""
-    # Names of fields come from tables, so they may have spaces or letters of any language.
+    # Names of fields come from tables, so they may contain spaces or letters of any language.
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
 
 
 def _find_tensor(graph: tf.Graph, name: str, feed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
-    """Return the tensor with this name, by the rules of `OpenGraph.read`."""
-    # Search variables first: the op with the same name returns the handle instead of the value.
+    """Return the tensor that `OpenGraph.read` computes for a name."""
+    # Search variables first: the operation with the name of a variable
+    # returns a handle, not a value.
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
     if name in variables:
         return variables[name]

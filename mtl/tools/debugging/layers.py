@@ -1,4 +1,4 @@
-"""Reads a graph as a tree of scopes: output shapes, variables, FLOPs, and tasks.
+"""Reads a graph as a tree of scopes, with output shapes, variables, FLOPs and tasks.
 
 tree = layers.read_tree(graph, [images], {"digit": [logits]}, variables, trained)
 print(layers.draw_tree(tree, ["digit"]))
@@ -15,30 +15,30 @@ from mtl import aligned
 from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
-# The scopes of a served model, in the order in which data pass through them.
+# The top scopes of a served model, in the order in which data pass through them.
 _TOPS = ("features", "network", "head")
-# The ops that compute initial values lie in the scope of their layer, but do not belong to the
-# layer: they run only once.
+# Ops that compute initial values lie in the scope of a layer. Leave them out,
+# because they run only once.
 _INITIAL = "/Initializer/"
 _ALL = "all"
 
 
 @dataclasses.dataclass
 class Scope:
-    """A scope of the model, or a variable in a scope.
+    """A scope of a model with its children, or a variable in a scope.
 
     Attributes:
-      name: the whole name, such as network/trunk/hidden_0.
-      output: the shape of the last tensor that leaves the scope; None for a variable, or if no
-        tensor leaves the scope.
-      variable: the shape of a variable; None for a scope.
+      name: the full name, such as network/trunk/hidden_0.
+      output: the shape of the last tensor that leaves the scope; None for a variable, and for a
+        scope that no tensor leaves.
+      variable: the shape of the variable; None for a scope.
       parameters: the number of parameters.
-      num_bytes: the bytes of the parameters.
-      flops: the FLOPs for one row. TensorFlow only counts some ops, mostly matrix products and
-        convolutions.
+      num_bytes: the size of the parameters in bytes.
+      flops: the floating-point operations for one row. TensorFlow counts only some ops, mostly
+        matrix products and convolutions.
       tasks: the tasks whose predictions depend on the scope.
-      is_held: True if training changes none of the variables.
-      children: the scopes and variables in the scope.
+      is_held: True if training changes no variable of the scope.
+      children: the scopes and variables inside this scope.
     """
 
     name: str
@@ -62,14 +62,14 @@ def read_tree(
     """Return the scopes `features`, `network` and `head` of a graph for a single row.
 
     Args:
-      graph: the graph of predictions.
-      inputs: the tensors with the rows.
-      outputs: {task: its predictions}.
+      graph: the graph that computes predictions.
+      inputs: the input tensors of the graph, with a single row.
+      outputs: {task: the tensors of its predictions}.
       variables: the variables of the model.
       trained: the names of the variables that training changes.
     """
     leading = {task: _list_leaders(tensors) for task, tensors in outputs.items()}
-    # The graph has to be for a single row, because FLOPs grow with the batch.
+    # The graph must be for a single row, because FLOPs grow with the number of rows.
     flops = _count_flops(graph)
     scopes: dict[str, Scope] = {}
     trained_scopes: set[str] = set()
@@ -84,7 +84,7 @@ def read_tree(
         for scope in _list_above(scopes, name):
             scope.parameters += count
             scope.num_bytes += count * size
-            # The loop below sets this to False for scopes with a trained variable.
+            # The loop below sets `is_held` to False for every scope with a trained variable.
             scope.is_held = True
             if name in trained:
                 trained_scopes.add(scope.name)
@@ -95,7 +95,7 @@ def read_tree(
 
 
 def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
-    """Return the tree as text, a line for each scope and variable."""
+    """Return a tree of scopes as text, with a line for each scope and each variable."""
     lines: list[tuple[str, ...]] = [("", "output", "parameters", "bytes", "FLOPs", "tasks")]
     for scope in tree:
         lines += _list_lines(scope, "", tuple(tasks))
@@ -113,7 +113,7 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
     Args:
       graph: the graph.
       scope: the name of the scope, without a slash at its end.
-      followers: the names of the operations that depend on the rows, from `list_followers`.
+      followers: the names of all operations that depend on the rows, from `list_followers`.
     """
     inside = f"{scope}/"
     return [
@@ -126,15 +126,15 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
 
 
 def _is_read_outside(tensor: tf.Tensor, inside: str) -> bool:
-    """Return whether an op outside of a scope reads a tensor; gradients do not count."""
-    # In a training graph, ops in "balancing/" and "update/" read activations for gradients.
+    """Return whether an op outside of a scope reads a tensor; ops of gradients do not count."""
+    # In a training graph, ops in "balancing/" and "update/" read activations to compute gradients.
     within = (inside, "balancing/", "update/")
     readers = [reader.name for reader in tensor.consumers()]
     return any(not name.startswith(within) and "gradients/" not in name for name in readers)
 
 
 def _list_lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the lines of the table for a scope and its children, indented by their depth."""
+    """Return table rows for a scope and its children, with names indented by depth."""
     task_names = _ALL if scope.tasks == tasks else ", ".join(scope.tasks)
     is_variable = scope.variable is not None
     shape = scope.variable if is_variable else scope.output
@@ -160,7 +160,7 @@ def _write_number(number: int) -> str:
 
 
 def _add_scope(scopes: dict[str, Scope], name: str) -> Scope:
-    """Return the scope with this name; create the scope and its parents if they are missing."""
+    """Return the scope with a name; create the scope and its parents if they do not exist."""
     if name not in scopes:
         scopes[name] = Scope(name)
         above = name.rpartition("/")[0]
@@ -182,7 +182,7 @@ def _read_operations(
     leading: Mapping[str, set[str]],
     followers: Collection[str],
 ) -> None:
-    """Add outputs, tasks and FLOPs to the scopes, and add scopes that have no variables."""
+    """Add outputs, tasks and FLOPs to the scopes, and add scopes without variables."""
     operations = [
         operation for operation in graph.get_operations() if _INITIAL not in operation.name
     ]
@@ -202,11 +202,11 @@ def _add_tasks(
     flops: Mapping[str, int],
     leading: Mapping[str, set[str]],
 ) -> None:
-    """Set the tasks of the scopes, and the FLOPs of operations that predictions depend on."""
+    """Set the tasks of the scopes, and add the FLOPs of operations that affect predictions."""
     tasks: dict[str, set[str]] = collections.defaultdict(set)
     for operation in operations:
         dependent = {task for task, names in leading.items() if operation.name in names}
-        # Skip operations without an effect on predictions: a served model does not run them.
+        # Skip operations that affect no prediction, because a served model does not run them.
         for scope in _list_above(scopes, operation.name) if dependent else ():
             scope.flops += flops.get(operation.name, 0)
             tasks[scope.name] |= dependent
@@ -227,12 +227,12 @@ def _find_last(
             leaving = [tensor for tensor in floats if _is_read_outside(tensor, f"{scope.name}/")]
             leaving_last.update((scope.name, tensor) for tensor in leaving)
             inner_last.update((scope.name, tensor) for tensor in floats)
-    # No op of the graph reads its results, so their scopes have no tensor that leaves.
+    # No op in the graph reads predictions, so no tensor leaves their scopes.
     return {**inner_last, **leaving_last}
 
 
 def list_followers(tensors: Iterable[tf.Tensor]) -> set[str]:
-    """Return the names of the operations that depend on tensors."""
+    """Return the names of the operations that depend on at least one of the tensors."""
     names: set[str] = set()
     waiting = list(tensors)
     while waiting:
@@ -244,7 +244,7 @@ def list_followers(tensors: Iterable[tf.Tensor]) -> set[str]:
 
 
 def _list_leaders(tensors: Iterable[tf.Tensor]) -> set[str]:
-    """Return the names of the operations that tensors depend on."""
+    """Return the names of the operations that at least one of the tensors depends on."""
     names: set[str] = set()
     waiting = [tensor.op for tensor in tensors]
     while waiting:
@@ -256,8 +256,8 @@ def _list_leaders(tensors: Iterable[tf.Tensor]) -> set[str]:
 
 
 def _count_flops(graph: tf.Graph) -> dict[str, int]:
-    """Return {operation: its FLOPs}, for operations that TensorFlow counts."""
-    # With cmd="scope", the profiler returns a tree of scopes whose leaves are the ops.
+    """Return {operation: FLOPs} for the operations that TensorFlow counts."""
+    # With cmd="scope", TensorFlow's profiler returns a tree of scopes whose leaves are ops.
     builder = tf1.profiler.ProfileOptionBuilder
     options = builder(builder.float_operation()).with_empty_output().build()
     flops: dict[str, int] = {}

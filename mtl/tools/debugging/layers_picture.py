@@ -1,4 +1,4 @@
-"""Draws the layers of a model in SVG: a box for each scope, coloured by its tasks.
+"""Draws the layers of a model in SVG: a box for each scope, in the colour of its tasks.
 
 layers_picture.draw(tree, ["digit", "parity"])
 """
@@ -10,18 +10,18 @@ from mtl.tools.debugging import layers
 from mtl.tools.drawing import figures, texts
 
 _LINE, _INDENT, _MOST_INDENT, _WIDTH = 26, 22, 240, 860
-# The left edges of the columns.
+# The x-coordinates of the left edges of the columns.
 _COLUMNS = {"output": 440, "parameters": 560, "tasks": 670}
-# The colours of scopes that all tasks use, that some tasks use (grey), and that one task uses.
+# Colours of scopes that all tasks use, that several tasks use (grey), and that one task uses.
 _OF_ALL, _OF_SOME, _OF_TASKS = "c0", "c5", ("c1", "c2", "c3", "c4", "c6", "c7")
 
 
 def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
-    """Draw nested scopes, without variables.
+    """Draw a box for every scope of a model, without the variables.
 
     Args:
-      tree: the scopes.
-      tasks: all tasks of the model.
+      tree: the scopes of the model.
+      tasks: the names of all tasks of the model.
 
     Returns:
       The picture in SVG.
@@ -53,7 +53,7 @@ def _list_boxes(scope: layers.Scope, depth: int) -> list[tuple[layers.Scope, int
 
 
 def _tell_scope(scope: layers.Scope, tasks: Sequence[str]) -> list[str]:
-    """Return the name, the shape of the output, the parameters and the tasks of a scope."""
+    """Return name, output shape, number of parameters and tasks of a scope as texts."""
     shape = "×".join("?" if size is None else str(size) for size in scope.output or ())
     count = f"{scope.parameters:,}" if scope.parameters else ""
     shared = "all" if len(scope.tasks) == len(tasks) else ", ".join(scope.tasks)

@@ -1,12 +1,12 @@
-"""Checks in every step that each op with finite inputs has finite outputs.
+"""Checks in every training step that ops with finite inputs have finite outputs.
 
 from mtl import experiment
 experiment.Run.check_numerics = True
 
-The run ends in the first step with an op that fails the check, and the error names the op. The run
-ends for all values of `Update.if_not_finite`, and even if a `tf.where` hides the value from the
-losses. The checks insert nothing between two ops, so they do not change a single bit of the
-weights.
+The run ends in the first step in which an op fails the check, and the error names the op. The value
+of `Update.if_not_finite` does not matter. The run ends even if a `tf.where` hides the NaN from the
+losses. The checks insert no op between two ops of the model, so the trained weights stay the same
+in every bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mtl.optimization import finite
 from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
-# Only the first output of these ops is checked: other outputs may be uninitialised memory.
+# Ops whose other outputs may be uninitialised memory, so only the first output is checked.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 
@@ -34,9 +34,9 @@ class Checking(types.RunObserver):
 
 
 class _CheckedStep(types.StepExtension):
-    """Checks each op of a step."""
+    """Checks every op of a training step."""
 
-    # These checks work on any ops, so layers of several tasks may stay stacked.
+    # The checks work on any ops, so the layers of several tasks may stay stacked.
     suits_stacks = True
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -61,7 +61,7 @@ class CheckNumerics:
     """
 
     def __call__(self, run: types.ObservedRun) -> Checking:
-        """Return an observer that checks the steps of a run."""
+        """Return an observer that checks the training steps of a run."""
         del run
         return Checking()
 
@@ -71,12 +71,12 @@ def assert_finite(
 ) -> tf.Operation:
     """Build an op that fails if some op computes NaN or infinity from finite inputs.
 
-    A loop or a branch counts as one op. A variable counts as an output of the op that reads it. A
-    batch may have NaN, which marks missing values.
+    A loop or a branch counts as one op. The value of a variable counts as an output of the op that
+    reads it. A batch may contain NaN, which marks missing values.
 
     Args:
-      tensors: tensors of the graph that is being built; the op checks all ops that they depend on.
-      step: scalar, the global step, for the message.
+      tensors: tensors of the current graph; all ops that they depend on are checked.
+      step: the global step for the message, a scalar.
       unless: bool scalar; True switches the check off.
 
     Returns:
@@ -86,7 +86,8 @@ def assert_finite(
     graph, all_finite = tf.compat.v1.get_default_graph(), dict[str, tf.Tensor]()
 
     def is_finite(tensor: tf.Tensor) -> tf.Tensor:
-        # Most tensors are the output of an op and the input of another: share the test.
+        # Most tensors are the output of one op and the input of other ops:
+        # compute each test only once.
         if tensor.name not in all_finite:
             all_finite[tensor.name] = tf.reduce_all(tf.math.is_finite(tensor))
         return all_finite[tensor.name]
@@ -99,12 +100,13 @@ def assert_finite(
         )
         if op.type.startswith(_FIRST_OUTPUT_ONLY):
             op_outputs = op_outputs[:1]
-        # Constants and batches have no float inputs, and may have NaN for missing values.
+        # Skip constants and batches: they have no float inputs, and may have
+        # NaN for missing values.
         if not op_outputs or not (op_inputs or op.type.startswith(_READS)):
             continue
         are_finite = [is_finite(tensor) for tensor in op_inputs]
         are_broken = [~is_finite(tensor) for tensor in op_outputs]
-        # Requiring finite inputs finds the op that broke the value, without the ops after it.
+        # Report only ops with finite inputs: the inputs of all later ops are already broken.
         breaks.append(tf.reduce_all(are_finite) & tf.reduce_any(are_broken))
         names.append(_describe_op(graph, op))
     flags, step = tf.stack(breaks), tf.as_string(step)
@@ -112,12 +114,12 @@ def assert_finite(
     def fail() -> tf.Operation:
         return finite.fail_at(step, tf.boolean_mask(tf.constant(names), flags), "its ops")
 
-    # The branch makes the message, so that it costs no time as long as all ops are finite.
+    # Build the message inside the branch, so that it costs no time while all ops are finite.
     return tf.cond(tf.reduce_any(flags) & ~tf.convert_to_tensor(unless), fail, tf.no_op)
 
 
 def _list_ops(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops that tensors depend on, in the order of creation."""
+    """Return all ops that at least one of the tensors depends on, in the order of creation."""
     names, waiting = set[str](), [tensor.op for tensor in tensors]
     while waiting:
         op = waiting.pop()
@@ -132,7 +134,7 @@ def _is_float(tensor: tf.Tensor) -> bool:
 
 
 def _describe_op(graph: tf.Graph, op: tf.Operation) -> str:
-    """Return name, type and line number of an op, without the text of the line."""
+    """Return the name, type and line number of an op, without the text of the line."""
     lines = origin.find_origin(graph, op.name).lines
     line = f", {lines[0].partition(': ')[0]}" if lines else ""
     return f"{op.name} ({op.type}{line})"

@@ -1,4 +1,4 @@
-"""Finds the origin of an op: the lines of code that created it, and the part of the model.
+"""Finds the origin of an op: the lines of code that created the op, and its part of the model.
 
 place = origin.find_origin(graph, "balancing/gradients/head/digit/Log_grad/Reciprocal")
 place.line                                               # "my_heads.py:31 in loss: tf.math.log(x)"
@@ -28,14 +28,14 @@ _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+(?:/[^/]+)
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The origin of an op.
+    """The code that created an op, and the part of the model that the op belongs to.
 
     Attributes:
-      forward: the name of the forward op, if the op computes its gradient; otherwise "".
+      forward: for an op that computes a gradient, the name of its forward op; otherwise "".
       part: the scope of the op, such as head/digit or network/trunk/block_0; "" outside of the
         model.
       lines: the lines of code that created the op, as "<file>:<line> in <function>: <text>": first
-        a line of the user, then a line of this package.
+        a line of the user's code, then a line of this package.
     """
 
     forward: str
@@ -44,11 +44,11 @@ class Origin:
 
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
-    """Return the origin of an op; for an op of a gradient, the origin of its forward op.
+    """Return the origin of an op; for an op that computes a gradient, the origin of its forward op.
 
     Args:
       graph: the graph in which Python built the op.
-      name: the name of the op; for an op in a loop or a branch, see `step_dump.Node`.
+      name: the name of the op; see `step_dump.Node` for names of ops in a loop or a branch.
     """
     operation = graphs.find_operation(graph, name)
     if operation is None:
@@ -61,15 +61,15 @@ def find_origin(graph: tf.Graph, name: str) -> Origin:
 
 
 def find_part(name: str) -> str:
-    """Return the scope of an op in the model; "" for an op outside of the model."""
+    """Return the scope of an op in the model; "" if the op lies outside of the model."""
     match = _PART.search(name.rpartition("/")[0])
     return match.group(1) if match else ""
 
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     """Return the innermost line of the user's code, and the innermost line of this package."""
-    # Ops that TensorFlow itself creates have no traceback. In tracebacks of other ops, the
-    # outermost call comes first.
+    # Ops that TensorFlow itself creates have no traceback. A traceback lists
+    # the outermost call first.
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     user_frames = [frame for frame in inside if _is_of_user(frame[0])]
@@ -77,11 +77,11 @@ def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
 
 
 def _keep_ours(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return the frames in this package, without `mtl/layers` if there are others."""
+    """Return the frames in this package; leave out frames in `mtl/layers` if there are others."""
     package_frames = [
         frame for frame in frames if os.path.abspath(frame[0]).startswith(_OURS + os.sep)
     ]
-    # The caller of a layer says more about the origin than the layer.
+    # The code that calls a layer says more about the origin of an op than the code of the layer.
     return [
         f for f in package_frames if not os.path.abspath(f[0]).startswith(_LAYERS)
     ] or package_frames
@@ -92,24 +92,24 @@ def _describe_frame(file: str, line: int, function: str) -> str:
 
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return the frames from the first call in `mtl/model` on; earlier frames run the command."""
+    """Return the frames from the first call in `mtl/model` on; earlier frames start the command."""
     is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
     return frames[is_model.index(True) if any(is_model) else 0 :]
 
 
 def _is_of_user(file: str) -> bool:
     path = os.path.abspath(file)
-    # Generated code, such as the methods of dataclasses, has no file.
+    # Generated code, such as a method of a dataclass, has no file.
     if not os.path.exists(path) or path.startswith(_OURS + os.sep) or _FRAMEWORKS.search(path):
         return False
-    # Installed packages may contain the user's layers, although their folder lies in the folder of
-    # the standard library.
+    # Installed packages may contain the layers of the user, but lie inside the folder of the
+    # standard library.
     return bool(_INSTALLED.search(path)) or not path.startswith(_STANDARD)
 
 
 def _shorten(file: str) -> str:
     path = os.path.abspath(file)
-    # Files of this package get paths such as mtl/heads/binary.py, wherever it is installed.
+    # Shorten files of this package to paths such as mtl/heads/binary.py, wherever it is installed.
     here = os.path.dirname(_OURS) if path.startswith(_OURS + os.sep) else os.getcwd()
     short = os.path.relpath(path, here)
     return file if short.startswith("..") else short

@@ -1,4 +1,4 @@
-"""Writes a page about a broken step, debug/step_<n>/summary.md, and its rows as JSON lines.
+"""Writes a page about a broken step, debug/step_<n>/summary.md, and the rows as JSON lines.
 
 print(page.write(report, "runs/a/debug/step_20", command, {17: "split 'train' example 1302"}))
 """
@@ -18,7 +18,7 @@ FILES = ("summary.md", "rows.jsonl")
 _SHOWN_ROWS = 8
 _SHOWN_ROOTS = 10
 _SHOWN_TENSORS = 12
-# The largest number of characters of a value: a list or an image would fill the page.
+# The largest number of characters of a value, because a list or an image would fill the page.
 _LONGEST = 60
 _NOTHING = (
     "Every op with finite inputs had finite outputs, or its outputs did not affect losses, "
@@ -32,16 +32,16 @@ def write(
     command: str,
     places: Mapping[int, str],
 ) -> str:
-    """Write the page, and the rows that broke the first broken op.
+    """Write a page about a broken step, and a file with the rows that broke the first broken op.
 
     Args:
       report: the report on the step.
       folder: the folder of the page, which is created if it is missing.
-      command: the command that repeats the replay.
-      places: {row of the batch: a text with its place in the split}.
+      command: the shell command that repeats the replay of the step.
+      places: {row of the batch: the row's place in the split, as text}.
 
     Returns:
-      A short text to print.
+      A short text about the step to print.
     """
     tf.io.gfile.makedirs(folder)
     first_finding = report.findings[0] if report.findings else None
@@ -111,7 +111,7 @@ def _write_section(
         *_write_table("Inputs", finding.inputs),
         *_write_table("Outputs", finding.outputs),
     ]
-    # If the broken op reads a variable, show the ops that wrote this variable in the step before.
+    # If the broken op reads a variable, show the ops that wrote the variable in the step before.
     variable = finding.root.node.inputs[0].rpartition(":")[0] if finding.root.node.inputs else ""
     for kind, inputs in report.writers.get(variable, ()):
         lines += _write_table(f"Inputs of {kind} in the step before, for `{variable}`", inputs)
@@ -123,7 +123,7 @@ def _write_section(
 
 
 def _list_facts(finding: findings_lib.Finding) -> dict[str, str]:
-    """Return the facts about a finding as {name: value}, for a table; a value may be empty."""
+    """Return facts about a broken op as {name: value}, for a table; a value may be empty."""
     node, origin = finding.root.node, finding.origin
     return {
         "op": f"`{node.name}` ({node.kind})",
@@ -187,7 +187,8 @@ def _write_number(value: float | None) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    # "|" would end a cell of a Markdown table, and "`" would end code in the cell.
+    # Escape "|", which would end a cell of a Markdown table, and "`", which
+    # would end code in a cell.
     return text.replace("|", "\\|").replace("`", "'")
 
 

@@ -1,12 +1,13 @@
-"""Replays a step of a run under TensorFlow's debugger.
+"""Replays a training step of a run under TensorFlow's debugger.
 
 with replay.open_step(experiment, "runs/a", step=1234) as replayed:
     findings.examine_step(replayed)
 
-A run continues from a checkpoint to the bit, so the replayed step equals the original step. The
-replay copies the last checkpoint before the step, and trains up to the step before the broken step.
-Then it runs these two steps one by one, with the graph optimizer off, so that each op keeps its
-name. The folder of the run stays unchanged.
+A run that continues from a checkpoint computes the same bits again, so the replayed step equals the
+original step. A replay of step n copies the last checkpoint before step n into a temporary folder,
+and trains from there to step n - 1. Then the replay runs steps n - 1 and n one by one, with
+TensorFlow's graph optimizer off, so that each op keeps its name. The folder of the run does not
+change.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ with deferred.imports():
 def open_step(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[findings.Replayed]:
-    """Replay a step, and yield its tensors and the tensors of the step before.
+    """Replay a training step, and yield its tensors and the tensors of the step before.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      step: the global step at the beginning of the step, as in the message of a failure.
+      step: the global step at which the training step starts, as in the message of a failure.
 
     Raises:
-      UserError: there is no checkpoint before the step, the batches cannot be repeated, or the run
+      UserError: no checkpoint exists before the step, the batches cannot be repeated, or the run
         fails at an earlier step.
     """
     with _prepare_replay(experiment, model_dir, step) as (replay, first, scratch):
@@ -59,15 +60,15 @@ def open_step(
 
 
 def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int) -> None:
-    """Replay a step, and open the debugger tfdbg in the terminal before and after it.
+    """Replay a training step, and open the debugger tfdbg in the terminal before and after it.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      step: the global step at the beginning of the step, as in the message of a failure.
+      step: the global step at which the training step starts, as in the message of a failure.
 
     Raises:
-      UserError: there is no checkpoint before the step, the batches cannot be repeated, or the run
+      UserError: no checkpoint exists before the step, the batches cannot be repeated, or the run
         fails at an earlier step.
     """
     with _prepare_replay(experiment, model_dir, step) as (replay, first, _):
@@ -78,14 +79,14 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
-    """Yield a replay that has reached this step or the step before, its step, and a folder."""
+    """Yield a replay that has reached the step or the step before, its step, and a folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
         checkpoint = replay.find_checkpoint(model_dir, step)
         replay.copy(model_dir, checkpoint)
         first = run_directory.step_in_name(checkpoint)
-        # Train as fast as the run up to the last two steps: only these run under the debugger.
+        # Train without the debugger, as fast as the run, up to the last two steps.
         if first < step - 1:
             replay.go_on(first, step - 1)
             first = step - 1
@@ -93,20 +94,21 @@ def _prepare_replay(
 
 
 class _Replay(training.Training):
-    """Continues a training in a temporary folder, up to and including a step."""
+    """Continues a copy of a run in a temporary folder, up to and including a step."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
-        # Switch XLA off: the debugger would see compiled code as a single op.
+        # Switch XLA off, because the debugger would see compiled code as a single op.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(experiment.run, precision=plain)
-        # A replay does not report to trackers; items of TensorBoard would disturb the debugger.
+        # Leave out trackers, to report nothing, and items of TensorBoard,
+        # which disturb the debugger.
         disturbing = tensorboard.TensorBoard, profiling.Profile, numerics.CheckNumerics
         left_out = (tracking.Reporting, *disturbing)
         observers = [
             part for part in attached.list_observers(experiment) if not isinstance(part, left_out)
         ]
         alone = dataclasses.replace(experiment, run=run)
-        # Keep all other observers, because some change the data or the graph of a step.
+        # Keep all other observers, because some of them change the data or the graph of a step.
         super().__init__(alone, scratch, lambda: None, observers=observers)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
@@ -115,10 +117,10 @@ class _Replay(training.Training):
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
 
     def find_checkpoint(self, model_dir: str, step: int) -> str:
-        """Return the last checkpoint before a step, or else the checkpoint of the step.
+        """Return the last checkpoint before a step, or else the checkpoint of the step itself.
 
         Raises:
-          UserError: a checkpoint is missing, or the state of its input is missing.
+          UserError: a checkpoint is missing, or its state of the input is missing.
         """
         steps = _find_steps(model_dir)
         states = input_state.InputState(model_dir, self._input_settings)
@@ -127,7 +129,7 @@ class _Replay(training.Training):
         rule = "come at or after a checkpoint of --model_dir"
         checks.require(bool(candidates), "--step", rule, step, f"Steps with checkpoints: {names}.")
         ready = [first for first in candidates if states.is_saved(first)]
-        # To repeat the batches, the replay also needs the saved state of the input.
+        # The replay needs the saved state of the input, too, to repeat the batches.
         rule = "come at or after a checkpoint with the input state of one process"
         fix = "The state is needed to repeat the batches. "
         fix += f"Checkpoints of steps {names} lack it for these settings of data and seed."
@@ -136,7 +138,7 @@ class _Replay(training.Training):
         return steps[max([first for first in ready if first < step] or ready)]
 
     def copy(self, model_dir: str, checkpoint: str) -> None:
-        """Copy the files that are needed to continue the run from a checkpoint."""
+        """Copy the files that continuing the run from a checkpoint needs."""
         tf.io.gfile.makedirs(self._model_dir)
         run_directory.require_intact(checkpoint)
         run_directory.copy_checkpoint(checkpoint, self._model_dir)
@@ -145,7 +147,7 @@ class _Replay(training.Training):
         input_state.copy_states(model_dir, self._model_dir, step)
 
     def go_on(self, first: int, last: int) -> None:
-        """Train from one step to another, as the run did, and save a checkpoint at the end.
+        """Train from one step to another as the run did, and save a checkpoint at the end.
 
         Raises:
           UserError: the run fails before `last`.
@@ -157,9 +159,9 @@ class _Replay(training.Training):
         self._train_steps(first, last, make_hooks)
 
     def watch(self, first: int, step: int, folder: str) -> _Watching:
-        """Run single steps up to and including `step`, and let the debugger write their tensors.
+        """Run single steps up to and including `step`, and let the debugger write all tensors.
 
-        `step` may fail.
+        The last step, `step`, may fail without an error.
 
         Raises:
           UserError: the step before `step` fails.
@@ -170,14 +172,14 @@ class _Replay(training.Training):
             watches.append(_Watching(result, folder))
             return [self._make_saving(result, inputs, first), *watches]
 
-        # If the step fails, its tensors are written up to the failing op, which is enough.
+        # If the last step fails, its tensors up to the failing op are written, which is enough.
         with contextlib.suppress(_StepError):
             self._step_by_step(first, step + 1, make_hooks, lambda: watches[0].step == step)
         (watching,) = watches
         return watching
 
     def prompt(self, first: int, step: int) -> None:
-        """Run single steps up to and including `step`, with tfdbg in the terminal at `step`.
+        """Run single steps up to and including `step`, and open tfdbg in the terminal for `step`.
 
         Raises:
           UserError: the step before `step` fails.
@@ -194,18 +196,19 @@ class _Replay(training.Training):
             prompt.show_failure(failed.error)
 
     def describe(self, watching: _Watching, step: int) -> findings.Replayed:
-        """Return the tensors of the replayed steps.
+        """Return the replayed steps with their tensors.
 
         Raises:
-          UserError: the step was not reached.
+          UserError: the replay did not reach the step.
         """
-        # Monitors of losses are named after the tasks.
+        # The monitored losses have the names of their tasks.
         names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
         losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
         dumps = {
             number: step_dump.StepDump(watching.folder(number))
             for number in (step - 1, step)
-            # There is no step before step 0, nor before the first step of a replay.
+            # The step before is missing at step 0, and for the first step
+            # after the copied checkpoint.
             if os.path.isdir(watching.folder(number))
         }
         rule = "be reached in the replay"
@@ -229,7 +232,8 @@ class _Replay(training.Training):
         is_reached: Callable[[], bool],
     ) -> None:
         """Train one step per session call; raise `_StepError` if the last step fails."""
-        # Several steps in a call form a loop, in which the debugger would mix tensors of steps.
+        # Several steps in one call form a loop, in which the debugger would mix
+        # up tensors of the steps.
         self._run = dataclasses.replace(self._run, steps_per_call=1)
         self._train_steps(first, last, make_hooks, is_reached)
 
@@ -241,7 +245,7 @@ class _Replay(training.Training):
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
         """Train from one step to another; with `is_reached`, switch the graph optimizer off."""
-        # Change only `_run`: schedules read the number of steps from the experiment.
+        # Change `_run` only, because schedules read the number of steps from the experiment.
         self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         config = debugger.plain_session(config) if is_reached else config
@@ -260,7 +264,7 @@ class _Replay(training.Training):
 
     @contextlib.contextmanager
     def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
-        """Distinguish a failure of the replayed step from a failure of an earlier step.
+        """Tell a failure of the replayed step from a failure of an earlier step.
 
         Raises:
           _StepError: the replayed step fails.
@@ -271,7 +275,8 @@ class _Replay(training.Training):
         except tf.errors.InvalidArgumentError as error:
             if is_reached and is_reached():
                 raise _StepError(error) from error
-            # Only the check of the update names a step: raise other errors of this type again.
+            # Only the check in the update names its step: raise all other
+            # errors of this type again.
             failed = finite.find_step(error.message)
             if failed is None:
                 raise
@@ -280,7 +285,7 @@ class _Replay(training.Training):
 
     def _build_input(self, inputs, first, input_context=None):
         batch = super()._build_input(inputs, first, input_context)
-        # With several steps per call, the batch is an iterator, which has no tensors yet.
+        # With several steps per session call, the batch is an iterator without tensors.
         if not self._loop_settings:
             features, labels = batch
             self._fields = {
@@ -297,7 +302,7 @@ class _Replay(training.Training):
             result,
             self._model_dir,
             saved=os.path.join(self._model_dir, f"model.ckpt-{first}"),
-            # Save only at the end, so this number of steps is never reached.
+            # Never save during the training: it cannot reach this number of steps.
             every=(2**62, None),
             inputs=inputs,
             votes=saving.Votes(interruption_lib.Interruption(), shared=False),
@@ -308,13 +313,13 @@ class _Replay(training.Training):
 
 
 def _find_steps(model_dir: str) -> dict[int, str]:
-    """Return {step: its checkpoint} for all checkpoints of a run."""
+    """Return {step: path of its checkpoint} for all checkpoints of a run."""
     paths = run_directory.list_checkpoints(model_dir)
     return {run_directory.step_in_name(p): p for p in paths if run_directory.is_checkpoint(p)}
 
 
 class _StepError(Exception):
-    """The replayed step failed, as it did in the run."""
+    """Says that the replayed step failed, as it did in the run."""
 
     def __init__(self, error: tf.errors.InvalidArgumentError):
         super().__init__(error.message)
@@ -322,9 +327,9 @@ class _StepError(Exception):
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts the global step of session calls."""
+    """Records the global step after each session call."""
 
-    # Before there is a session, no step has begun.
+    # Before a session exists, no step has begun.
     step = 0
 
     def after_create_session(self, session, coord):
@@ -335,7 +340,7 @@ class _Counting(tf.compat.v1.train.SessionRunHook):
 
 
 class _Watching(_Counting):
-    """Lets the debugger write the tensors of each step to a separate folder."""
+    """Lets the debugger write the tensors of every step to a folder of the step."""
 
     def __init__(self, result: training_loop.StepResult, folder: str):
         self._folder, self.graph = folder, tf1.get_default_graph()
@@ -344,10 +349,10 @@ class _Watching(_Counting):
         self.monitors = dict(zip(result.names, (t.name for t in stacked), strict=True))
 
     def folder(self, step: int) -> str:
-        """Return the folder of a step."""
+        """Return the folder for the tensors of a step."""
         return os.path.join(self._folder, f"step_{step}")
 
     def before_run(self, run_context):
-        # Use a folder per step: the debugger refuses a folder that already has tensors.
+        # Use a new folder for every step: the debugger refuses a folder that holds tensors already.
         options = debugger.watch_tensors(self.graph, self.folder(self.step))
         return tf1.train.SessionRunArgs(None, options=options)

@@ -1,11 +1,12 @@
-"""Finds the op that broke a step, among the many ops whose values are not finite.
+"""Finds the op that broke a step, among all ops whose values are NaN or infinite.
 
 broken = roots.find_roots(dump, before, losses={"digit": "loss:0"})
 broken[0].node.name                                      # "head/digit/log"
 
-An op is a root if an output is not finite, all inputs are finite, and the same output was finite
-one step earlier. Some kernels leave unused outputs uninitialised. So a root must also lead, through
-tensors that are not finite, to a loss, to the check of the update or to a variable.
+An op is the root of a broken step if one of its outputs is not finite, all its inputs are finite,
+and the same output was finite one step earlier. Some kernels leave unused outputs uninitialised, so
+there must also be a path of tensors that are not finite from the op to a loss, to a variable or to
+the check of the update.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from mtl.tools.debugging import step_dump
 
-# The number of real outputs of a fused batch norm; further outputs are memory for its gradient.
+# The first outputs of a fused batch norm are results; further outputs are scratch memory.
 _OUTPUTS_OF_NORM = 3
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ScatterNd")
 _UPDATE = "update/"
@@ -25,8 +26,8 @@ class Root:
 
     Attributes:
       node: the op.
-      output: the first output that is not finite.
-      reaches_loss: True if the op broke the loss of a task, False if it broke only gradients or
+      output: the first output of the op that is not finite.
+      reaches_loss: True if the op broke the loss of a task; False if the op broke only gradients or
         variables.
     """
 
@@ -40,23 +41,23 @@ def find_roots(
     before: step_dump.StepDump | None,
     losses: Mapping[str, str],
 ) -> list[Root]:
-    """Return the roots of a step in the order in which they ran; empty if nothing is broken.
+    """Return the ops that broke a step, in the order in which they ran; empty if no op did.
 
     Args:
-      dump: the tensors of the step.
-      before: the tensors of the previous step; None if they are unknown, so that outputs may have
-        been broken earlier.
-      losses: {task: the tensor of its loss}.
+      dump: the tensors of the training step.
+      before: the tensors of the previous step; None if they are unknown. Then outputs may have been
+        broken in an earlier step already.
+      losses: {task: the name of the tensor with its loss}.
     """
     broken = []
-    # The first root in this order is the likely cause.
+    # The root that ran first is the likely cause.
     for node in sorted(dump.nodes.values(), key=lambda node: dump.order[node.name]):
         bad = _list_broken(dump, before, node)
         if not bad:
             continue
         followers = dump.list_followers(bad, within=dump.bad)
         reaches = any(_is_spoiled(dump, tensor, followers, bad) for tensor in losses.values())
-        # Values that reach neither were dropped by a `tf.where` or a mask, and did no harm.
+        # If neither a loss nor a variable is broken, a `tf.where` or a mask has dropped the values.
         if reaches or any(_is_checked(dump, name) for name in followers):
             broken.append(Root(node, bad[0], reaches))
     return broken
@@ -65,21 +66,21 @@ def find_roots(
 def list_tasks(
     dump: step_dump.StepDump, nodes: Sequence[str], losses: Mapping[str, str]
 ) -> list[str]:
-    """Return the tasks whose loss depends on one of these nodes.
+    """Return the tasks whose loss depends on at least one of the nodes.
 
     Args:
-      dump: the tensors of the step.
-      nodes: names of nodes of the step.
-      losses: {task: the tensor of its loss}.
+      dump: the tensors of the training step.
+      nodes: the names of nodes (ops) of the step.
+      losses: {task: the name of the tensor with its loss}.
     """
-    # Add the first output of each node, because it may not be recorded.
+    # Add the first output of each node, because the dump may lack outputs of a node.
     tensors = [tensor for node in nodes for tensor in (*dump.list_outputs(node), f"{node}:0")]
     dependent = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)
     return [task for task, loss in losses.items() if step_dump.name_node(loss) in dependent]
 
 
 def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node]:
-    """Return the ops of a step that write to a variable, by the name of its handle."""
+    """Return the ops of a step that write to a variable, by the name of the variable's handle."""
     readers = dump.readers.get(f"{variable}:0", ())
     return [dump.nodes[name] for name in readers if dump.nodes[name].kind.startswith(_WRITES)]
 
@@ -91,20 +92,21 @@ def _list_broken(
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
-    # If the previous step had such values, too, they are intended, such as a mask of infinities.
+    # If the same value was broken in the previous step, it is intended, such
+    # as a mask of infinities.
     return [] if before is not None and before.is_bad(bad[0]) else bad
 
 
 def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:
-    """Return whether an output was not finite although all inputs were finite."""
+    """Return whether an op computed an output that is not finite from finite inputs."""
     bad = [tensor for tensor in node.inputs if dump.is_bad(tensor)]
     if not bad:
         return True
     values = dump.read_numbers(output)
-    # An op outside of a loop ran once, so its input was already bad.
+    # An op outside of a loop ran only once, so its broken input broke the output.
     if len(values) == 1:
         return False
-    # In a loop, the broken output of an op may be its input in the next iteration. So only look at
+    # In a loop, the broken output of an op may be its input in the next iteration. So look only at
     # the first iteration with a broken output.
     first = next(i for i, value in enumerate(values) if not _is_finite(value))
     inputs = (dump.read_numbers(tensor) for tensor in bad)
@@ -127,7 +129,7 @@ def _is_spoiled(
 
 
 def _is_checked(dump: step_dump.StepDump, name: str) -> bool:
-    """Return whether a node belongs to the update, or writes to a variable."""
+    """Return whether a node belongs to the update of variables, or writes to a variable."""
     node = dump.nodes[name]
     # If a session call runs several steps, the update lies in the body of a loop.
     return name.startswith(_UPDATE) or f"/{_UPDATE}" in name or node.kind.startswith(_WRITES)

@@ -1,4 +1,4 @@
-"""Finds the rows of the batch that broke a step, and the fields with odd values.
+"""Finds the rows of the batch that broke a step, and the fields with odd values in these rows.
 
 broken = rows.find_rows(dump, root, batch_size=64)       # Rows((17,), "not finite in ...")
 rows.find_fields(dump, root, broken.numbers, fields)     # ["age"]
@@ -14,21 +14,21 @@ from mtl.tools.debugging import roots as roots_lib
 from mtl.tools.debugging import step_dump
 
 _IN_LOOP = "/body/_"
-# Names in the loop of `whole_batch` over the slices of a batch. Loops of the model have other
-# names.
+# The prefix of ops in the loop of `whole_batch` over the micro-batches (slices) of a batch. Loops
+# of the model have other prefixes.
 _LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
-# A row stands out if its largest value exceeds the median of all rows by this factor.
+# The factor by which the largest value of an odd row exceeds the median of all rows.
 _STANDS_OUT = 1e3
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of the batch.
+    """The rows of a batch that broke a step.
 
     Attributes:
-      numbers: the numbers of the rows, from 0; empty if all rows look alike.
-      evidence: how the rows were found.
+      numbers: the indices of the rows, from 0; empty if all rows look alike.
+      evidence: the reason for the choice of these rows.
     """
 
     numbers: tuple[int, ...]
@@ -38,32 +38,32 @@ class Rows:
 def find_rows(
     dump: step_dump.StepDump, root: roots_lib.Root, batch_size: int, slices: int = 1
 ) -> Rows:
-    """Find the rows whose values broke an op.
+    """Find the rows of the batch whose values broke an op.
 
-    The search only uses tensors whose first axis has the rows of the batch: first the output of the
+    The search uses only tensors whose first axis has the rows of the batch: first the output of the
     op, then later tensors, then earlier tensors.
 
     Args:
-      dump: the tensors of the step.
-      root: the op.
+      dump: the tensors of the training step.
+      root: the op and its broken output.
       batch_size: the number of rows in a batch, B.
-      slices: the number of micro-batches; a slice has B / slices rows.
+      slices: the number of micro-batches (slices) in a batch; a slice has B / slices rows.
 
     Returns:
-      The rows; without numbers if all rows look alike.
+      The rows; their `numbers` are empty if all rows look alike.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
         numbers = _list_rows_that(dump, tensor, batch_size, slices, _are_bad)
-        # If all rows are broken, the cause is not in the rows.
+        # If all rows are broken, the cause lies elsewhere.
         if 0 < len(numbers) < batch_size:
             return Rows(numbers, f"not finite in {tensor}")
     leaders = dump.list_leaders(root.node.name)
-    # Try the nearest tensor first, because it depends on the fewest other values.
+    # Try the nearest tensor first, because the fewest other values affect it.
     nearest = [t for t in sorted(leaders, key=lambda name: leaders[name]) if t in of_rows]
     for tensor in nearest:
         numbers = _list_rows_that(dump, tensor, batch_size, slices, stand_out)
-        # If most rows have large values, they are normal for this tensor.
+        # If most rows have large values, large values are normal for this tensor.
         if 0 < len(numbers) < batch_size / 2:
             return Rows(numbers, f"far larger than the other rows in {tensor}")
     return Rows((), "all rows of the batch look alike to this op")
@@ -75,16 +75,16 @@ def find_fields(
     numbers: Sequence[int],
     fields: Mapping[str, str],
 ) -> list[str]:
-    """Return the fields that an op depends on and whose values are odd in some rows.
+    """Return the fields that an op depends on and whose values are odd in the broken rows.
 
-    A value is odd if it is far larger than in other rows. If the op reads the batch, a value is odd
-    if it is not finite.
+    A value is odd if it is far larger than the values in other rows. If the op reads the batch
+    directly, a value is odd if it is not finite.
 
     Args:
-      dump: the tensors of the step.
-      root: the op.
-      numbers: the numbers of the rows.
-      fields: {field: its tensor in the batch}.
+      dump: the tensors of the training step.
+      root: the op and its broken output.
+      numbers: the indices of the broken rows.
+      fields: {field: the name of its tensor in the batch}.
     """
     leaders, odd_fields = dump.list_leaders(root.node.name), []
     for field, tensor in fields.items():
@@ -99,7 +99,7 @@ def find_fields(
 
 
 def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
-    """Return the numbers of a field, [B, n]; None if the field is not numeric."""
+    """Return the values of a numeric field, [B, n]; None if the field is not numeric."""
     values = dump.read_any(tensor)
     if values is None or values.dtype.kind not in "fi" or not values.ndim or not values.size:
         return None
@@ -107,18 +107,18 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 
 
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
-    """Return the tensors whose first axis has the rows of the batch.
+    """Return the names of the tensors whose first axis has the rows of the batch.
 
-    A kernel may have as many rows by chance. So the search follows the axis from the batch through
-    all ops.
+    The length of the axis is not enough, because a kernel may have B rows by chance. So the search
+    follows the axis from the input batch through all ops.
 
     Args:
-      dump: the tensors of the step.
+      dump: the tensors of the training step.
       batch_size: the number of rows in a batch, B.
-      slices: the number of micro-batches; a slice has B / slices rows.
+      slices: the number of micro-batches (slices) in a batch; a slice has B / slices rows.
     """
     tensors: set[str] = set()
-    # A forward pass gets one slice of the batch.
+    # Each forward pass gets one micro-batch (slice) of the batch.
     size = batch_size // slices
     for name in sorted(dump.nodes, key=lambda name: dump.order[name]):
         node = dump.nodes[name]
@@ -128,26 +128,26 @@ def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> 
 
 
 def stand_out(values: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows with a value that is not finite or far larger than in other rows.
+    """Find rows with a value that is not finite, or far larger than the values in other rows.
 
     Args:
-      values: n values of B rows, [B, n].
+      values: n values for each of B rows, [B, n].
 
     Returns:
-      The mask, bool [B].
+      A mask of these rows, bool [B].
     """
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)
-        # Leave out rows of zeros, such as padding: with a median of 0, all other rows stand out.
+        # Ignore rows of zeros, such as padding: with a median of 0, all other rows would stand out.
         usual = largest[np.isfinite(largest) & (largest > 0)]
-        # Two values are too few to know which values are usual.
+        # Two values are too few to say which values are usual.
         middle = np.median(usual) if len(usual) > 2 else np.inf
         return ~np.isfinite(largest) | (largest > _STANDS_OUT * middle)
 
 
 def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
-    """Return whether the output of a node has the same rows as an input."""
-    # With a transposed first input, a product sums over the rows.
+    """Return whether the output of a node has the same rows as one of its inputs."""
+    # A matrix product that transposes its first input sums over the rows.
     if node.kind in _MIXING or node.transposes:
         return False
     if node.kind in _BY_FIRST:
@@ -163,26 +163,27 @@ def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[s
     first, places = node.inputs[:2]
     if node.kind == "GatherV2" and not _is_along_rows(dump, first, node.inputs[-1]):
         return first in of_rows
-    # The output has the rows of the batch in order if they are the indices of the gather. If they
-    # are its table, their order changes.
+    # If the rows of the batch are the indices of a gather, the output keeps their order. If the
+    # rows are the table of the gather, their order changes.
     return places in of_rows and first not in of_rows
 
 
 def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
-    """Return whether the axes, the second input of an op, are known and not the axis of rows."""
+    """Return whether an op's axes (its second input) are known and leave out the axis of rows."""
     return len(inputs) > 1 and not _is_along_rows(dump, inputs[0], inputs[1])
 
 
 def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
     values = dump.read_any(tensor)
-    # The multiples of a Tile op and the permutation of a Transpose op have one dimension.
+    # Only the first value counts: for Tile, the multiple of the rows; for
+    # Transpose, the new first axis.
     return values is not None and values.size > 0 and values[0] == first
 
 
 def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
-    """Return whether the first axis of a tensor is among some axes, or the axes are unknown."""
+    """Return whether `axes` contains the first axis of a tensor, or is unknown."""
     values = dump.read_any(axes)
-    # Negative axes count from the end, so the first axis is 0 or -rank.
+    # Negative axes count from the end, so the first axis is either 0 or -rank.
     rank = len(dump.find_shape(tensor))
     return values is None or bool({0, -rank} & set(np.ravel(values)))
 
@@ -193,8 +194,8 @@ _ALONG_AXES = (
     *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
     *("ReverseV2", "Cumsum", "Cumprod"),
 )
-# {type of op: a function that says whether the output has the rows of the first input}, for types
-# whose output cannot have the rows of other inputs.
+# {type of op: a function that returns whether the output has the rows of the first input}. For
+# these types, the output cannot have the rows of another input.
 _BY_FIRST: dict[str, Callable[[step_dump.StepDump, Sequence[str]], bool]] = {
     **dict.fromkeys(_PRODUCTS, lambda dump, inputs: True),
     **dict.fromkeys(_ALONG_AXES, _is_along_others),
@@ -222,12 +223,12 @@ _MIXING = (
 
 def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
     shape = dump.find_shape(tensor)
-    # The axis may be longer by a factor: a reshape may turn a row into several consecutive rows.
+    # The axis may be longer by a whole factor: a reshape may split each row into several rows.
     return bool(shape) and shape[0] >= size and shape[0] % size == 0
 
 
 def _list_bad(dump: step_dump.StepDump, root: roots_lib.Root) -> list[str]:
-    """Return the tensors that are not finite because of an op, in the order of execution."""
+    """Return the tensors that an op has broken, directly or through other ops, in order."""
     spoiled = dump.list_followers([root.output], within=dump.bad)
     names = sorted(spoiled, key=lambda name: dump.order[name])
     return [t for name in names for t in dump.list_outputs(name) if dump.is_bad(t)]
@@ -240,20 +241,20 @@ def _list_rows_that(
     slices: int,
     tell: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[int, ...]:
-    """Return the numbers of the rows that a function selects, [B, n] -> bool [B]."""
+    """Return the indices of the rows that `tell` selects, a function from [B, n] to bool [B]."""
     selected: list[int] = []
     loops = tensor.count(_IN_LOOP)
     is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
     if is_of_slices and loops > 1:
-        return ()  # In a loop of the model, the iteration does not show the slice.
+        return ()  # In a loop of the model, the iteration does not tell the slice.
     for iteration, value in enumerate(dump.read_numbers(tensor)):
-        # Outside of loops, a tensor may have the whole batch instead of a slice.
+        # Outside of loops, a tensor may have the rows of the whole batch instead of one slice.
         is_whole = len(value) % batch_size == 0 and not loops
         size = batch_size if is_whole else batch_size // slices
         if len(value) % size:
-            continue  # In a loop, the number of rows may change.
+            continue  # Loops may change the number of rows.
         mask = tell(value.reshape(size, -1).astype(np.float64))
-        # The first slice of a batch comes before the loop; iteration i of the loop has slice i + 1.
+        # The first slice is computed before the loop, and iteration i computes slice i + 1.
         start = (iteration + 1) * size if is_of_slices else 0
         numbers = start + np.flatnonzero(mask)
         selected += numbers[numbers < batch_size].tolist()

@@ -1,4 +1,4 @@
-"""Reads all tensors of one step from the files of TensorFlow's debugger, and their ops.
+"""Reads the tensors and ops of a training step from the files of TensorFlow's debugger.
 
 dump = step_dump.StepDump("/tmp/step_20")
 dump.nodes["head/digit/logits/MatMul"].inputs            # ("network/trunk/Relu:0", ...)
@@ -22,22 +22,22 @@ with deferred.imports():
     from mtl.tf_internals import debugger
 
 
-# Ops that only pass their inputs on, so they cannot break a step.
+# Ops that only pass their inputs on, and so cannot break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
 
-# Kernels for Intel processors have names with this prefix.
+# The prefix in the names of TensorFlow's kernels for Intel processors.
 _MKL = re.compile(r"^_Mkl(Native)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An op of the step.
+    """An op of a training step.
 
     Attributes:
-      name: the name in the graph that ran; `while/body/_12/<name>` in a loop or a branch.
+      name: the name in the executed graph; `while/body/_12/<name>` in a loop or a branch.
       kind: the type of the op, such as MatMul.
-      inputs: the input tensors, as `<name>:<slot>`.
-      transposes: True if the op is a matrix product that transposes its first input.
+      inputs: the names of the input tensors, as `<name>:<slot>`.
+      transposes: True for a matrix product that transposes its first input.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Node:
 
 
 class StepDump:
-    """The tensors of a step.
+    """The tensors of a training step, which are read from files when a method needs them.
 
     Args:
       folder: the output folder of `debugger.watch_tensors`.
     """
 
     def __init__(self, folder: str):
-        # This reads no values yet: they stay on disk until a method needs them.
+        # Opening the dump reads no values: they stay on disk until a method needs them.
         self._dump = debugger.open_dump(folder)
         self.nodes = {
             node.name: Node(
@@ -65,44 +65,44 @@ class StepDump:
             )
             for node in debugger.list_nodes(self._dump)
         }
-        # {tensor: its files}, a file for each time that the tensor was computed.
+        # {tensor: its files}; a tensor in a loop has a file for each iteration.
         self._data: dict[str, list[Any]] = collections.defaultdict(list)
         for datum in self._dump.dumped_tensor_data:
             self._data[datum.tensor_name].append(datum)
-        # {node: its recorded outputs}
+        # {node: the recorded outputs of the node}
         self._slots: dict[str, list[str]] = collections.defaultdict(list)
         for tensor in self._data:
             self._slots[name_node(tensor)].append(tensor)
 
     def list_outputs(self, node: str) -> list[str]:
-        """Return the recorded output tensors of a node, in the order of their slots."""
+        """Return the recorded output tensors of a node, in the order of the node's outputs."""
         return sorted(self._slots.get(node, ()), key=lambda tensor: int(tensor.rpartition(":")[2]))
 
     def read_numbers(self, tensor: str) -> tuple[np.ndarray, ...]:
-        """Return the values of a float tensor, an array for each time that it was computed.
+        """Return the values of a float tensor: an array for each time that the tensor was computed.
 
-        The result is () if the tensor was not computed, or its type is not a float.
+        The result is () if the tensor was not computed, or does not contain floats.
         """
         arrays = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
         return tuple(value for value in arrays if value is not None)
 
     def read_any(self, tensor: str) -> np.ndarray | None:
-        """Return the first value of a tensor of any type; None if it was not computed."""
+        """Return the first value of a tensor of any type; None if the tensor was not computed."""
         data = self._data.get(tensor)
         value = data[0].get_tensor() if data else None
         return value if isinstance(value, np.ndarray) else None
 
     def find_shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor; () if it was not computed or is a scalar."""
+        """Return the shape of a tensor; () if the tensor is a scalar or was not computed."""
         return self._tensor_forms[tensor][0] if tensor in self._tensor_forms else ()
 
     def find_type(self, tensor: str) -> str:
-        """Return the type of a tensor, such as bfloat16; "" if it was not computed."""
+        """Return the type of a tensor, such as bfloat16; "" if the tensor was not computed."""
         return self._tensor_forms[tensor][1] if tensor in self._tensor_forms else ""
 
     @property
     def bad(self) -> frozenset[str]:
-        """The tensors with an entry that is NaN or infinite."""
+        """The names of the tensors in which an entry is NaN or infinite."""
         return self._scanned_tensors[1]
 
     @property
@@ -111,7 +111,7 @@ class StepDump:
 
     @functools.cached_property
     def _scanned_tensors(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
-        """Read all tensors once, and return {tensor: (its shape, its type)} and the bad tensors."""
+        """Read all tensors once; return {tensor: (its shape, its type)} and the broken tensors."""
         forms, bad = {}, set()
         for tensor, data in self._data.items():
             values = [v for datum in data if isinstance(v := datum.get_tensor(), np.ndarray)]
@@ -128,7 +128,7 @@ class StepDump:
 
     @functools.cached_property
     def readers(self) -> dict[str, list[str]]:
-        """{tensor: the nodes that read it}."""
+        """{tensor: the names of the nodes that read the tensor}."""
         nodes: dict[str, list[str]] = collections.defaultdict(list)
         for node in self.nodes.values():
             for tensor in node.inputs:
@@ -138,11 +138,11 @@ class StepDump:
     def list_followers(
         self, tensors: Iterable[str], within: Collection[str] | None = None
     ) -> set[str]:
-        """Return the names of the nodes that depend on tensors.
+        """Return the names of the nodes that depend on at least one of the tensors.
 
         Args:
           tensors: names of tensors, `<node>:<slot>`.
-          within: the tensors that may lie between; None allows all.
+          within: the only tensors through which a dependence may lead; None allows all tensors.
         """
         reached: set[str] = set()
         waiting = list(tensors)
@@ -155,9 +155,9 @@ class StepDump:
         return reached
 
     def list_leaders(self, node: str) -> dict[str, int]:
-        """Return {tensor: distance in ops} for all tensors that a node needs, the nearest first."""
+        """Return {tensor: distance in ops} for the tensors that a node needs, nearest first."""
         distances: dict[str, int] = {}
-        # Search breadth first, so that the first distance to a tensor is the shortest.
+        # In a breadth-first search, the first distance to a tensor is the shortest.
         waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)
         while waiting:
             tensor, distance = waiting.popleft()
@@ -170,10 +170,10 @@ class StepDump:
 
     @functools.cached_property
     def order(self) -> dict[str, int]:
-        """{node: its place in an order in which each node comes after the nodes that it needs}."""
+        """{node: its place in an order in which all nodes come after their inputs}."""
         places: dict[str, int] = {}
         for name in self.nodes:
-            # Use a stack instead of recursion: a graph may be deeper than Python's recursion limit.
+            # Use a stack, because a graph may be deeper than Python's limit for recursion.
             path = [(name, iter(self._forward_inputs(name)))] if name not in places else []
             entered = {name}
             while path:
@@ -189,7 +189,7 @@ class StepDump:
         return places
 
     def _forward_inputs(self, name: str) -> list[str]:
-        """Return the inputs of a node, without edges from one iteration of a loop to the next."""
+        """Return the inputs of a node, without the values of a loop's previous iteration."""
         node = self.nodes[name]
         makers = (self.nodes.get(name_node(tensor)) for tensor in node.inputs)
         pairs = zip(node.inputs, makers, strict=True)
@@ -197,7 +197,7 @@ class StepDump:
             tensor
             for tensor, maker in pairs
             # The Merge op of a loop has two inputs: the initial value, and the value from the
-            # iteration before.
+            # previous iteration.
             if node.kind != "Merge" or maker is None or maker.kind != "NextIteration"
         ]
 
@@ -210,16 +210,16 @@ class StepDump:
 
 
 def name_node(tensor: str) -> str:
-    """Return the node that makes a tensor: the name before its slot."""
+    """Return the name of the node that computes a tensor: the tensor's name without its slot."""
     return tensor.rpartition(":")[0]
 
 
 def _list_data(inputs: Iterable[str]) -> list[str]:
-    """Return the inputs of a node as `<name>:<slot>`, without control inputs."""
-    # "^" marks an input that only orders two ops.
+    """Return the data inputs of a node as `<name>:<slot>`; control inputs are left out."""
+    # "^" marks a control input, which only orders two ops.
     data = (name for name in inputs if not name.startswith("^"))
     return [
-        # A GraphDef omits the slot if it is 0.
+        # A GraphDef omits slot 0 in the name of an input.
         name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0"
         for name in data
     ]
@@ -234,5 +234,5 @@ def _as_floats(value: Any) -> np.ndarray | None:
         return None
     if value.dtype.kind == "f":
         return value
-    # bfloat16 is not a float for NumPy, so convert it.
+    # NumPy does not count bfloat16 as a float, so convert it.
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else None

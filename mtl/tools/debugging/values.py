@@ -1,4 +1,4 @@
-"""Shows values of a tensor as text, and saves them to a file.
+"""Shows the values of a tensor as text, and saves values to a file.
 
 print(values.draw_table(array, rows=4))
 values.save("runs/a/hidden.npz", {"network/trunk/hidden_0/Relu:0": array})
@@ -18,14 +18,14 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return an array as text, with a line for each row if its first axis has as many rows.
+    """Return an array as text, with a line for each row of the batch if the array has these rows.
 
     Args:
       value: an array of any shape.
       rows: the number of rows in the batch.
-      columns: the largest number of columns to show.
+      columns: the number of columns to show at most.
     """
-    # The array has no axis of rows, such as a kernel.
+    # This array has no axis for rows, as a kernel.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)
@@ -40,11 +40,11 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
     """Return arrays as text, with a line for each number and a column for each row of the batch.
 
-    Arrays without an axis of rows come at the end.
+    Arrays without an axis for rows come at the end.
 
     Args:
-      arrays: {name: array}; the first axis has B rows, or the array has any other shape.
-      rows: the number of rows B.
+      arrays: {name: array}; the first axis of an array may have the rows of the batch.
+      rows: the number of rows in the batch.
     """
     lines = [["", *(f"row {row}" for row in range(rows))]]
     single = []
@@ -55,7 +55,7 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
             lines += [[n, *map(_show_value, c)] for n, c in zip(names, flat.T, strict=True)]
         else:
             single.append([name, _show_value(value[()])])
-    # Leave the table of rows out if it has only a header.
+    # Leave out the table of rows if it has only a header.
     return "\n\n".join(_align_lines(part) for part in (lines[len(lines) == 1 :], single) if part)
 
 
@@ -70,7 +70,7 @@ def _show_value(value: Any) -> str:
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file for `numpy.load`. Bytes become Unicode, so no pickle is needed."""
+    """Write arrays to a file for `numpy.load`; bytes become Unicode, so no pickle is needed."""
     buffer = io.BytesIO()
     texts = {name: _decode_texts(array) for name, array in arrays.items() if array.dtype == object}
     all_arrays: dict[str, Any] = {**arrays, **texts}
@@ -79,7 +79,7 @@ def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _decode_texts(values: np.ndarray) -> np.ndarray:
-    """Turn bytes into texts, and escape bytes that are not UTF-8."""
+    """Convert bytes to texts, and escape bytes that are not UTF-8."""
     texts = [
         value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
         for value in values.ravel().tolist()

@@ -1,4 +1,4 @@
-"""The choice of a head for a label of numbers, from their distribution.
+"""The choice of a head for a label of numbers, from the distribution of the numbers.
 
 choice = amounts.choose_head(np.array([0, 2, 1, 0, 3, ...]), is_whole=True)
 choice.head, choice.settings["prior"], choice.hint       # "Poisson", 1.2, "Counts: ..."
@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Counts start near 0, and their variance is about as large as their mean.
+# Labels are counts if their smallest value is near 0, their mean is small, and their variance is
+# about as large as their mean.
 _LEAST_COUNT, _MEAN_COUNT, _DISPERSION = 0.1, 20.0, (0.2, 10.0)
-# With a larger share of zeros, a label is modelled in two parts: zero or not, and the amount.
+# The smallest share of zeros for a head that models whether a label is 0, and the amount.
 _MANY_ZEROS = 0.3
 
 
 class Choice(NamedTuple):
-    """A head for numbers.
+    """The choice of a head for a label of numbers.
 
     Attributes:
-      head: its class.
-      settings: {setting: value} for the gin file.
-      hint: a sentence that tells the reason and the alternative; "" for a plain number.
+      head: the name of the head's class.
+      settings: {setting of the head: value} for the gin file.
+      hint: a sentence with the reason for the choice and an alternative; "" for a plain number.
     """
 
     head: str
@@ -31,10 +32,10 @@ class Choice(NamedTuple):
 
 
 def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
-    """Return the head for a label of numbers.
+    """Choose a head for a label of numbers.
 
     Args:
-      numbers: the labels without missing ones [N]; at least two of them differ.
+      numbers: the labels that are not missing, [N]; at least two of them differ.
       is_whole: True if all labels are whole numbers.
     """
     if is_whole and _are_counts(numbers):
@@ -43,7 +44,8 @@ def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
         return Choice("Poisson", {"prior": _round(numbers.mean())}, hint)
     zeros = float((numbers == 0).mean())
     if numbers.min() >= 0 and zeros > _MANY_ZEROS and _is_log_normal(numbers[numbers > 0]):
-        # The median of a log-normal distribution; the largest amounts would dominate its mean.
+        # Use the median of a log-normal distribution, because the largest
+        # amounts would dominate a mean.
         typical = math.exp(np.log(numbers[numbers > 0]).mean())
         settings = {"prior": _round(1 - zeros), "prior_value": _round(typical)}
         hint = (
@@ -61,21 +63,21 @@ def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
 
 
 def _are_counts(numbers: np.ndarray) -> bool:
-    """Return True for small counts; the loss of large counts would outweigh other tasks."""
+    """Return True for small counts; with large counts, the loss would outweigh other tasks."""
     mean, (low, high) = float(numbers.mean()), _DISPERSION
     is_near = 0 <= numbers.min() <= _LEAST_COUNT * mean and mean <= _MEAN_COUNT
     return is_near and low <= numbers.var() / mean <= high
 
 
 def _is_log_normal(positive: np.ndarray) -> bool:
-    """Return True if the logarithms vary and are less skewed than the amounts."""
+    """Return True if the logarithms of amounts vary, and are less skewed than the amounts."""
     logs = np.log(positive)
     return logs.std() > 0 and abs(measure_skew(logs)) < abs(measure_skew(positive))
 
 
 def _hint_tail(numbers: np.ndarray, is_whole: bool) -> str:
     mean, spread = float(numbers.mean()), float(numbers.std())
-    # A normal distribution has its 99% quantile at 2.33 deviations.
+    # The 99% quantile of a normal distribution lies 2.33 standard deviations above the mean.
     if numbers.min() < 0 or float(np.quantile(numbers, 0.99)) <= mean + 5 * spread / 2:
         return ""
     if is_whole:
@@ -84,7 +86,7 @@ def _hint_tail(numbers: np.ndarray, is_whole: bool) -> str:
 
 
 def measure_skew(numbers: np.ndarray) -> float:
-    """Return the skewness of numbers [N]; 0 if they do not vary."""
+    """Return the skewness of numbers [N]; 0 if all numbers are equal."""
     spread = numbers.std()
     return float((((numbers - numbers.mean()) / spread) ** 3).mean()) if spread else 0.0
 
@@ -94,10 +96,10 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Round a mean to about a thousandth of the spread, which may be far smaller than the mean.
+    """Round a mean to about a thousandth of the spread, because the spread may be far smaller.
 
     Args:
       mean: the mean of a label.
-      spread: its standard deviation, in the same unit; 0 leaves the mean as it is.
+      spread: the standard deviation of the label, in the unit of the mean; 0 keeps all digits.
     """
     return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean

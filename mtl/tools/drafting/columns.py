@@ -1,4 +1,4 @@
-"""Facts of a column, gathered from all its values: kind, missing values and distinct values.
+"""Gathers facts of a column from all its values: kind, missing values and distinct values.
 
 column = columns.Column("age")
 column.add(block["age"]); ...
@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from mtl.tools.drafting import forms
 
-# Patterns of numbers, as `mtl.spec.literals` reads them. They work in RE2 and in Python.
+# Regular expressions for numbers as `mtl.spec.literals` reads them, for both RE2 and Python.
 INT = r"[+-]?[0-9]+(?:\.0*)?"
 FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-# As a number, a code such as a postal code would lose its leading zero.
+# Texts such as postal codes, which would lose their leading zero if they were read as numbers.
 _CODE = r"0[0-9]+"
 ISO_TIME = (
     r"[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}"
@@ -37,19 +37,19 @@ _OTHER_DATE = (
     # 20240531T134500; months, weeks and quarters: 2024-05, 2024-W22, 2024Q2
     r"|[0-9]{8}T[0-9]{4,6}Z?|(?:19|20)[0-9]{2}(?:-(?:0[1-9]|1[0-2])|-?W[0-9]{2}|-?Q[1-4]))"
 )
-# Sure marks mean a missing value in any column, the other marks only in columns of numbers.
+# Sure marks mean a missing value in any column; other marks mean it only in columns of numbers.
 SURE_MARKS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "\\N")
 MARKS_OF_NUMBERS = (
     *SURE_MARKS,
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
-# A label with more distinct whole numbers is a quantity, and not a class.
+# The largest number of distinct whole numbers that may be classes; more are quantities.
 FEW_CLASSES = 20
-# In a column with more distinct values, only the values of the sample are counted.
+# The largest number of distinct values to count in all rows; more are counted in the sample only.
 MOST_VALUES = 100_000
-# In a column of numbers, up to 3 words may mean a missing value, if at most 0.1 times as many rows
-# hold a word as hold a number. A column with more words does not hold numbers.
+# In a column of numbers, up to 3 distinct words may mean a missing value, if at most 0.1 times as
+# many rows contain a word as contain a number. A column with more words is not a column of numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _FLOAT32 = 3.4e38
 
@@ -59,24 +59,26 @@ class Facts:
     """Facts of a column.
 
     Attributes:
-      name: the column.
-      kind: "int", "float", "time" (ISO), "date" (another form), "text", or "empty".
-      rows: number of rows.
-      missing: number of rows with a missing value.
-      marks: {mark of a missing value: rows}.
-      distinct: number of distinct values, without missing ones. If `is_counted` is False, this is
-        the number in the sample, which can be far too low.
-      is_counted: True if the values of all rows were counted, False above 100,000 distinct ones.
-      values: {text: rows} without missing values, from all rows or else from the sample.
-      least, greatest: range of the numbers in the column, also if its kind is "text"; NaN if it
-        holds no numbers.
-      words: {text: rows} of some texts in a column with at least 90% numbers, else empty.
-      is_code: True if a value has digits behind a leading zero, as postal codes may.
+      name: the name of the column.
+      kind: "int", "float", "time" (in ISO form), "date" (in another form), "text" or "empty".
+      rows: the number of rows.
+      missing: the number of rows with a missing value.
+      marks: {text that means a missing value: number of rows}.
+      distinct: the number of distinct values, without missing values. If `is_counted` is False,
+        this is the number of distinct values in the sample, which can be far too low.
+      is_counted: True if the values of all rows were counted; False for more than 100,000 distinct
+        values.
+      values: {text: number of rows} without missing values, from all rows or else from the sample.
+      least, greatest: the range of the numbers in the column, also if the kind is "text"; NaN
+        without numbers.
+      words: {text: number of rows} for some texts in a column with at least 90% numbers; {}
+        otherwise.
+      is_code: True if a value has digits after a leading zero, like some postal codes.
       form: the number 1.5 or 1234.5 as the file writes it, such as "$1,234.5"; "" if the file
-        writes plain numbers. `values` always holds plain numbers.
-      twin: another form that fits all texts, but gives other numbers; "" if there is none.
+        writes plain numbers. `values` always contains plain numbers.
+      twin: another form that also fits all texts, but means other numbers; "" if there is none.
       written: a text of the file in this form, such as "$12.50".
-      limits: number of rows with a limit such as <0.5, which counts as 0.5.
+      limits: the number of rows with a limit such as <0.5, which counts as 0.5.
     """
 
     name: str
@@ -98,7 +100,7 @@ class Facts:
 
     @property
     def present(self) -> int:
-        """The number of rows that hold a value."""
+        """The number of rows that have a value."""
         return self.rows - self.missing
 
     @property
@@ -108,12 +110,12 @@ class Facts:
 
     @property
     def is_quantity(self) -> bool:
-        """True if all values are numbers, none of which is a code with a leading zero."""
+        """True if all values are numbers, and none of them is a code with a leading zero."""
         return self.is_number and not self.is_code
 
 
 class Column:
-    """Collects the facts of a column, block by block, in bounded memory."""
+    """Gathers the facts of a column, block by block, with a limited amount of memory."""
 
     def __init__(self, name: str, marks: Collection[str] = (), values: Collection[str] = ()):
         self.name = name
@@ -125,13 +127,13 @@ class Column:
         self._least, self._greatest = np.inf, -np.inf
         self._marks: collections.Counter[str] = collections.Counter()
         self._few_words: collections.Counter[str] = collections.Counter()
-        # None once there are too many distinct values.
+        # The counts become None if there are too many distinct values.
         self._counts: pa.Table | None = _counted([], [])
 
     def add(self, values: pa.ChunkedArray) -> None:
         """Add the texts of a block to the facts."""
         self._rows += len(values)
-        # Each distinct text of a block is matched once, however often it repeats.
+        # Match each distinct text of a block only once, because texts may repeat often.
         value_counts = pc.value_counts(values.combine_chunks())
         texts, counts = value_counts.field("values"), value_counts.field("counts")
         self._count(texts, counts)
@@ -176,7 +178,7 @@ class Column:
             self._counts = None
 
     def find_marks(self) -> list[str]:
-        """Return the marks of missing values if the column holds mostly numbers or only times."""
+        """Return the marks of missing values, if the column is mostly numbers or only times."""
         if not self._numbers:
             # In a column of texts, a mark such as "-" may be a class.
             return list(self._marks) if 0 < self._times == self._words else []
@@ -188,7 +190,7 @@ class Column:
         return [*self._marks, *words] if few else []
 
     def find_label_marks(self) -> list[str]:
-        """Return the marks of missing labels; among classes, only sure marks count."""
+        """Return the marks of missing labels; in a column of classes, only sure marks count."""
         if self._counts is None:
             return self.find_marks() or self.sure_marks
         numbers = pc.sum(_matches(self._counts["text"], FLOAT)).as_py() or 0
@@ -196,7 +198,7 @@ class Column:
 
     @property
     def sure_marks(self) -> list[str]:
-        """The marks in this column that mean a missing value in any kind of column."""
+        """The marks in this column that mean a missing value in columns of any kind."""
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
     def holds(self, text: str) -> bool:
@@ -208,11 +210,11 @@ class Column:
         return mark in self._marks
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
-        """Return the facts.
+        """Return the facts of the column.
 
         Args:
           marks: texts that mean a missing value.
-          sample: the column in a random sample of all rows, for columns with too many values.
+          sample: the column's values in a random sample of rows, for columns with too many values.
         """
         table = _count_sample(sample) if self._counts is None else self._counts
         values = dict(zip(table["text"].to_pylist(), table["count"].to_pylist(), strict=True))
@@ -239,12 +241,12 @@ class Column:
         )
 
     def _count_odd(self, missing: Mapping[str, int]) -> int:
-        """Return the number of present values that are not numbers."""
+        """Return the number of values that are neither missing nor numbers."""
         words = self._words - sum(n for mark, n in missing.items() if mark in self._few_words)
         return words + sum(n for mark, n in self._marks.items() if mark not in missing)
 
     def _kind(self, odd: int) -> str:
-        """Return the kind of a column with `odd` values that are not numbers."""
+        """Return the kind of a column; `odd` values are neither missing nor numbers."""
         if not odd:
             return self._kind_of_numbers() if self._numbers else "empty"
         if self._numbers:
@@ -261,7 +263,7 @@ class Column:
 
 
 def to_floats(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return texts of numbers as float64; nulls stay null."""
+    """Convert texts of numbers to float64; a null stays null."""
     return pc.cast(pc.utf8_ltrim(texts, "+"), pa.float64())
 
 

@@ -1,4 +1,4 @@
-"""Finds how a column writes times, and which units, such as weekdays, repeat in later rows.
+"""Finds the form in which a column writes times, and units such as weekdays that repeat later.
 
 times = dates.find_times(facts, form="")
 times.form, times.units, times.twin                      # "%m/%d/%Y", ("weekday",), "%d/%m/%Y"
@@ -13,15 +13,15 @@ from typing import NamedTuple
 from mtl import times
 from mtl.tools.drafting import columns
 
-# Days such as 20240531 and months such as 202405. Fewer than 12 distinct values may be other
-# numbers.
+# Days such as 20240531 and months such as 202405. With fewer than 12 distinct values, such numbers
+# may mean something else.
 _DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 _MONTH = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])")
 _MANY_DATES = 12
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
-# Numbers with more distinct values may be times, even if the name of the column does not say so.
+# The largest number of distinct values that are times only if the column's name suggests times.
 _FEW_VALUES = 50
-# The first form that fits all values wins. With slashes, the American order comes first.
+# The first form that fits all values is chosen. With slashes, the American order comes first.
 _DATES = (
     *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%Y", "%m.%d.%Y", "%d.%m.%y"),
     *("%m.%d.%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m", "%Y%m%d"),
@@ -30,17 +30,17 @@ _DATES = (
 )
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%M:%S", "T%H%M%S")
 _OTHERS = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
-# Within two weeks all weekdays repeat, and within two years all months.
+# Times that span two weeks repeat all weekdays; times that span two years repeat all months.
 _DAYS_OF_WEEKS, _DAYS_OF_YEARS = 14, 730
 
 
 class Times(NamedTuple):
-    """How a column writes times.
+    """The form in which a column writes times, and units of time that are useful inputs.
 
     Attributes:
-      form: as `features.TimeParts.form`; None if no form is known.
-      units: those of "month", "weekday" and "hour" that vary and repeat.
-      twin: another form that fits all texts, but gives other times; "" if there is none.
+      form: the form as in `features.TimeParts.form`; None if the form is unknown.
+      units: out of "month", "weekday" and "hour", the units that vary and repeat in later rows.
+      twin: another form that also fits all texts, but means other times; "" if there is none.
     """
 
     form: str | None
@@ -49,11 +49,11 @@ class Times(NamedTuple):
 
 
 def find_times(facts: columns.Facts, form: str = "") -> Times | None:
-    """Return how a column writes times; None if it does not hold times.
+    """Find the form in which a column writes times; None if the column does not contain times.
 
     Args:
       facts: the facts of the column.
-      form: the form, if the user named it.
+      form: the form, if the user has set it; "" otherwise.
     """
     if form:
         return Times(form, _choose_units(facts, form))
@@ -73,9 +73,9 @@ def is_named(name: str) -> bool:
 
 
 def _find_numbers(facts: columns.Facts) -> Times | None:
-    """Return how numbers write times: as seconds since 1970, 20240531, 202405, or days of Excel.
+    """Find times that are numbers: seconds since 1970, 20240531, 202405, or days of Excel.
 
-    If the name of the column does not suggest times, it needs more distinct values.
+    A column whose name does not suggest times needs more distinct values.
     """
     unit = _find_unit(facts)
     if unit:
@@ -85,21 +85,21 @@ def _find_numbers(facts: columns.Facts) -> Times | None:
     form = _find_digits(facts) if is_named(facts.name) or facts.distinct >= _MANY_DATES else ""
     if form:
         return Times(form, _choose_units(facts, form))
-    # Excel counts days from 1900 on: 25,569 is 1970, and 60,000 is 2064.
+    # Excel counts days since 1900: day 25,569 lies in 1970, and day 60,000 in 2064.
     is_serial = is_named(facts.name) and facts.least >= 25_569 and facts.greatest < 60_000
     return Times(None) if is_serial else None
 
 
 def _find_digits(facts: columns.Facts) -> str:
-    """Return the form of numbers such as 20240531 or 202405; "" for others."""
+    """Return the form of days such as 20240531 or months such as 202405; "" for other numbers."""
     forms = {"%Y%m%d": _DAY, "%Y%m": _MONTH}
     fits = (form for form, digits in forms.items() if all(map(digits.fullmatch, facts.values)))
     return next(fits, "")
 
 
 def _find_unit(facts: columns.Facts) -> str:
-    """Return the unit of times that are counted since 1970; "" for other numbers."""
-    # In seconds: from 1979 to 2065, or from late 1999 to 2033.
+    """Return the unit of numbers that count time since 1970; "" for other numbers."""
+    # The range in seconds: from 1979 to 2065 if the name suggests times, else from 1999 to 2033.
     first, last = (3e8, 3e9) if is_named(facts.name) else (9.4e8, 2e9)
     if not is_named(facts.name) and facts.distinct <= _FEW_VALUES:
         return ""
@@ -114,9 +114,9 @@ def _find_unit(facts: columns.Facts) -> str:
 
 
 def _find_forms(facts: columns.Facts) -> tuple[str, str]:
-    """Return the first form that fits all texts, and a second one that gives other times.
+    """Return the first form that fits all texts, and a second form that means other times.
 
-    "" stands for a form that does not exist.
+    "" stands for a form that was not found.
     """
     texts = list(facts.values)
     fits = (form for form in _list_forms() if _fits(form, texts))
@@ -128,7 +128,7 @@ def _find_forms(facts: columns.Facts) -> tuple[str, str]:
 def _list_forms() -> Iterator[str]:
     for date, clock in itertools.product(_DATES, _CLOCKS):
         yield f"{date}{clock}"
-        # Only a time of day has a zone.
+        # Only a form with a time of day may have a time zone.
         if clock:
             yield from (f"{date}{clock}{zone}" for zone in ("%z", " %z"))
     yield from _OTHERS
@@ -145,14 +145,14 @@ def _read_all(texts: Sequence[str], form: str) -> list[tuple[int, ...] | None]:
 
 
 def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None]:
-    """Return times as `features.TimeParts` reads them; None for other texts.
+    """Read times as `features.TimeParts` does; None for a text that is not a time.
 
     Args:
       texts: the times as the file writes them.
-      form: as `features.TimeParts.form`: "" for ISO, "%d.%m.%Y", or a unit since 1970.
+      form: the form as in `features.TimeParts.form`: "" for ISO, "%d.%m.%Y", or a unit since 1970.
 
     Returns:
-      A time without a zone for each text.
+      For each text a time without a zone, or None.
     """
     if form in times.SINCE_1970:
         start = datetime.datetime(1970, 1, 1)
@@ -169,10 +169,10 @@ def _to_datetime(parts: tuple[int, ...] | None) -> datetime.datetime | None:
 
 
 def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
-    """Return the units that vary and that repeat in later rows.
+    """Return the units of time that vary, and repeat in later rows.
 
-    Within a single year, a month would stand for the time itself. Random splits would reward a
-    model that remembers such months, although no later row has them.
+    If all times lie in a single year, the month says when a row was written, and a random split
+    rewards a model that memorizes the months. But later rows have no such months.
     """
     moments = [time for time in read_times(list(facts.values), form) if time is not None]
     if not moments:
@@ -180,7 +180,7 @@ def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
     days = (max(moments) - min(moments)).days
     hours = len({time.hour for time in moments}) > 1
     units = {"month": days >= _DAYS_OF_YEARS, "weekday": days >= _DAYS_OF_WEEKS, "hour": hours}
-    # A month such as 2024-05 is read as its first day, whose weekday means nothing.
+    # A month such as 2024-05 is read as its first day, so its weekday means nothing.
     has_days = "%" not in form or "%d" in form
     units["weekday"] &= has_days and len({time.weekday() for time in moments}) > 1
     return tuple(unit for unit, comes_again in units.items() if comes_again)

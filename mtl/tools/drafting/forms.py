@@ -1,4 +1,4 @@
-"""Finds how a column writes numbers with currencies, units or commas, such as $1,234.50.
+"""Finds the form in which a column writes numbers with currencies, units or commas: $1,234.50.
 
 form = forms.find_form({"$12.50": 3, "$1,200": 1, "TBD": 1})
 form.example, form.words                                     # "$1,234.5", ("TBD",)
@@ -12,35 +12,36 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mtl.data import written_numbers
 
-# Word processors write a minus sign or an en dash for a hyphen.
+# Word processors replace a hyphen by a minus sign or an en dash.
 _MINUS = "\u2212\u2013"
 _NUMBER = "(?:[0-9][0-9.,'\u00a0\u202f\u2009 ]*[0-9]|[0-9][.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?"
 _SIGN = f"[+{_MINUS}-]?"
 _BESIDE = rf"[^\d\s.,'()<>+{_MINUS}-]"
-# In this order: a limit such as <, a currency, the number, a unit, and + as in 10+.
+# The parts of a number in order: a limit such as <, a currency, the number,
+# a unit, and + as in 10+.
 _PARTS = re.compile(
     rf"([<>]=?|[\u2264\u2265])?\s*\(?\s*{_SIGN}\s*({_BESIDE}{{1,4}}\.?)?\s*{_SIGN}"
     rf"({_NUMBER})\s*({_BESIDE}[^\d()+]{{0,11}})?[{_MINUS}-]?\s*\)?(\+)?"
 )
-# The ways to write the number 1.5 or 1234.5, without a unit. The first way that fits wins.
+# The ways to write the number 1.5 or 1234.5, without a unit. The first way that fits is chosen.
 _WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
-# Pairs of ways that give different numbers for a text such as 1,234 or 1.234.
+# Pairs of ways that mean different numbers for a text such as 1,234 or 1.234.
 _TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
 _COMMAS = ("1,5", "1.234,5", "1 234,5")
 _CURRENCIES = "EUR USD GBP CHF JPY CNY INR AUD CAD SEK NOK DKK PLN CZK BRL Rs Rs. kr kr. Fr. US$"
-# The limits of `columns`, which apply to plain numbers.
+# Limits for words in a column of numbers, as in `columns`, which reads plain numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _LOOKED_AT, _LOOK_LIKE_NUMBERS = 200, 0.7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """How a column writes numbers.
+    """The form in which a column writes numbers.
 
     Attributes:
-      example: the number 1.5 or 1234.5, for `Csv.number_forms`.
-      words: the few texts that do not have this form.
-      twin: another form that fits all texts, but gives other numbers; "" if there is none.
+      example: the number 1.5 or 1234.5 in this form, for `Csv.number_forms`.
+      words: the few texts of the column that do not have this form.
+      twin: another form that also fits all texts, but means other numbers; "" if there is none.
     """
 
     example: str
@@ -54,18 +55,18 @@ class Found:
 
 
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
-    """Return the form that at least 90% of the rows have; None if there is none.
+    """Return the form that at least 90% of the rows have; None if there is no such form.
 
     Args:
-      values: {text: rows}, without missing values.
-      prefers_comma: True reads an ambiguous 1,234 as 1.234, and an ambiguous 1.234 as 1234.
+      values: {text: number of rows}, without missing values.
+      prefers_comma: True to read an ambiguous 1,234 as 1.234, and an ambiguous 1.234 as 1234.
     """
     examples = _list_examples(values)
     all_words = {way: list_words(values, example) for way, example in examples.items()}
     fits = {way: words for way, words in all_words.items() if words is not None}
     if not fits:
         return None
-    # The best way fits the most rows; among equals, the first of `_WAYS` wins.
+    # The best way fits the most rows; if several ways fit equally, the first of `_WAYS` is chosen.
     way = min(fits, key=lambda way: (sum(map(values.__getitem__, fits[way])), _WAYS.index(way)))
     twin = _TWINS.get(way, "")
     is_twin = fits.get(twin) == fits[way] and _differ(values, way)
@@ -76,7 +77,7 @@ def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found |
 
 
 def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
-    """Return {way: an example with the unit of most texts}; {} if the texts are not numbers."""
+    """Return {way: an example with the most frequent unit}; {} if the texts are not numbers."""
     if not _look_like_numbers(list(values)[:_LOOKED_AT]):
         return {}
     parts = {text: match for text in values if (match := _PARTS.fullmatch(text))}
@@ -87,7 +88,8 @@ def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
 
 
 def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
-    # Codes would lose their leading zero. Letters before digits make an id, unless a currency.
+    # A code would lose its leading zero. Letters before digits make an id,
+    # unless they are a currency.
     has_codes = any(re.match("0[0-9]", match.group(3)) for match in parts.values())
     if has_codes or (before and not _is_currency(before)):
         return {}
@@ -118,10 +120,10 @@ def _is_currency(text: str) -> bool:
 
 
 def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
-    """Return the texts that do not have a form; None if there are more than a few.
+    """Return the texts that do not have a form; None if there are more than a few such texts.
 
     Args:
-      values: {text: rows}, without missing values.
+      values: {text: number of rows}, without missing values.
       example: the number 1.5 or 1234.5 in the form.
     """
     words = [text for text in values if not is_of(text, example)]
@@ -143,16 +145,16 @@ def is_of(text: str, example: str) -> bool:
 
 
 def _differ(texts: Collection[str], way: str) -> bool:
-    """Return True if a text has the character that is a decimal point in one of two forms."""
+    """Return True if a text contains the character that two forms read differently."""
     character = "," if way == "1,234.5" else "."
     return any(character in text for text in texts)
 
 
 def read_values(values: Mapping[str, int], example: str) -> dict[str, int]:
-    """Return {plain number: rows} for texts that share a form.
+    """Convert texts in one form to plain numbers, {plain number: number of rows}.
 
     Args:
-      values: {text: rows}, all in the form.
+      values: {text: number of rows}; all texts have the form.
       example: the number 1.5 or 1234.5 in the form.
     """
     form = written_numbers.read_form("a form", example)

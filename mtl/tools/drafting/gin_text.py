@@ -1,4 +1,4 @@
-"""The text of a gin file for a plan: it trains without changes, and comments give the reasons.
+"""Writes the gin file of a plan, which trains without changes; comments give the reasons.
 
 text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.csv --task clicked")
 """
@@ -13,7 +13,7 @@ import numpy as np
 from mtl import checks, spec
 from mtl.tools.drafting import columns, inputs, plans
 
-# {part: (its column in gin, a comment, further settings)}
+# {part: (its name in gin, a comment, further settings)}
 _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "numbers": ("features.Numeric", "Numbers, by mean and standard deviation.", {}),
     "numbers_with_gaps": (
@@ -60,17 +60,17 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 _KINDS_OF_LISTS = {"list": '("string", (None,))', "list of int64": '("int64", (None,))'}
 _WITH_WEIGHTS = " with weights"
-# Parts that `features.Weighted` contains.
+# Parts that `features.Weighted` looks up.
 _OF_WEIGHTS = ("weighted_categories", "weighted_hashes", "signed_categories", "signed_hashes")
 
 
 def write_gin(plan: plans.Plan, name: str, command: str) -> str:
-    """Return the text of the gin file.
+    """Return the text of the gin file of a plan.
 
     Args:
-      plan: the decisions.
+      plan: the decisions about tasks, inputs and splits.
       name: the name of the gin file, without ".gin", and of the exported model.
-      command: the command that wrote the file, for a comment.
+      command: the command that writes the file, for a comment.
     """
     table = plan.table
     labels = " and ".join(task.label for task in plan.tasks)
@@ -99,9 +99,9 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Return the lines as a text, with unprintable characters written as codes.
+    """Join lines to a text, and escape unprintable characters.
 
-    A line break in a file name would otherwise end a comment and start a statement of gin.
+    Otherwise, a line break in a file name would end a comment, and start a statement of gin.
     """
     return "\n".join(map(checks.escape, lines))
 
@@ -126,7 +126,7 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 
 def _list_split_modules(holdout: plans.Holdout) -> list[str]:
-    """Return the module of the part that splits the training files; [] if test files exist."""
+    """Return the module of the part that splits the training files; [] if there are test files."""
     if holdout.has_splits and not holdout.time:
         return ["splits"]
     if holdout.files:
@@ -151,7 +151,7 @@ def _source(plan: plans.Plan) -> list[str]:
     if plan.holdout.calibration:
         lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
-    if plan.in_memory:  # Training shuffles all rows, without a buffer.
+    if plan.in_memory:  # Training shuffles all rows in memory, so it needs no shuffle buffer.
         return lines + ["pipeline.Pipeline.cache = True"] * (not dialect.is_arrow)
     if plan.shuffle_buffer > 10_000:
         lines += ["# A large buffer, because the file is sorted by a label."]
@@ -181,7 +181,7 @@ def _arrow_settings(plan: plans.Plan) -> list[str]:
 
 
 def _bind_cells(plan: plans.Plan) -> list[str]:
-    """Return the bindings for missing values, and for numbers such as $1,200."""
+    """Return the bindings for missing values, and for forms of numbers such as $1,200."""
     table, lines = plan.table, []
     if len(table.marks) > 1:
         lines += ["# Texts that mean a missing value in a column of numbers, or in a label."]
@@ -190,7 +190,7 @@ def _bind_cells(plan: plans.Plan) -> list[str]:
 
 
 def _bind_fields(plan: plans.Plan) -> list[str]:
-    """Return the bindings for the texts of single columns."""
+    """Return the bindings for texts in single columns."""
     table, lines = plan.table, []
     used_names = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
     used_names |= {plan.holdout.time, plan.holdout.key}
@@ -214,7 +214,7 @@ def _csv_settings(plan: plans.Plan) -> list[str]:
     if dialect.delimiter != ",":
         lines += [f"csv.Csv.delimiter = {dialect.delimiter!r}"]
     if plan.list_delimiter != "|":
-        # The draft has no lists of lists, so item_delimiter may be equal.
+        # A draft never has lists of lists, so `item_delimiter` may equal `list_delimiter`.
         lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if dialect.comment:
         lines += [f"csv.Csv.comment = {dialect.comment!r}"]
@@ -256,7 +256,7 @@ def _splits(plan: plans.Plan) -> list[str]:
         f"# About {holdout.share:.0%} of the rows, drawn at random, are held out.",
         "pipeline.Pipeline.source = @subset.Subset()",
         f"subset.Subset.source = @{source}()",
-        # 1 - 0.1 is 0.9, but 1 - 0.9 is 0.09999999999999998.
+        # Round, because 1 - 0.9 is 0.09999999999999998.
         f"subset.Subset.share = {round(1 - holdout.share, 9)}",
         f"subset.Subset.held_out = {{'test': {holdout.share}}}",
     ]
@@ -340,7 +340,7 @@ def _defaults(plan: plans.Plan) -> list[str]:
 
 
 def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
-    """Return {part: names of its columns} for all parts that have columns."""
+    """Return {part: the names of its columns} for all parts that have columns."""
     takers = {
         part: [chosen.name for chosen in plan.used if part in chosen.parts] for part in _PARTS
     }
@@ -348,7 +348,7 @@ def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
 
 
 def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
-    """Return {column in gin: inputs}; the inputs of a column have the same form and units."""
+    """Return {column in gin: inputs}; all inputs of a column have the same form and units."""
     groups: dict[tuple[str, Sequence[str]], list[inputs.Input]] = {}
     for chosen in plan.used:
         if chosen.times:
@@ -370,7 +370,8 @@ def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
         assert first is not None
         lines += _bind(f"{column}.names", [chosen.name for chosen in group])
         lines += [f"{column}.units = {list(first.units)!r}"]
-        # Without its own form, a column with a scope would inherit the form without a scope.
+        # In gin, a scope without a binding inherits the binding outside of all scopes, so bind the
+        # form in every scope.
         lines += [f"{column}.form = {first.form!r}"] * bool(first.form or len(groups) > 1)
     return lines
 
@@ -396,7 +397,7 @@ def _columns(plan: plans.Plan) -> list[str]:
 
 
 def _list_columns(takers: Iterable[str], times: Iterable[str]) -> list[str]:
-    """Return the lines that list the columns, and those that look up lists with weights."""
+    """Return the gin lines that list all columns, and the gin lines for lists with weights."""
     names = [_PARTS[part][0] for part in takers if part not in _OF_WEIGHTS]
     lookups = [f"@{_PARTS[part][0]}()" for part in takers if part in _OF_WEIGHTS]
     listed = [f"    @{name}()," for name in (*names, *times)]
@@ -446,7 +447,7 @@ def _bind(name: str, value: Any) -> list[str]:
 
 
 def _bind_map(name: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a binding of a map, with a line for each entry."""
+    """Return the lines of a binding for a dictionary, with a line for each entry."""
     return [f"{name} = {{", *(f"    {key!r}: {value!r}," for key, value in values.items()), "}"]
 
 
@@ -461,12 +462,12 @@ def _wrap(items: Iterable[str]) -> Sequence[str]:
 
 
 def show_line(text: str) -> str:
-    """Return at most 160 characters of a text as one line, for a comment or a table."""
+    """Return at most 160 characters of a text in one line, for a comment or a table."""
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
 
 def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str, str, str]]:
-    """Return a table that shows the user what becomes of each column.
+    """Return a table with the use of each column, to show to the user.
 
     Args:
       plan: the plan.
@@ -474,8 +475,8 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
         that predict the first task best. Others share a row for each use. None shows all.
 
     Returns:
-      A header, and for each column its name, its share of missing values, its metric as the only
-      input of the first task, and its use.
+      A header, and a row for each column: its name, its share of missing values, its metric as the
+      only input of the first task, and its use.
     """
     facts, metric = plan.table.facts, plan.tasks[0].metric
     rows = [("column", "missing", f"{metric} alone", "use")]

@@ -1,4 +1,4 @@
-"""Checks the settings that hold out rows: flags of `launch.new`, or arguments of `mtl.fit`.
+"""Checks settings that hold out rows: flags of `launch.new`, or arguments of `mtl.fit`.
 
 holdouts.make_holdout({"holdout": 0.2, "key": "user"})                      # a plans.Holdout
 """
@@ -10,33 +10,33 @@ from mtl import checks
 from mtl.tools.drafting import plans
 
 _SHARE = 0.1
-# At most one setting of each group may be set.
+# At most one setting of each group may be used.
 _GROUPS = (("time", "key", "test"), ("holdout", "test", "folds"), ("time", "folds"))
 _BESIDE = ("validation", "calibration")
 
 
 def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--") -> plans.Holdout:
-    """Return the choice of held-out rows.
+    """Return the choice of held-out rows, from settings.
 
     Args:
       settings: {setting: its value}. `holdout`, `validation` and `calibration` are shares, `folds`
-        is a number, `time` and `key` are columns, and `test` is the path of a table. None leaves a
-        setting out.
-      where: the beginning of errors, such as "mtl.fit: ".
-      flag: the characters in front of the name of a setting in errors.
+        is a number, `time` and `key` are names of columns, and `test` is the path of a table. None
+        turns a setting off.
+      where: the text at the beginning of errors, such as "mtl.fit: ".
+      flag: the characters before the name of a setting in errors.
 
     Raises:
-      UserError: the settings do not suit each other, or leave no rows to train on.
+      UserError: the settings contradict each other, or leave no rows to train on.
     """
     values = {setting: value for setting, value in settings.items() if value is not None}
     where += flag
     _require_single(values, where, flag)
     _require_numbers(values, where)
     folds = values.get("folds", 0)
-    # A fold is the test split of one run.
+    # Each fold is the test split of one run.
     share = 1 / folds if folds else values.get("holdout", _SHARE)
     others = {setting: values.get(setting, 0.0) for setting in _BESIDE}
-    # With `test`, the test rows come from another table.
+    # With the setting `test`, the test rows come from another table.
     total = sum(others.values()) + (0.0 if values.get("test") else share)
     rule = "leave rows to train on, with the shares of the other splits"
     for setting, other in others.items():
@@ -46,7 +46,7 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
 
 
 def _require_single(values: Mapping[str, Any], where: str, flag: str) -> None:
-    """Fail if several settings of a group are set."""
+    """Fail if several settings of one group are used."""
     for names in _GROUPS:
         used = [setting for setting in names if values.get(setting)]
         for setting in used[1:]:
@@ -55,7 +55,7 @@ def _require_single(values: Mapping[str, Any], where: str, flag: str) -> None:
 
 
 def _require_numbers(values: Mapping[str, Any], where: str) -> None:
-    """Fail unless shares lie between 0 and 1, and there are 2 folds or more."""
+    """Fail unless shares lie between 0 and 1, and the number of folds is at least 2."""
     for setting in ("holdout", *_BESIDE):
         share = values.get(setting, _SHARE)
         is_share = isinstance(share, int | float) and 0 < share < 1

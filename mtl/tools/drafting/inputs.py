@@ -1,4 +1,4 @@
-"""Chooses how each column of a table becomes an input, or why it is left out.
+"""Chooses how each column of a table becomes an input, or why the column is left out.
 
 chosen = inputs.choose_input(facts, table, "|")
 chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "buckets")
@@ -15,47 +15,48 @@ import numpy as np
 from mtl.tools.drafting import amounts, columns, dates, inspection, lines, weights
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
-# Rows with the same value of such a column, as a user, may belong together.
+# Names of columns such as "user": rows with the same value in such a column may belong together.
 _KEY_NAME = re.compile(
     r"(?:^|[_\W])(?:user|customer|client|patient|person|member|player|visitor|household|session|"
     r"device|account|subject|student|employee|driver|author|key)s?$",
     re.I,
 )
-# Texts of digits and a few other characters: 9h 5m, 13:45, 0x1F, 1_000, 12 1/2, 3 to 5.
+# Texts of digits and a few other characters, such as 9h 5m, 13:45, 0x1F, 1_000, 12 1/2, 3 to 5.
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# An id has this share of distinct values, or half of them if the name of the column suggests an id.
+# At least this share of the values of an id are distinct; half the share if
+# the name suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
-# Whole numbers with at most 50 distinct values also become categories.
+# The largest number of distinct whole numbers that also become categories.
 _FEW_VALUES = 50
-# A column with more categories is hashed.
+# The largest vocabulary of a column; a column with more distinct values is hashed.
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
-# `features.TimeParts` reads this number as a missing time.
+# The number that `features.TimeParts` reads as a missing time.
 _NO_TIME = -1
 _WITH_WEIGHTS = " with weights"
 LIST_DELIMITERS = "|;^~\x02"
-# Plain texts hold these, too, so a draft only asks whether they separate the values of a list.
+# Delimiters of lists that also occur in plain texts, so the user has to decide.
 _DOUBTFUL_DELIMITERS = ",/: "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-    """The use of a column.
+    """How a column becomes an input of the model, or why it does not.
 
     Attributes:
-      name: the column.
-      dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64", also
-        "with weights"; "" if the column is left out.
-      parts: the parts of the gin file that read it, such as "numbers" and "categories".
+      name: the name of the column.
+      dtype: the type of the field: "int64", "float32" or "string"; "list" for lists of texts, or
+        "list of int64", both also with " with weights"; "" if the column is left out.
+      parts: the parts of the gin file that read the column, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
-      doubt: a sentence about something the user should check; "" for nothing.
-      default: the value that replaces a missing one: "nan" for numbers, "" for texts, -1 for times
-        that are numbers; None for lists and for columns without missing values.
-      times: how the column writes times; None if it does not hold times.
+      doubt: a sentence that asks the user to check something; "" if there is nothing to check.
+      default: the value that replaces a missing value: "nan" for numbers, "" for texts, -1 for
+        times that are numbers; None for lists and for columns without missing values.
+      times: the form in which the column writes times; None if the column does not contain times.
     """
 
     name: str
@@ -70,13 +71,13 @@ class Input:
 def choose_input(
     facts: columns.Facts, table: inspection.Inspection, delimiter: str, keep: bool = False
 ) -> Input:
-    """Decide how a column becomes an input.
+    """Choose how a column becomes an input.
 
     Args:
       facts: the facts of the column.
       table: the facts of the table.
       delimiter: the character between two values of a list.
-      keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
+      keep: True to use a column even if it looks like an id, a date, or numbers among other texts.
     """
     chosen = _choose_first(facts, table, delimiter, keep)
     if chosen:
@@ -96,11 +97,12 @@ def choose_input(
 def _choose_first(
     facts: columns.Facts, table: inspection.Inspection, delimiter: str, keep: bool
 ) -> Input | None:
-    """Return an input of times or of weights, or one that is left out, with a reason; else None."""
+    """Return the input if the column is left out, or has times or weights; else None."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
-    # Nearly all of these texts differ, so they would look like ids.
+    # Look for lists with weights first: nearly all of their texts differ, so
+    # they would look like ids.
     tests += [functools.partial(_choose_weights, delimiter=delimiter)]
-    # The order counts: numbers that are times would look like ids.
+    # Look for times before ids, because numbers that are times would look like ids.
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, table))), None)
 
@@ -135,10 +137,11 @@ def _leave_infinite(facts: columns.Facts, table: inspection.Inspection) -> Input
 def _choose_weights(
     facts: columns.Facts, table: inspection.Inspection, delimiter: str
 ) -> Input | None:
-    """Return the input of a column of lists with weights; None for other columns."""
+    """Return the input for a column of lists with weights; None for other columns."""
     dtype = table.dialect.lists.get(facts.name, "list")
     is_stored = dtype.endswith(_WITH_WEIGHTS)
-    # A text of JSON is no list; `arrow.Arrow` splits texts by the defaults of `csv.Csv`.
+    # Texts in JSON are never lists. `arrow.Arrow` splits texts by the default
+    # delimiters of `csv.Csv`.
     if not is_stored and (facts.kind != "text" or dtype != "list" or table.dialect.is_json):
         return None
     found = weights.find_weights(facts.values, "|" if table.dialect.is_arrow else delimiter)
@@ -149,8 +152,8 @@ def _choose_weights(
 
 
 def _use_weights(name: str, found: weights.Found, is_int: bool) -> Input:
-    """Return the input of a column whose lists have these weights."""
-    # A mean refuses weights below 0.
+    """Return the input for a column of lists with weights."""
+    # A weighted mean refuses weights below 0.
     kind = "weighted" if found.least >= 0 else "signed"
     part = "hashes" if found.keys > _MOST_CATEGORIES else "categories"
     spread = f"weights {_short(found.least)} to {_short(found.greatest)}"
@@ -170,13 +173,13 @@ def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input |
 
 
 def is_odd_in_json(facts: columns.Facts, table: inspection.Inspection) -> bool:
-    """Return True for texts of numbers, with units or gaps, which `JsonLines` cannot read."""
+    """Return True for texts that are numbers with units or gaps; `JsonLines` cannot read them."""
     is_text = table.dialect.is_json and facts.name not in table.dialect.numbers
     return is_text and facts.is_number and bool(facts.form or facts.missing)
 
 
 def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
-    """Return the use of a column of times, as units that repeat; None for other columns."""
+    """Return the input for a column of times, in units that repeat; None for other columns."""
     times = dates.find_times(facts, table.dialect.time_forms.get(facts.name, ""))
     if times is None:
         return None
@@ -212,7 +215,7 @@ def _doubt_times(facts: columns.Facts, times: dates.Times) -> str:
 
 
 def _leave_words(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
-    """Leave out numbers that are mixed with words; as categories, they would lose their order."""
+    """Leave out numbers that are mixed with words: as categories, they would lose their order."""
     if not facts.words or facts.distinct <= _FEW_VALUES:
         return None
     return Input(
@@ -223,7 +226,7 @@ def _leave_words(facts: columns.Facts, table: inspection.Inspection) -> Input | 
 
 
 def _doubt_words(facts: columns.Facts, dialect: lines.Dialect) -> str:
-    """Return a doubt about words in a column of numbers; "" without them."""
+    """Return a doubt about words in a column of numbers; "" if there are no words."""
     if not facts.words:
         return ""
     words = ", ".join(map(repr, facts.words))
@@ -236,7 +239,7 @@ def _leave_ids(facts: columns.Facts, table: inspection.Inspection) -> Input | No
     if not _is_id(facts, table):
         return None
     why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, table):,} rows"
-    # Texts of letters and digits may also be amounts that no reader understands, such as 9h 5m.
+    # Texts of letters and digits, such as 9h 5m, may also be amounts that no reader understands.
     some = next(iter(facts.values))
     is_odd = facts.kind == "text" and re.search(r"[0-9]", some) and _is_amount(facts)
     doubt = f"{facts.name!r} is left out as an id. If {some!r} is an amount, write it as a number."
@@ -257,7 +260,7 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection) -> Input:
     parts = [f"{part}_with_gaps" if facts.missing else part]
     is_int = facts.kind == "int" and not facts.missing
     if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
-        # With gaps the numbers are floats, which cannot be categories.
+        # Numbers with gaps are floats, which cannot be categories.
         parts.append("categories" if is_int else "buckets")
         description += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
     elif facts.distinct > _FEW_VALUES:
@@ -293,7 +296,7 @@ def _choose_text(
 
 
 def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:
-    """Return a doubt about texts that may be lists; "" for none."""
+    """Return a doubt about texts that may be lists; "" if there is no doubt."""
     some = list(facts.values)[:1000]
     if sum(text.startswith("[") and text.endswith("]") for text in some) > 0.9 * len(some):
         fix = "Write a|b|c, or lists in a Parquet file."
@@ -318,12 +321,12 @@ def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:
 
 
 def count_buckets(largest: int) -> int:
-    """Return how many hash buckets keep collisions rare for `largest` categories.
+    """Return a number of hash buckets with which collisions are rare.
 
-    This is the smallest power of two from 2 * largest, and at most 2**20.
+    The number is the smallest power of two that is at least 2 * `largest`, but at most 2**20.
 
     Args:
-      largest: the most distinct values of a column.
+      largest: the largest number of distinct values in a column.
     """
     return min(1 << (2 * largest - 1).bit_length(), _MOST_BUCKETS)
 
@@ -334,28 +337,28 @@ def _counted_rows(facts: columns.Facts, table: inspection.Inspection) -> int:
 
 def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     rows = sum(facts.values.values())
-    # In a few rows, all values may differ by chance.
+    # With few rows, all values may differ by chance.
     if rows < 20 or facts.kind == "float":
         return False
     share, is_named = facts.distinct / rows, _ID_NAME.search(facts.name) is not None
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
-        # float64 cannot hold larger whole numbers exactly, so a column of them more likely holds
-        # ids.
+        # float64 cannot represent larger whole numbers exactly, so they are more
+        # likely ids than numbers.
         return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 
 
 def _is_dense(facts: columns.Facts) -> bool:
-    """Return True for distinct whole numbers with few gaps, such as row numbers."""
+    """Return True for distinct whole numbers with few gaps, such as the numbers of rows."""
     is_whole = facts.kind == "int" and facts.distinct == sum(facts.values.values())
     return is_whole and facts.greatest - facts.least < 1.1 * facts.rows
 
 
 def looks_like_key(facts: columns.Facts) -> bool:
-    """Return True if rows with the same value of this column may belong together."""
-    # More than 50 values, each in more than two rows on average.
+    """Return True if rows with the same value in the column may belong together."""
+    # There are more than 50 values, each in more than two rows on average.
     several = facts.rows > 2 * facts.distinct > 100
     is_named = _ID_NAME.search(facts.name) or _KEY_NAME.search(facts.name)
     return several and facts.kind != "float" and is_named is not None
@@ -367,15 +370,15 @@ def _count_words(facts: columns.Facts) -> float:
 
 
 def is_list_of(facts: columns.Facts, delimiter: str) -> bool:
-    """Return True if the texts are lists of repeated values with this delimiter."""
+    """Return True if the texts of a column are lists of repeated values with this delimiter."""
     return facts.kind == "text" and are_lists(list(facts.values)[:1000], delimiter)
 
 
 def are_lists(some: Sequence[str], delimiter: str) -> bool:
-    """Return True if different texts are lists of repeated values with this delimiter.
+    """Return True if distinct texts are lists of repeated values with this delimiter.
 
     Args:
-      some: different texts of a column.
+      some: some distinct texts of a column.
       delimiter: the character between two values.
     """
     joined = [text for text in some if delimiter in text]
@@ -386,8 +389,8 @@ def are_lists(some: Sequence[str], delimiter: str) -> bool:
 
 
 def _is_heavy(numbers: np.ndarray) -> bool:
-    """Return True if the numbers are skewed and a logarithm at least halves the skew."""
-    # With fewer numbers, skew may be chance.
+    """Return True if numbers are skewed, and a logarithm at least halves the skew."""
+    # With few numbers, the skew may be chance.
     if len(numbers) < 100:
         return False
     plain = amounts.measure_skew(numbers)
@@ -396,7 +399,7 @@ def _is_heavy(numbers: np.ndarray) -> bool:
 
 
 def _doubt_sentinel(facts: columns.Facts, dialect: lines.Dialect) -> str:
-    """Return a doubt about a frequent value such as -999, which may mean a missing one."""
+    """Return a doubt about a frequent value such as -999, which may mean a missing value."""
     for text, count in facts.values.items():
         if re.fullmatch(r"-9+(?:\.0*)?|9{3,}(?:\.0*)?", text) and count > 0.005 * facts.rows:
             return (

@@ -1,4 +1,4 @@
-"""A pass over all rows of a table: gathers facts of each column and a random sample of rows.
+"""Reads all rows of a table once, and gathers facts of each column and a random sample of rows.
 
 table = inspection.inspect_table(dialect, marks=("-999",))
 table.rows, table.facts["age"].missing, table.sample["age"]
@@ -17,23 +17,23 @@ from mtl.data import columns as data_columns
 from mtl.data import written_numbers
 from mtl.tools.drafting import columns, lines, readings, tables
 
-# Limits of the sample, which serves all analyses that need several columns of a row.
+# Limits of the sample, which all analyses use that need several columns of the same row.
 _MOST_ROWS, _MOST_CELLS = 200_000, 20_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """The facts of a table, with a sample of its rows.
+    """The facts of the columns of a table, with a random sample of its rows.
 
     Attributes:
-      dialect: the format of the table.
-      rows_of: {file: number of rows}, also for the files of a test table.
-      size: bytes of the table after decompression.
-      marks: texts that mean a missing value in any column.
+      dialect: the format of the table's files.
+      rows_of: {file: number of rows}, with the files of a test table.
+      size: the size of the table in bytes, after decompression.
+      marks: the texts that mean a missing value in any column.
       marks_in: {column: further texts that mean a missing value in this column}.
-      facts: {column: facts of the column}.
-      sample: random rows as texts, in the order of the table; all rows if at most 200,000 rows and
-        20 million cells.
+      facts: {column: the facts of the column}.
+      sample: random rows as texts, in the order of the table; all rows if there are at most 200,000
+        rows and 20 million cells.
       places: the numbers of the sampled rows, from 0.
     """
 
@@ -53,11 +53,11 @@ class Inspection:
 
     @property
     def is_whole(self) -> bool:
-        """True if the sample holds all rows."""
+        """True if the sample contains all rows of the table."""
         return len(self.places) == self.rows
 
     def texts(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column in the sample, as plain numbers; null for missing ones."""
+        """Return a column's values in the sample; numbers are plain, missing values are null."""
         marks = pa.array([*self.marks, *self.marks_in.get(name, ())])
         missing = pc.is_in(self.sample[name], value_set=marks)
         texts = pc.if_else(missing, pa.scalar(None, pa.string()), self.sample[name])
@@ -68,12 +68,12 @@ class Inspection:
         return pa.chunked_array([data_columns.to_plain(part, form) for part in texts.chunks])
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return the numbers of a column in the sample; NaN for missing values."""
+        """Return the numbers of a column in the sample, as floats; NaN for missing values."""
         return columns.to_floats(self.texts(name)).to_numpy()
 
 
 class _Sample:
-    """A random sample: each row draws a random key, and the rows with the smallest keys stay."""
+    """A random sample: every row gets a random key, and the rows with the smallest keys stay."""
 
     def __init__(self, num_columns: int):
         self._most = max(min(_MOST_ROWS, _MOST_CELLS // num_columns), 1)
@@ -89,7 +89,7 @@ class _Sample:
         self._keys = np.concatenate([self._keys, keys[places]])
         self._places = np.concatenate([self._places, places + self._num_rows])
         self._num_rows += len(block)
-        # `_cut` copies the whole sample, so it waits until the sample has doubled.
+        # `_cut` copies the whole sample, so call it only after the sample has doubled.
         if len(self._keys) > 2 * self._most:
             self._cut()
 
@@ -112,19 +112,19 @@ def inspect_table(
     number_forms: Mapping[str, str] = types.MappingProxyType({}),
     values: Collection[str] = (),
 ) -> Inspection:
-    """Read all rows of a table and return its facts.
+    """Read all rows of a table, and return the facts of the table.
 
     Args:
       dialect: the format of the table.
       marks: further texts that mean a missing value.
-      labels: columns in which texts such as "NA" mean a missing label, not a class.
+      labels: columns in which a text such as "NA" means a missing label, not a class.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
-      values: texts that are values, although they often mean a missing one.
+      values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a line is malformed, the table is empty, or a column lacks its form.
+      UserError: a line is malformed, the table is empty, or a column does not have its form.
     """
-    if dialect.is_json:  # JSON has null for missing values, so its texts are always values.
+    if dialect.is_json:  # JSON has null for missing values, so a text in JSON is always a value.
         values = {*columns.MARKS_OF_NUMBERS} - {""}
     gathered = {name: columns.Column(name, marks, values) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
@@ -145,7 +145,7 @@ def inspect_table(
         facts[name] = column.summarize({"", *marks, *column_marks}, table[name])
     commas = dialect.delimiter == ";"
     facts = readings.read_numbers(facts, gathered, table, labels, number_forms, commas)
-    # One setting for the table is shorter than one for each column.
+    # A setting for the whole table is shorter than a setting for each column.
     table_marks = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
     return Inspection(
         dialect=dialect,
@@ -162,13 +162,13 @@ def inspect_table(
 def _require_one_header(
     dialect: lines.Dialect, gathered: Mapping[str, columns.Column], sample: pa.Table
 ) -> None:
-    """Fail if a row repeats the names of the columns, as in files that were joined."""
+    """Fail if a row repeats the names of the columns, as in joined files with headers."""
     alike = [
         pc.equal(sample[name], name)
         for name, column in gathered.items()
         if name and column.holds(name)
     ]
-    # If one column never holds its name, no row repeats the header.
+    # If the name of some column never occurs in the column, no row repeats the header.
     if len(alike) < max(2, len([name for name in gathered if name])):
         return
     is_header = alike[0]
@@ -183,7 +183,7 @@ def _require_one_header(
 def _list_others(
     facts: Mapping[str, columns.Facts], table_marks: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return {column: its marks beyond those of the table}, for columns that have any."""
+    """Return {column: its marks that the table does not have}, for columns with such marks."""
     others = {
         name: tuple(mark for mark in column.marks if mark not in table_marks)
         for name, column in facts.items()
@@ -194,7 +194,7 @@ def _list_others(
 def _list_common(
     facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
 ) -> Iterator[str]:
-    """Yield the marks that are not a value in any other column."""
+    """Yield the marks of missing values that are not a value in any other column."""
     for mark in dict.fromkeys(mark for column in facts.values() for mark in column.marks):
         others = (name for name, column in facts.items() if mark not in column.marks)
         if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):

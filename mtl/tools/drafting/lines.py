@@ -1,10 +1,10 @@
-"""A reader of delimited files: checks each line and returns columns of text.
+"""Reads delimited files: checks each line, and returns columns of text.
 
 dialect = lines.read_dialect(lines.find_files("TABLE", "part-*.csv.gz"))
 dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
 for path, table, size in lines.read_blocks(dialect): ... # a pa.Table of strings, size in bytes
 
-The rules agree with `mtl.data.csv`, which reads the same files in training.
+The rules are the same as in `mtl.data.csv`, which reads the same files in training.
 """
 
 import collections
@@ -27,15 +27,15 @@ from mtl.data import csv_columns, partitions
 from mtl.files import remote
 from mtl.tools.drafting import columns as columns_lib
 
-# If several delimiters fit equally well, the first one wins.
+# If several delimiters fit equally well, the first one is chosen.
 _DELIMITERS = ",;\t|"
 _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
-# The first lines of a file show its delimiter and its header.
+# The number of lines of a file that decide its delimiter and its header.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
 # A file without line feeds would otherwise fill the memory.
 _MOST_LINE_BYTES = 1 << 26
-# Control characters, except tabs and line ends, mark a binary file.
+# Control characters, except tabs and line ends, show that a file is binary.
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _NO_TEXT = {
     b"PAR1": "Parquet",
@@ -49,23 +49,23 @@ _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The format of a table: its files, delimiter and columns.
+    """The format of the files of a table: delimiter, columns and more.
 
     Attributes:
-      paths: the files, in order.
+      paths: the paths of the files, in order.
       delimiter: the character between two values.
       columns: the names of the columns.
-      has_header: True if the first line of each file names the columns.
-      comment: lines that start with this text are dropped; "" keeps all lines.
-      list_delimiter: the character between the values of lists; "" lets a draft find it.
-      time_forms: {column: how it writes times, as `features.TimeParts.form`}, if the user says so.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
+      has_header: True if the first line of each file contains the names of the columns.
+      comment: lines that start with this text are skipped; "" skips no line.
+      list_delimiter: the character between two values of a list; "" if a draft has to find it.
+      time_forms: {column: the form of its times, as in `features.TimeParts.form`}, set by the user.
+      sheet: the sheet of a spreadsheet; "" for the first sheet that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
-      numbers: the columns whose type says that they hold numbers.
-      lists: {column: "string" or "int64"} of the columns whose values are lists of this type. Maps
-        and the like are "string with weights" or "int64 with weights".
-      unreadable: {column: type} of further columns that a draft cannot use.
+      numbers: the columns whose type in the files is a number.
+      lists: {column: "string" or "int64"}, the type of the values in columns of lists. Maps and
+        similar types are "string with weights" or "int64 with weights".
+      unreadable: {column: type} for columns that a draft cannot use.
     """
 
     paths: tuple[str, ...]
@@ -84,34 +84,34 @@ class Dialect:
 
     @property
     def source(self) -> str:
-        """The part that reads the files, as gin names it."""
+        """The name in gin of the part that reads the files."""
         if self.is_json:
             return "json_lines.JsonLines"
         return "arrow.Arrow" if self.is_arrow else "csv.Csv"
 
     def ask_missing(self, *texts: str) -> str:
-        """Return the flags that make texts missing values; for JSON, advice to write null."""
+        """Return the flags that turn texts into missing values; for JSON, advice to write null."""
         if self.is_json:
             return "write null."
-        # argparse would take -999 for a flag.
+        # Use "=", because argparse would read -999 as a flag.
         return " ".join(f"--missing={t}" if t[:1] == "-" else f"--missing {t!r}" for t in texts)
 
     @property
     def delimiter_name(self) -> str:
-        """The name of the delimiter in a message, such as "tabs"."""
+        """The name of the delimiter for a message, such as "tabs"."""
         return _NAMES.get(self.delimiter, repr(self.delimiter))
 
 
 def find_files(flag: str, pattern: str) -> tuple[str, ...]:
-    """Return the file at a path, or the sorted files that match a glob.
+    """Return the file at a path, or the sorted files that match a pattern.
 
     Args:
       flag: the name of the setting, for error messages.
-      pattern: a path, a folder of Parquet or ORC files, or a glob, local or in remote storage; "~"
-        is the home folder.
+      pattern: a path, a folder of Parquet or ORC files, or a glob pattern, local or in remote
+        storage; "~" is the home folder.
 
     Raises:
-      UserError: no file matches, or a match is an empty file, or a folder of other files.
+      UserError: no file matches, or a match is an empty file or a folder of other files.
     """
     if remote.is_remote(pattern):
         matches = tuple(partitions.expand(flag, remote.find(flag, pattern, folders=True)))
@@ -138,16 +138,17 @@ def read_dialect(
     columns: Sequence[str] = (),
     comment: str = "",
 ) -> Dialect:
-    """Return the format of the files, as the first 200 lines of the first file show it.
+    """Find the format of the files in the first 200 lines of the first file.
 
     Args:
-      paths: the files.
-      delimiter: the character between two values; None finds it among , ; tab and |.
+      paths: the paths of the files.
+      delimiter: the character between two values; None finds it among comma, semicolon, tab and |.
       columns: the names of the columns, if the files have no header.
-      comment: lines that start with this text are dropped; "" keeps all lines.
+      comment: lines that start with this text are skipped; "" skips no line.
 
     Raises:
-      UserError: the file is binary, lacks a delimiter, header or row, or repeats a column name.
+      UserError: the file is binary, lacks a delimiter, a header or rows, or repeats a column's
+        name.
     """
     path = paths[0]
     first = _read_first(path, comment)
@@ -157,7 +158,7 @@ def read_dialect(
     fix = "A name that ends in .jsonl says that each line holds an object. For others, "
     fix += "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
     checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
-    if not columns:  # Training skips line 1 as the header, even if it is blank.
+    if not columns:  # Training skips line 1 as the header, even if line 1 is blank.
         _require_first(path, first)
         rule, fix = "be the header", f"tail -n +{number} OLD > NEW drops the lines before it."
         checks.require(number == 1, f"{path} line 1", rule, f"the header in line {number}", fix)
@@ -187,14 +188,14 @@ def read_dialect(
 
 
 def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
-    """Fail if remarks or a title stand before the header."""
+    """Fail if comments or a title stand before the header."""
     later = _skip_remarks(first) or _find_header(first)
     fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops the lines before it."
     checks.require(not later, f"{path} line 1", "be the header", first[0][1][:60], fix)
 
 
 def _skip_remarks(first: Sequence[tuple[int, str]]) -> int:
-    """Return the number of the header below lines that start with #; 0 if it is the first line.
+    """Return the line number of a header below lines that start with #; 0 for a header in line 1.
 
     The last line with # is the header if it has as many cells as the next line, as in #chrom,start.
     """
@@ -211,7 +212,7 @@ def _skip_remarks(first: Sequence[tuple[int, str]]) -> int:
 
 
 def _find_header(first: Sequence[tuple[int, str]]) -> int:
-    """Return the number of the header if a title stands above it; 0 without a title."""
+    """Return the line number of the header below a title; 0 if there is no title."""
     tables = [[_split(line, delimiter) for _, line in first] for delimiter in _DELIMITERS]
     if any(_has_columns(list(map(len, rows))) for rows in tables):
         return 0
@@ -220,12 +221,12 @@ def _find_header(first: Sequence[tuple[int, str]]) -> int:
 
 
 def _has_columns(widths: Sequence[int]) -> bool:
-    """Return True if most lines have as many columns as the first, and more than one."""
+    """Return True if most lines have as many columns as the first line, and more than one."""
     return widths[0] > 1 and widths.count(widths[0]) > len(widths) / 2
 
 
 def _skip_title(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of lines with one cell before a table; 0 if no table follows."""
+    """Return the number of lines with one cell above a table; 0 if no table follows."""
     widths = list(map(len, rows))
     start = next((i for i, width in enumerate(widths) if width > 1), 0)
     is_rest = len({*widths[start:]}) == 1 and start <= len(widths) / 2
@@ -233,12 +234,12 @@ def _skip_title(rows: Sequence[Sequence[str]]) -> int:
 
 
 def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
-    """Return the same format with more files."""
+    """Return the same format for more files."""
     return dataclasses.replace(dialect, paths=(*dialect.paths, *paths))
 
 
 def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
-    """Return (number, line) for the first lines, without blank lines and comments."""
+    """Return (line number, line) for the first lines, without blank lines and comments."""
     first = []
     try:
         with _open(path) as file:
@@ -246,7 +247,8 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
             while line := _read_line(path, file, number := number + 1):
                 if number == 1:
                     _require_text(path, line)
-                # Spreadsheets write a byte order mark, which is not part of the first name.
+                # Spreadsheets write a byte order mark, which is not part of
+                # the first column's name.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 text = text.rstrip("\n").replace("\r", "")
                 if text.strip(" \t") and not (comment and text.startswith(comment)):
@@ -275,7 +277,7 @@ def _require_text(path: str, start: bytes) -> None:
 
 
 def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
-    """Return a line with its line break, or b"" at the end of the file; fail at a huge line."""
+    """Return a line with its line break, or b"" at the end of the file; fail if it is huge."""
     line = file.readline(_MOST_LINE_BYTES + 1)
     _require_short(path, line, number)
     return line
@@ -292,7 +294,7 @@ def _read_block(path: str, file: IO[bytes], start: int) -> bytes | None:
     text = file.read(_BLOCK_BYTES)
     if text and not text.endswith(b"\n"):
         line = file.readline(_MOST_LINE_BYTES + 1)
-        if len(line) > _MOST_LINE_BYTES:  # Only then count the lines, which takes time.
+        if len(line) > _MOST_LINE_BYTES:  # Count the lines only for the error: counting takes time.
             _require_short(path, line, start + text.count(b"\n"))
         text += line
     return text.removesuffix(b"\n") if text else None
@@ -309,7 +311,7 @@ def _fail_to_read(path: str, error: Exception) -> None:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    """Return the trimmed cells of a line, even if it has quotes in the wrong places."""
+    """Return the trimmed cells of a line, even if quotes stand in wrong places."""
     return [cell.strip() for cell in _cut(line, delimiter)] if line else []
 
 
@@ -329,13 +331,13 @@ def _cut(line: str, delimiter: str) -> list[str]:
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
-    """Return the delimiter that gives most lines the same width; among equals, the widest."""
-    # (share of lines with the width of the first one, this width).
+    """Return the delimiter that cuts most lines into equally many cells, and into most cells."""
+    # (share of lines with as many cells as the first line, this number of cells)
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:
         widths = [len(_split(line, delimiter)) for line in lines]
         share = widths.count(widths[0]) / len(widths) if widths[0] > 1 else 0.0
-        # Among equals, the first of `_DELIMITERS` stays.
+        # If two delimiters are equally good, keep the first of `_DELIMITERS`.
         if share and (share, widths[0]) > score:
             best, score = delimiter, (share, widths[0])
     if not best:
@@ -346,12 +348,12 @@ def _find_delimiter(path: str, lines: Sequence[str]) -> str:
 
 
 def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Fail if the first line looks like a row: it holds numbers, or values that rows repeat."""
+    """Fail if the first line looks like a row: it has numbers, or values that rows repeat."""
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    # Consecutive whole numbers, such as years, may name columns. So may any number, if another name
-    # is a word above a column of numbers.
+    # Consecutive whole numbers, such as years, may be names of columns. Other numbers may be names
+    # if a word is the name of a column of numbers.
     is_odd = bool(numbers) and not _is_run(numbers) and not _stands_above(names, rows)
     if is_odd or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
@@ -365,7 +367,7 @@ def _is_run(numbers: Sequence[str]) -> bool:
 
 
 def _stands_above(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if a word is the first cell of a column that holds only numbers below."""
+    """Return True if the first cell of some column is a word, above numbers only."""
     below = zip(*rows, strict=False)
     return any(
         not re.fullmatch(columns_lib.FLOAT, name)
@@ -376,7 +378,7 @@ def _stands_above(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of names that also occur as values of a column with few values."""
+    """Return the number of names that are also values in a column with few values."""
     below = [set(cells) for cells in zip(*rows, strict=False)]
     return sum(
         name in cells and name != "" and len(cells) < len(rows) / 2
@@ -387,8 +389,8 @@ def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
     """Yield (path, table, number of bytes) for each block of about 16 MiB.
 
-    The table holds the rows as columns of trimmed text. The bytes are counted after decompression
-    and include blank lines, comments and the header.
+    A table contains the rows of the block as columns of trimmed text. The number of bytes is
+    counted after decompression, and includes blank lines, comments and the header.
 
     Raises:
       UserError: a line has a wrong number of columns, a misplaced quote or bad UTF-8.
@@ -418,9 +420,9 @@ def _require_same_header(path: str, dialect: Dialect) -> None:
 
 
 def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | None:
-    """Return the rows of correct lines by Arrow, several times as fast as `_read_lines`.
+    """Parse correct lines by Arrow, several times as fast as `_read_lines`.
 
-    Return None if a line may be malformed, or if Arrow would read it in another way.
+    Return None if a line may be malformed, or if Arrow would parse it differently.
     """
     if not _may_be_plain(text, dialect):
         return None
@@ -430,7 +432,7 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
     if not csv_columns.are_quotes_whole(text, dialect.delimiter):
         return None
     try:
-        # Threads of Arrow read small blocks at the same time.
+        # Use small blocks, which several threads of Arrow parse in parallel.
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
@@ -446,16 +448,16 @@ def _may_be_plain(text: bytes, dialect: Dialect) -> bool:
 
 
 def _list_spaces(text: bytes, dialect: Dialect) -> list[int]:
-    """Return the bytes of white space in a text, except the delimiter."""
+    """Return the bytes of a text that are white space, except the delimiter."""
     return [space for space in b" \t\v\f" if space in text and chr(space) != dialect.delimiter]
 
 
 def _stand_outside(text: bytes, dialect: Dialect) -> bool:
-    """Return True if a space stands at the beginning or the end of a value."""
+    """Return True if white space stands at the beginning or the end of a value."""
     spaces = _list_spaces(text, dialect)
     if not spaces:
         return False
-    # Line feeds on both sides close the first and the last value.
+    # Line feeds on both sides mark the ends of the first and the last value.
     content = np.frombuffer(b"\n%b\n" % text, np.uint8)
     is_end = np.zeros(256, bool)
     is_end[[ord(dialect.delimiter), *spaces, *b'"\n\r']] = True
@@ -477,7 +479,7 @@ def _has_empty_row(table: pa.Table, dialect: Dialect) -> bool:
 
 
 def _read_lines(path: str, text: bytes, start: int, dialect: Dialect) -> pa.Table:
-    """Return the rows of lines; fail at a malformed line."""
+    """Parse lines one by one, and return their rows; fail at a malformed line."""
     numbers, rows = _check(path, text.split(b"\n"), start, dialect)
     return _to_table(path, numbers, rows, dialect) if rows else _empty_table(dialect)
 
@@ -490,7 +492,7 @@ def _empty_table(dialect: Dialect) -> pa.Table:
 def _check(
     path: str, lines: Sequence[bytes], start: int, dialect: Dialect
 ) -> tuple[list[int], list[bytes]]:
-    """Return the numbers and the bytes of the lines that hold a row."""
+    """Return the line numbers and the bytes of the lines that contain a row."""
     delimiter, breaks = dialect.delimiter.encode(), len(dialect.columns) - 1
     comment = dialect.comment.encode()
     cell = rb'(?:"(?:[^"]|"")*"|[^"%b]*)' % re.escape(delimiter)
@@ -515,7 +517,7 @@ def _check(
 
 
 def _explain_line(where: str, line: str, dialect: Dialect) -> None:
-    """Fail with a message that says why a line is wrong."""
+    """Fail with a message that says why a line is malformed."""
     expected, quotes = len(dialect.columns), line.count('"')
     cells = _split(line, dialect.delimiter)
     if quotes % 2:
@@ -534,7 +536,7 @@ def _to_table(
 ) -> pa.Table:
     text = b"\n".join(rows) + b"\n"
     try:
-        # One block, as Arrow refuses a line that is longer than a block.
+        # Parse a single block, because Arrow refuses a line that is longer than a block.
         return _trim(_parse(text, dialect, len(text) + 1, has_blank=False))
     except pa.ArrowInvalid:
         for number, row in zip(numbers, rows, strict=True):
@@ -543,9 +545,10 @@ def _to_table(
 
 
 def _parse(text: bytes, dialect: Dialect, block_bytes: int, has_blank: bool) -> pa.Table:
-    """Return the cells of lines as texts; threads read blocks of `block_bytes`.
+    """Return the cells of lines as texts; threads parse blocks of `block_bytes` in parallel.
 
-    `has_blank` skips empty lines. Otherwise each is a row, with "" in the only column.
+    If `has_blank` is True, empty lines are skipped. Otherwise, an empty line is a row with "" in
+    its only column.
     """
     names = list(map(str, range(len(dialect.columns))))  # Column names may be odd or empty.
     table = arrow_csv.read_csv(

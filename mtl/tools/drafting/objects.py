@@ -1,11 +1,11 @@
-"""JSON lines as columns of text: each key of the objects is a column.
+"""Reads JSON lines as columns of text: each key of the objects becomes a column.
 
 dialect = objects.read_dialect(["train.jsonl"])
 for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
 
-A draft judges texts. So a number becomes its text, null and an absent key "", true "1", a list its
-values between "|", and a list with weights a:0.3|b:0.7. `json_lines.JsonLines` reads the same files
-in training.
+A draft works on texts. So a number is converted to its text, null and an absent key to "", true to
+"1", and a list to its values, joined by "|". A list with weights becomes a:0.3|b:0.7. In training,
+`json_lines.JsonLines` reads the same files.
 """
 
 import itertools
@@ -20,22 +20,22 @@ from mtl.tools.drafting import lines
 
 ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _ROWS_OF_BLOCK = 20_000
-# Writers such as JavaScript's write 1.0 as 1, so a column of floats may hold integers.
+# Some writers, such as JavaScript, write 1.0 as 1, so a column of floats may contain integers.
 _NUMBERS = ({"bool"}, {"int"}, {"float"}, {"int", "float"}, {"bool", "int"})
 _WEIGHTS = "weights"
 _LISTS = {"list of text": "string", "list of int": "int64", _WEIGHTS: "string with weights"}
 
 
 def are_json_lines(path: str) -> bool:
-    """Return True if the name of a file says that it holds JSON lines."""
+    """Return True if the ending of a path means JSON lines."""
     return arrow.find_ending(path.removesuffix(".gz")) in ENDINGS
 
 
 def read_dialect(paths: Sequence[str]) -> lines.Dialect:
-    """Return the format of the files: the keys of all objects, and the types of their values.
+    """Find the format of the files: the keys of all objects, and the types of their values.
 
     Raises:
-      UserError: a line does not hold an object, or there is no line.
+      UserError: a line is not an object, or there are no lines.
     """
     kinds = _gather_kinds(paths)
     checks.require(bool(kinds), paths[0], "hold a row", "blank lines")
@@ -64,9 +64,9 @@ def _read_keys(value: Any) -> set[str]:
 
 
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
-    """Return {key: the kinds of its values}; empty lists count only if there is no other kind."""
+    """Return {key: the kinds of its values}; an empty list counts only without another kind."""
     kinds: dict[str, set[str]] = {}
-    # The keys of the first list with weights, and the names of those with others.
+    # For each column, the keys of its first list with weights; and the columns with varying keys.
     first_keys: dict[str, set[str]] = {}
     varied: set[str] = set()
     for path in paths:
@@ -77,14 +77,14 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
                 if kind == _WEIGHTS and name not in varied:
                     keys = _read_keys(value)
                     varied |= {name} if first_keys.setdefault(name, keys) != keys else set()
-    for name in first_keys.keys() - varied:  # Objects of equal keys have fields, not weights.
+    for name in first_keys.keys() - varied:  # Objects with equal keys have fields, not weights.
         kinds[name] = {"object" if kind == _WEIGHTS else kind for kind in kinds[name]}
-    # An empty list has no type of values, and fits lists of any.
+    # An empty list fits lists of any type.
     return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
 
 
 def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (bytes of a line, its object)."""
+    """Yield (number of bytes, object) for each line."""
     for number, line in json_lines.read_lines(path):
         where = f"{path} line {number}"
         if isinstance(line, str):
@@ -96,7 +96,7 @@ def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _name_kind(value: Any) -> str:
-    """Return the kind of a value, "" for a missing one, and "list" for an empty list."""
+    """Return the kind of a value; "" for a missing value, and "list" for an empty list."""
     if value is None:
         return ""
     if _has_weights(value):
@@ -111,13 +111,13 @@ def _name_kind(value: Any) -> str:
 
 
 def _has_weights(value: Any) -> bool:
-    """Return True for {"a": 0.3} and [["a", 0.3]]."""
+    """Return True for lists with weights, such as {"a": 0.3} and [["a", 0.3]]."""
     pairs = weighted_lists.list_pairs(value) or []
     return bool(pairs) and all(type(k) is str and type(w) in (int, float) for k, w in pairs)
 
 
 def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks`."""
+    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does."""
     for path in dialect.paths:
         rows = _read_rows(path)
         while block := list(itertools.islice(rows, _ROWS_OF_BLOCK)):

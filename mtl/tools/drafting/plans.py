@@ -1,4 +1,4 @@
-"""The plan of a run on a table: tasks, inputs, splits, steps, and doubts for the user to check.
+"""Plans a run on a table: tasks, inputs, splits, steps, and doubts for the user to check.
 
 plan = plans.make_plan(table, ["clicked", "minutes"], plans.Holdout(share=0.1))
 plan.train_steps, plan.doubts
@@ -15,31 +15,31 @@ from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telli
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
-# (rows, batch size) in rising order. The first entry with more rows than the training split counts.
+# (rows, batch size), sorted by rows: the first entry with more rows than the training split counts.
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
 _LARGEST_BATCH = 1024
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 _CACHED_BYTES = 1 << 29
-# If the row number alone predicts a label better than this, the rows are sorted by the label.
+# Rows count as sorted by a label if their numbers alone predict the label with this metric.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """The choice of test rows.
+    """The choice of the rows for test, validation and calibration.
 
     Attributes:
-      share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
-        rows by `time`; unused with `files`.
+      share: the share of test rows between 0 and 1: of random rows, of the values of `key`, or of
+        the last rows by `time`; unused with `files`.
       validation: the share of validation rows, chosen like test rows; 0 for none.
       calibration: the share of rows that calibrate the finished run, chosen like test rows; 0 for
         none.
       folds: the number of folds, each of which is the test split of one run; 0 for none.
-      key: the column whose rows with the same value stay in the same split; "" for none.
-      time: the column of times, of which the last rows are held out; "" for none.
-      files: a path or a glob of test files, used in place of the other settings; "" for none.
+      key: a column, or "": rows with the same value in this column stay in the same split.
+      time: a column of times, or "": the last rows by this column become the test rows.
+      files: the path or pattern of test files, used in place of the other settings; "" for none.
     """
 
     share: float = 0.1
@@ -64,30 +64,30 @@ class Holdout:
 
     @property
     def is_drawn(self) -> bool:
-        """True if test rows or keys are drawn at random, False with `time` or `files`."""
+        """True if test rows or keys are drawn at random; False with `time` or `files`."""
         return not (self.time or self.files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The decisions for a run on a table.
+    """All decisions for a run on a table.
 
     Attributes:
       table: the facts of the table.
       tasks: the labels with their heads.
-      inputs: all other columns, also those that are left out.
-      alone: {column: {task: metric of the column alone}}.
-      holdout: the choice of test rows.
+      inputs: all other columns, including columns that are left out.
+      alone: {column: {task: the task's metric with this column as the only input}}.
+      holdout: the choice of the rows for each split.
       starts: {held-out split: its first time, as the gin file writes it}; {} without
         `holdout.time`.
-      list_delimiter: the character between the values of a list.
-      rows: number of training rows, estimated from the held-out share.
-      batch_size: rows of a step.
-      train_steps: steps of the training: about 10 epochs, within 200 and 20,000 steps.
-      shuffle_buffer: rows that are shuffled at a time.
-      in_memory: True if training keeps all rows in memory: tables of Arrow, and others of less than
-        512 MiB.
-      doubts: sentences about things the user should check.
+      list_delimiter: the character between two values of a list.
+      rows: the number of training rows, estimated from the shares of the other splits.
+      batch_size: the number of rows in a training step.
+      train_steps: the number of training steps: about 10 epochs, between 200 and 20,000 steps.
+      shuffle_buffer: the number of rows in the shuffle buffer.
+      in_memory: True if training keeps all rows in memory: for tables of Arrow, and for other
+        tables of less than 512 MiB.
+      doubts: sentences that ask the user to check something.
     """
 
     table: inspection.Inspection
@@ -111,7 +111,7 @@ class Plan:
 
     @property
     def used(self) -> list[inputs_lib.Input]:
-        """The columns that are inputs."""
+        """The columns that become inputs."""
         return [chosen for chosen in self.inputs if chosen.dtype]
 
     @property
@@ -127,14 +127,15 @@ def check_columns(
     columns: Sequence[str],
     rule: str,
 ) -> None:
-    """Fail if a setting names a column that does not exist, or one of the tasks.
+    """Fail if a setting names a column that does not exist, or a column to predict.
 
     Args:
-      where: the setting that names the tasks, for errors.
+      where: the setting that names the columns to predict, for errors.
       tasks: the columns to predict.
-      uses: {setting: the columns that it names}, for settings that must not name a task.
-      columns: the columns of the table.
-      rule: the rule of these settings, for errors.
+      uses: {setting: the columns that it names}, for settings that must not name a column to
+        predict.
+      columns: all columns of the table.
+      rule: the rule that these settings must follow, for errors.
     """
     for task in tasks:
         checks.one_of(where, task, columns)
@@ -155,19 +156,19 @@ def plan_table(
     number_forms: Mapping[str, str] = types.MappingProxyType({}),
     values: Sequence[str] = (),
 ) -> Plan:
-    """Read a whole table, and return the plan of a run on it.
+    """Read a whole table, and plan a run on the table.
 
     Args:
       dialect: the format of the training files.
       tasks: the columns to predict.
-      holdout: the choice of test rows.
-      missing: texts that mark a missing value.
-      leave_out: columns that are not used.
-      keep: columns that are used even if they reveal a task, or look like an id or a date.
+      holdout: the choice of the rows for each split.
+      missing: further texts that mean a missing value.
+      leave_out: columns that must not become inputs.
+      keep: columns to use even if they reveal a task, or look like an id or a date.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
-      values: texts that are values, although they often mean a missing one.
+      values: texts that are values, although they often mean a missing value.
     """
-    # Test rows are read too: they may hold marks and values that training rows lack.
+    # Read test rows too: they may contain marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
     shared = sorted({*tests} & {*dialect.paths})
     checks.require(not shared, "--test", "name other files than the training files", shared)
@@ -181,7 +182,7 @@ def plan_table(
 
 
 def _tell_rows(plan: Plan) -> list[str]:
-    """Return sentences about repeated rows and about small splits."""
+    """Return sentences about repeated rows, and about splits with few rows."""
     holdout = plan.holdout
     train = {"train": 1 - sum(holdout.shares.values())} if holdout.shares else {}
     sentences = repeats.tell_splits(plan.table, plan.tasks, {**holdout.shares, **train})
@@ -192,7 +193,7 @@ def _tell_rows(plan: Plan) -> list[str]:
 
 
 def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[str]:
-    """Return sentences about texts that count as missing values, but may mean something."""
+    """Return sentences about texts that count as missing values, but may mean something else."""
     sentences = []
     for name, facts in table.facts.items():
         for mark, rows in facts.marks.items():
@@ -211,7 +212,7 @@ def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[st
 
 
 def _tell_twins(table: inspection.Inspection, number_forms: Collection[str]) -> list[str]:
-    """Return sentences about numbers that have a second reading."""
+    """Return sentences about columns whose texts may also mean other numbers."""
     return [
         f"{name!r} is read in the form {facts.form or '1.5'!r}. If {facts.twin!r} is right: "
         f"--number_form {f'{name}={facts.twin}'!r}"
@@ -227,30 +228,30 @@ def make_plan(
     left_out: Sequence[str] = (),
     kept: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan of a run.
+    """Plan a run on a table whose facts are known.
 
     Args:
       table: the facts of the table.
       labels: the columns to predict.
-      holdout: the choice of test rows.
-      left_out: columns that do not become inputs.
-      kept: columns that are used even if they reveal a task, or look like an id or a date.
+      holdout: the choice of the rows for each split.
+      left_out: columns that must not become inputs.
+      kept: columns to use even if they reveal a task, or look like an id or a date.
 
     Raises:
-      UserError: a label or the holdout does not fit the table, or all inputs are left out.
+      UserError: a label or the holdout does not fit the table, or no input is left.
     """
     checks.unique("--task", labels)
     chosen_tasks = tasks_lib.tell_apart(
         [tasks_lib.choose_task(table.facts[name], table) for name in labels]
     )
     starts, share = _find_starts(table, holdout)
-    # All columns share it, as a source has one `list_delimiter`.
+    # All columns of lists need the same delimiter, because a source has only one `list_delimiter`.
     delimiter = _find_list_delimiter(table)
     others = [name for name in table.facts if name not in labels]
     alone = {name: _measure_alone(table, name, chosen_tasks) for name in others}
     chosen = []
     for name in others:
-        # A column of `kept` stays, even if it reveals a task.
+        # Do not look for a leak in a column that the user keeps.
         leaks = None if name in kept else chosen_tasks
         chosen.append(_choose(table, name, delimiter, alone[name], leaks, holdout, left_out))
     checks.require(
@@ -290,7 +291,7 @@ def _choose(
     holdout: Holdout,
     left_out: Sequence[str],
 ) -> inputs_lib.Input:
-    """Return the use of a column; without tasks, no leak is looked for."""
+    """Return the input for a column; leaks are sought only with `chosen_tasks`."""
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
     keep = chosen_tasks is None
@@ -308,7 +309,7 @@ def _ask_leaks(
     alone: Mapping[str, float],
     chosen_tasks: Sequence[tasks_lib.Task] | None,
 ) -> inputs_lib.Input:
-    """Return the use of a column: left out, or with a doubt, if it may reveal a label."""
+    """Return the input for a column; if it may reveal a label, leave it out or add a doubt."""
     name = chosen.name
     codes, numbers = _encode(table, name)
     for task in chosen_tasks or ():
@@ -365,13 +366,13 @@ def _doubt_keys(table: inspection.Inspection, chosen: Sequence[inputs_lib.Input]
 def _measure_alone(
     table: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
 ) -> dict[str, float]:
-    """Return {task: its metric with a column as the only input}."""
+    """Return {task: its metric with this column as the only input}."""
     codes, _ = _encode(table, name)
     return {task.name: task.measure_alone(codes) for task in chosen_tasks}
 
 
 def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the codes of a column [N], and its numbers [N], or None for texts."""
+    """Return the codes of a column [N], and its numbers [N]; None in place of numbers for texts."""
     if not table.facts[name].is_number:
         return telling.encode_texts(table.texts(name)), None
     numbers = table.numbers(name)
@@ -379,24 +380,25 @@ def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.nda
 
 
 def _find_order(chosen_tasks: Sequence[tasks_lib.Task], table: inspection.Inspection) -> str | None:
-    """Return the first label by which the rows are sorted; None if there is none."""
+    """Return the first label by which the rows are sorted; None if there is no such label."""
     places = telling.encode_numbers(table.places.astype(np.float64))
     in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
     return next(in_order, None)
 
 
 def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
-    """Return the batch size, the training steps, and the rows that are shuffled at a time."""
+    """Return the batch size, the number of training steps, and the size of the shuffle buffer."""
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
     steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
-    # If rows are sorted by a label, a buffer of the usual size would give batches of one class.
+    # If rows are sorted by a label, a buffer of the usual size would give
+    # batches of a single class.
     buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
     # Round up to whole evaluations, so that the last checkpoint is evaluated too.
     return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
 
 
 def _find_list_delimiter(table: inspection.Inspection) -> str:
-    """Return the delimiter of lists that fits the most columns."""
+    """Return the delimiter that makes the most columns lists."""
     if table.dialect.list_delimiter:
         return table.dialect.list_delimiter
     free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
@@ -412,7 +414,7 @@ def _find_list_delimiter(table: inspection.Inspection) -> str:
 def _find_starts(
     table: inspection.Inspection, holdout: Holdout
 ) -> tuple[dict[str, str | float], float]:
-    """Return the first times of held-out splits ({} without times), and the held-out share."""
+    """Return {held-out split: its first time}, {} without times, and the share of held-out rows."""
     if holdout.key:
         keys = table.facts[holdout.key].distinct
         rule = f"have at least {_FEWEST_KEYS} values, which the splits share"
@@ -425,12 +427,12 @@ def _find_starts(
     ordered = np.sort(values[np.isfinite(values)])
     starts, first = {}, []
     for split, part in holdout.shares.items():
-        # Rounding may put a product below the whole number that it should be.
+        # Add 1e-9, because rounding may put a product just below a whole number.
         place = min(int(len(ordered) * (1 - share) + 1e-9), len(ordered) - 1)
         first.append(ordered[place])
         starts[split] = written[int(np.argmax(values == first[-1]))]
         share -= part
-    # Rows of equal times stay in one split, so the share may differ from the setting.
+    # Rows with the same time stay in one split, so the share may differ from the setting.
     later = float((ordered >= first[0]).mean())
     first_start = str(next(iter(starts.values())))
     checks.require(later < 1 and len(set(first)) == len(first), where, "vary", first_start)
@@ -440,7 +442,7 @@ def _find_starts(
 def _read_times(
     table: inspection.Inspection, name: str, where: str
 ) -> tuple[np.ndarray, list[float] | list[str]]:
-    """Return the times of a column as numbers, and in the form of the gin file."""
+    """Return the times of a column as numbers, and as values for the gin file."""
     facts = table.facts[name]
     if facts.is_number:
         values = table.numbers(name)
@@ -458,11 +460,11 @@ def _read_times(
 
 
 def find_time_form(table: inspection.Inspection, name: str) -> str | None:
-    """Return the form of a column of texts, as `ByTime.form`; None if no form is known.
+    """Return the form of times in a column of texts, as `ByTime.form`; None if it is unknown.
 
     Args:
       table: the facts of the table.
-      name: the column.
+      name: the name of the column.
     """
     column_times = dates.find_times(table.facts[name], table.dialect.time_forms.get(name, ""))
     return column_times.form if column_times else None

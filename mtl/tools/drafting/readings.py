@@ -1,4 +1,4 @@
-"""Reads numbers with currencies, units or commas, once all values of the table are counted.
+"""Reads numbers with currencies, units or commas, after all values of a table are counted.
 
 facts = readings.read_numbers(facts, gathered, sample, labels=["price"])
 facts["price"].form, facts["price"].kind                     # "$1,234.5", "float"
@@ -14,7 +14,7 @@ import pyarrow as pa
 from mtl import checks
 from mtl.tools.drafting import columns, forms
 
-# Texts that are numbers in two ways: 1.234 means 1234 if points separate thousands.
+# Texts that may mean two numbers: 1.234 means 1234 if points separate thousands.
 _THOUSANDS = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}\.[0-9]{3}|[0-9]{1,3})")
 
 
@@ -26,13 +26,13 @@ def read_numbers(
     number_forms: Mapping[str, str] = types.MappingProxyType({}),
     has_commas: bool = False,
 ) -> dict[str, columns.Facts]:
-    """Return the facts after texts such as $1,200 become numbers, and a few words missing values.
+    """Return the facts of columns after texts such as $1,200 are converted to numbers.
 
     Args:
-      facts: {column: facts}.
-      gathered: {column: the object that collected its facts}.
+      facts: {column: the facts of the column}.
+      gathered: {column: the object that gathered the facts}.
       sample: random rows of the table.
-      labels: columns in which few whole numbers are classes.
+      labels: the columns to predict, in which few distinct whole numbers are classes.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
       has_commas: True if an ambiguous 1,234 in the table means 1.234.
 
@@ -42,7 +42,7 @@ def read_numbers(
     values = {name: _list_values(column, gathered[name]) for name, column in facts.items()}
     texts = [column for column in facts.values() if column.kind == "text" and not column.is_code]
     column_forms = _find_forms({column.name: values[column.name] for column in texts}, has_commas)
-    # One column with decimal commas shows how the whole table writes numbers.
+    # If one column has decimal commas, the whole table is read with decimal commas.
     commas = has_commas or any(form.has_comma for form in column_forms.values())
     column_forms |= {n: _check_form(n, values[n], form) for n, form in number_forms.items()}
     updates = dict(zip(facts, map(_doubt_points, facts.values()), strict=True)) if commas else {}
@@ -56,7 +56,7 @@ def read_numbers(
 def _find_forms(
     values: Mapping[str, Mapping[str, int]], has_commas: bool
 ) -> dict[str, forms.Found]:
-    """Return {column: its form}, for columns that have a form."""
+    """Return {column: the form of its numbers}, for columns that have a form."""
     candidates = {name: forms.find_form(texts, has_commas) for name, texts in values.items()}
     column_forms = {name: form for name, form in candidates.items() if form}
     if not has_commas and any(form.has_comma for form in column_forms.values()):
@@ -65,12 +65,12 @@ def _find_forms(
 
 
 def _list_values(facts: columns.Facts, column: columns.Column) -> dict[str, int]:
-    """Return {text: rows} without texts that mean a missing value among numbers."""
+    """Return {text: number of rows}, without texts that mean a missing value among numbers."""
     return {text: n for text, n in facts.values.items() if text not in column.known_marks}
 
 
 def _doubt_points(facts: columns.Facts) -> columns.Facts:
-    """Return the facts of a table with decimal commas, with a twin if 1.234 may mean 1234."""
+    """Add 1234 as a second reading (`twin`) of 1.234, for a table with decimal commas."""
     may_be = facts.kind == "float" and all(_THOUSANDS.fullmatch(text) for text in facts.values)
     return dataclasses.replace(facts, twin="1.234,5") if may_be else facts
 
@@ -88,7 +88,7 @@ def _check_form(name: str, values: Mapping[str, int], example: str) -> forms.Fou
 def _is_quantity(
     name: str, values: Mapping[str, int], form: forms.Found, labels: Collection[str]
 ) -> bool:
-    """Return False for a label with few whole numbers or limits, which are classes."""
+    """Return False for a label with few whole numbers or limits, because they are classes."""
     if name not in labels or len(values) > columns.FEW_CLASSES:
         return True
     plain = forms.read_values(_without(values, form.words), form.example)
@@ -110,7 +110,7 @@ def _read_form(
     present: Mapping[str, int],
     form: forms.Found,
 ) -> columns.Facts:
-    """Return the facts of a column of numbers in a form; its other texts are missing values."""
+    """Return the facts of a column of numbers in one form; other texts become missing values."""
     if not column.values.isdisjoint(form.words):
         return facts
     missing = {text: rows for text, rows in facts.values.items() if text not in present}

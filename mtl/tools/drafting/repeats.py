@@ -1,4 +1,4 @@
-"""Doubts about splits: rows that repeat others, splits of few rows, and classes of few rows.
+"""Finds doubts about splits: repeated rows, splits of few rows, and classes of few rows.
 
 repeats.tell_repeats(table, ["age", "clicked"], is_drawn=True)
 """
@@ -10,17 +10,18 @@ import numpy as np
 from mtl import checks
 from mtl.tools.drafting import inspection, tasks, telling
 
-# Fewer repeated rows may be chance. So may repeats in a table whose columns all have few values.
+# Repeated rows may be chance if their share is below `_SHARE_OF_ROWS`, or if each column has fewer
+# distinct values than the share `_SHARE_OF_VALUES` of the rows.
 _SHARE_OF_ROWS, _SHARE_OF_VALUES = 0.01, 0.25
 _FEW_ROWS, _FEW_POSITIVES = 30, 10
 
 
 def tell_repeats(table: inspection.Inspection, names: Sequence[str], is_drawn: bool) -> list[str]:
-    """Return a sentence about rows that are alike in all of some columns.
+    """Return a sentence about rows that have the same values in all given columns.
 
     Args:
-      table: the facts of the table; the rows of test files, if any, come last.
-      names: the inputs and labels.
+      table: the facts of the table; the rows of test files, if there are any, come last.
+      names: the columns to compare: inputs and labels.
       is_drawn: True if test rows are drawn at random.
     """
     rows = len(table.places)
@@ -47,10 +48,10 @@ def tell_repeats(table: inspection.Inspection, names: Sequence[str], is_drawn: b
 
 
 def _number_rows(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a number for each row [N]; rows that are equal in all columns share a number."""
+    """Return a number for each row [N]; rows that are equal in all columns get the same number."""
     numbers = np.zeros(len(values[0]), np.int64)
     for codes in values:
-        # Renumber the rows for each column, as the product of all counts would overflow int64.
+        # Renumber the rows after each column, because a product of all counts would overflow int64.
         pairs = numbers * (int(codes.max()) + 1) + codes
         numbers = np.unique(pairs, return_inverse=True)[1].ravel()
     return numbers
@@ -65,11 +66,11 @@ def tell_splits(
 
     Args:
       table: the facts of the table.
-      chosen_tasks: the labels.
-      shares: {split: its share of the rows}, without splits that have files of their own.
+      chosen_tasks: the labels with their heads.
+      shares: {split: its share of the rows}, without splits that have separate files.
 
     Raises:
-      UserError: a split has no row.
+      UserError: a split has no rows.
     """
     sentences = []
     flags = {"validation": "--validation", "calibration": "--calibration"}

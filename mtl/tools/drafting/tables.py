@@ -1,10 +1,10 @@
-"""The rows of a table as columns of text: from delimited files, JSON lines or files of Arrow.
+"""Reads a table as columns of text, from delimited files, JSON lines or files of Arrow.
 
 dialect = tables.read_dialect(lines.find_files("TABLE", "train.parquet"))
 for path, table, size in tables.read_blocks(dialect): ...   # a pa.Table of strings, size in bytes
 
-A draft works on texts. So a number of a Parquet file becomes its text, a truth value becomes "1" or
-"0", a missing value becomes "", and the values of a list are joined by "|".
+A draft works on texts. So a number in a Parquet file is converted to its text, a boolean to "1" or
+"0", a missing value to "", and a list to its values, joined by "|".
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
 
 
 def is_arrow(path: str) -> bool:
-    """Return True if the name of a file says that `arrow.Arrow` reads it."""
+    """Return True if the ending of a path means that `arrow.Arrow` reads the file."""
     return arrow.find_ending(path) in arrow.ENDINGS
 
 
@@ -31,17 +31,17 @@ def read_dialect(
     comment: str = "",
     sheet: str = "",
 ) -> lines.Dialect:
-    """Return the format of the files, as `lines.read_dialect`.
+    """Find the format of the files, as `lines.read_dialect` does.
 
     Args:
-      paths: the files.
+      paths: the paths of the files.
       delimiter: as in `lines.read_dialect`.
       columns: as in `lines.read_dialect`.
       comment: as in `lines.read_dialect`.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
+      sheet: the sheet of a spreadsheet; "" for the first sheet that is not hidden.
 
     Raises:
-      UserError: the files cannot be read, or have no use for a setting of delimited files.
+      UserError: the files cannot be read, or a setting of delimited files does not apply to them.
     """
     is_book = arrow.find_ending(paths[0]) in sheets.ENDINGS
     checks.require(is_book or not sheet, "--sheet", f"be left out: {paths[0]} has no sheets", sheet)
@@ -56,7 +56,7 @@ def read_dialect(
 
 
 def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
-    """Return the format of files of Arrow or of spreadsheets."""
+    """Return the format of files of Arrow, or of spreadsheets."""
     schema, _ = arrow.open_file(paths[0], sheet=sheet)
     checks.unique(f"{paths[0]}: its columns", schema.names)
     kinds = {field.name: _read_kind(field.type) for field in schema}
@@ -73,13 +73,13 @@ def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
 
 
 def _read_weighted_kind(kind: pa.DataType) -> str | None:
-    """Return the kind of a map, or of a list of structs of a value and its weight."""
+    """Return the kind of a map, or of a list of structs with a value and its weight."""
     key = kind.key_type if pa.types.is_map(kind) else kind.value_type.field(0).type
     return next((f"{name} with weights" for name, fits in _LISTED.items() if fits(key)), None)
 
 
 def _read_kind(kind: pa.DataType) -> str | None:
-    """Return "" for single values, "string" or "int64" for lists, None for unreadable types."""
+    """Return "" for single values, "string" or "int64" for lists, None for types without a use."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -92,7 +92,7 @@ def _read_kind(kind: pa.DataType) -> str | None:
 
 
 def _has_weights(kind: pa.DataType) -> bool:
-    """Return True for maps to numbers, and lists of structs of a key and a number."""
+    """Return True for maps to numbers, and for lists of structs with a key and a number."""
     if pa.types.is_map(kind):
         return _is_number(kind.item_type)
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
@@ -110,10 +110,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks`.
+    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does.
 
     Raises:
-      UserError: a file is damaged, or lacks a column; a line of a delimited file is malformed.
+      UserError: a file is damaged or lacks a column, or a line of a delimited file is malformed.
     """
     if not dialect.is_arrow:
         read = objects.read_blocks if dialect.is_json else lines.read_blocks
@@ -130,15 +130,15 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
 
 
 def _join(lists: pa.ListArray) -> pa.Array:
-    """Return the values of each list, joined by "|"; a null value becomes ""."""
+    """Return the values of each list, joined by "|"; a null in a list becomes ""."""
     texts = lists.cast(pa.list_(pa.string()))
-    # Without that, one null would make the whole text null.
+    # Otherwise, a single null would make the whole text null.
     filled = pc.fill_null(texts.values, "")
     return pc.binary_join(pa.ListArray.from_arrays(texts.offsets, filled), "|")
 
 
 def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return trimmed texts without nulls."""
+    """Return trimmed texts; a null becomes ""."""
     types, kind = pa.types, column.type
     if types.is_dictionary(kind):
         return _to_texts(column.cast(kind.value_type))

@@ -1,4 +1,4 @@
-"""The choice of a head for a label, from the values of the label.
+"""Chooses a head for a label from the values of the label.
 
 task = tasks.choose_task(facts, table)
 task.head, task.settings, task.why           # "Binary", {}, "two classes, '1' in 12.3%"
@@ -18,9 +18,10 @@ from mtl.spec import literals
 from mtl.tools.drafting import amounts, columns, inputs, inspection, lines, telling
 
 _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
-# A positive class is rare below this share, and a class has too few rows below this number.
+# A positive class is rare below the share `_RARE`, and a class with fewer rows than
+# `_FEW_ROWS` is too small.
 _RARE, _FEW_ROWS = 0.05, 20
-# Words from the lowest to the highest. A label may use some of them.
+# Words in ascending order. The classes of an ordered label may be some of the words.
 _SCALES = (
     ("very low", "low", "medium", "moderate", "high", "very high"),
     ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
@@ -31,26 +32,26 @@ _SCALES = (
     ("small", "medium", "large", "extra large"),
 )
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
-# A column whose metric alone reaches this limit probably reveals the label. A column may reveal it
-# if its distance from 1 is up to 3 times the distance of the limit.
+# If a column alone reaches this metric, it probably reveals the label. It may reveal the label if
+# its distance from 1 is up to 3 times the distance of the limit.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 _DOUBTFUL = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A label, and the head that learns it.
+    """A label, and the head that learns the label.
 
     Attributes:
-      label: the column.
-      name: the name of the task: the column, limited to letters, digits and "_" of ASCII.
-      dtype: "int64", "float32" or "string" for the label's field.
+      label: the name of the column.
+      name: the name of the task: the column's name in ASCII letters, digits and "_".
+      dtype: the type of the label's field: "int64", "float32" or "string".
       head: the class of the head, such as "Binary", "Ordinal" or "Poisson".
       settings: {setting of the head: value} for the gin file.
-      why: the reason in a few words, with figures.
+      why: the reason for the head in a few words, with figures.
       hints: sentences about other heads, and about rare classes.
-      target: the label in the sample [N], encoded for the metric: see `telling`.
-      metric: "auc" for two classes, "skill" for more, "r2" for numbers.
+      target: the label in the sample [N], encoded for the metric as in `telling`.
+      metric: "auc" for two classes, "skill" for more classes, "r2" for numbers.
     """
 
     label: str
@@ -64,10 +65,10 @@ class Task:
     metric: str
 
     def measure_alone(self, codes: np.ndarray) -> float:
-        """Return the metric of a column alone; NaN below 100 labelled rows.
+        """Return the metric with a column as the only input; NaN for fewer than 100 labelled rows.
 
         Args:
-          codes: the encoded column [N]: see `telling`.
+          codes: the encoded column [N], from `telling`.
         """
         measure = getattr(telling, f"measure_{self.metric}")
         return measure(codes, self.target)
@@ -75,10 +76,10 @@ class Task:
     def find_leak(
         self, alone: float, codes: np.ndarray, numbers: np.ndarray | None
     ) -> tuple[str, bool]:
-        """Return evidence that a column reveals the label, and whether it is strong.
+        """Return evidence that a column reveals the label, and whether the evidence is strong.
 
         Args:
-          alone: the metric of the column alone.
+          alone: the metric with the column as the only input.
           codes: the encoded column [N].
           numbers: the numbers of the column [N]; None for texts.
 
@@ -88,7 +89,7 @@ class Task:
         """
         name = repr(self.label)
         figures = [(alone, _LEAKS[self.metric], f"alone predicts {name}, {self.metric.upper()}")]
-        # That a value is present may reveal the label, as a date of return does.
+        # A value may reveal the label merely because it is present, like a date of return.
         present = np.minimum(codes, 1)
         if self.metric == "r2":
             if numbers is not None:
@@ -108,27 +109,27 @@ class Task:
 
 
 def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
-    """Return the strongest of (figure, limit, words) in words, and True if it reaches its limit."""
+    """Return the strongest evidence as text, and True if its figure reaches the limit."""
     distances = [(1 - figure, 1 - limit, words) for figure, limit, words in figures]
-    distances = [entry for entry in distances if entry[0] == entry[0]]  # Without NaN.
+    distances = [entry for entry in distances if entry[0] == entry[0]]  # Drop NaN.
     if not distances:
         return "", False
-    # Relative to the distance of the limit, different metrics are comparable.
+    # Divide by the distance of the limit from 1, to compare different metrics.
     off, most, words = min(distances, key=lambda entry: entry[0] / entry[1])
     evidence = f"{words} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
     return evidence, off <= most
 
 
 def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
-    """Choose the head of a label.
+    """Choose a head for a label.
 
     Args:
       facts: the facts of the label.
       table: the facts of the table, with a sample of its rows.
 
     Raises:
-      UserError: the label is empty or constant, or has more than two values that are neither
-        quantities nor at most 1,000 texts, such as dates or numbers with leading zeros.
+      UserError: the label is empty or constant. Or the label has more than two values that are
+        neither quantities nor at most 1,000 texts, such as dates or numbers with leading zeros.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
@@ -156,7 +157,7 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
 
 
 def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: str) -> None:
-    """Fail if a file stores infinite labels as numbers, to which no mark applies."""
+    """Fail if a file stores infinite labels as numbers, because marks apply only to texts."""
     odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
     is_stored = facts.name in table.dialect.numbers
     fix = "Write them as nulls, or as finite numbers."
@@ -164,7 +165,7 @@ def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: s
 
 
 def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -> None:
-    """Fail if the texts of a label are not classes."""
+    """Fail if the texts of a label are too many to be classes."""
     value, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
     got, fix = f"{facts.distinct:,} values, such as {value!r}", "Is it an id, a date or free text?"
@@ -216,7 +217,7 @@ def _choose_binary(
     share = counts[positive] / facts.present
     hints = []
     if share < _RARE:
-        # Training starts at this share, and need not learn first how rare the class is.
+        # Training starts at this share, so it need not learn first how rare the class is.
         settings = {**settings, "prior": float(f"{share:.3g}")}
         hints.append(
             f"Only {share:.2%} are {positive!r}: training starts from this prior. PR-AUC says more "
@@ -240,7 +241,7 @@ def _choose_binary(
 
 
 def _count_groups(facts: columns.Facts, groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return {class: rows}, with the rows of all its spellings."""
+    """Return {class: number of rows}, with the rows of all spellings of the class."""
     return {name: sum(map(facts.values.__getitem__, texts)) for name, texts in groups.items()}
 
 
@@ -256,7 +257,7 @@ def _name_both(
     if plain in (["false", "true"], ["0", "1"] if is_whole else []):
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
-    # Unless the file stores numbers, other numbers stay text, which keeps 1.0 apart from 1.
+    # Unless the file stores numbers, other numbers stay texts, which keeps 1.0 apart from 1.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {
             "positive": [_read_whole(positive[0])],
@@ -268,12 +269,12 @@ def _name_both(
 
 
 def _is_stored(facts: columns.Facts, table: inspection.Inspection) -> bool:
-    """Return True if the files store whole numbers, not their texts."""
+    """Return True if the files store whole numbers as numbers, not as texts."""
     return facts.kind == "int" and facts.name in table.dialect.numbers
 
 
 def _find_positive(facts: columns.Facts, counts: Mapping[str, int]) -> str:
-    """Return the positive class of two: "yes" or 1, else the greater number or rarer text."""
+    """Return the positive class: "yes" or 1, or else the larger number or the rarer text."""
     names = sorted(counts, key=counts.__getitem__)
     affirmed = [text for text in names if text.lower() in _AFFIRMED]
     if len(affirmed) == 1:
@@ -293,7 +294,7 @@ def _choose_classes(
     ordered = [] if is_number else _order_words(names)
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))
     is_spelled = is_number and len(facts.values) > len(names)
-    # Then a label matches a class by its value, not by its spelling.
+    # With a type of numbers, a label matches a class by its value, not by its spelling.
     is_whole = is_number and any((is_plain, is_spelled, _is_stored(facts, table)))
     names = list(map(_write_whole, names)) if is_spelled else names
     rarest = min(counts, key=counts.__getitem__)
@@ -311,7 +312,7 @@ def _choose_classes(
 
 
 def _order_words(names: Sequence[str]) -> list[str]:
-    """Return classes from the lowest to the highest, such as low and high; [] without an order."""
+    """Return classes in ascending order, such as low and high; [] if they have no order."""
     places = {name.casefold(): name for name in names}
     for scale in _SCALES:
         if places.keys() <= {*scale} and len(places) == len(names):
@@ -325,7 +326,7 @@ def _write_whole(text: str) -> str:
 
 def _read_whole(text: str) -> int:
     try:
-        return int(text)  # Exact, also beyond 2^53.
+        return int(text)  # An integer is exact, also beyond 2^53.
     except ValueError:
         return int(float(text))
 
@@ -336,7 +337,7 @@ def _hint_classes(
     counts: Mapping[str, int],
     ordered: Sequence[str],
 ) -> list[str]:
-    """Return sentences about ordered classes, rare ones, and values that may not be classes."""
+    """Return sentences about ordered classes, rare classes, and values that may not be classes."""
     is_number = facts.is_quantity
     hints = _hint_numbers(facts) if is_number else _hint_words(facts, ordered)
     rarest = min(counts, key=counts.__getitem__)
@@ -365,7 +366,7 @@ def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:
 
 
 def _number_classes(table: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:
-    """Return the classes in the sample [N], from 1; 0 for missing ones."""
+    """Return the class of each row in the sample [N], from 1; 0 for missing labels."""
     if not is_number:
         return telling.encode_texts(table.texts(name))
     numbers = table.numbers(name)
@@ -394,14 +395,14 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
-    # NFKD splits an accent off, and ASCII drops it: é becomes e.
+    # NFKD separates an accent from its letter, and ASCII drops the accent: é becomes e.
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
     return name if name[:1].isalpha() else f"task_{name}".rstrip("_")
 
 
 def tell_apart(chosen: Sequence[Task]) -> list[Task]:
-    """Return the tasks with unique names: a repeated name `task` becomes `task_2`."""
+    """Give the tasks unique names: a repeated name `task` becomes `task_2`."""
     names: list[str] = []
     for task in chosen:
         numbered = (f"{task.name}_{number}" for number in itertools.count(2))

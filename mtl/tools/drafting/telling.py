@@ -1,29 +1,30 @@
-"""The metric of one column alone as a predictor of a label, which reveals target leakage.
+"""Measures how well a single column predicts a label, which reveals target leakage.
 
 telling.measure_auc(telling.encode_numbers(age), clicked)                          # 0.71
 
-The labelled rows are split into two random halves. In the first half each value of the column
-gets a prediction: the mean label of its rows, or their most frequent class. The metric is measured
-on the second half. An id therefore scores low, since its values rarely occur in both halves.
+The labelled rows are split into two random halves. In the first half, each value of the column gets
+a prediction: the mean label of its rows, or the most frequent class among them. The metric is
+measured on the second half. So an id scores low, because its values rarely occur in both halves.
 """
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A column with more than 1000 distinct numbers, or with fewer than 5 rows for each of them, is cut
-# into bins with equal shares of the rows: at most 100, of 10 rows or more.
+# A column with more than 1000 distinct numbers, or with fewer than 5 rows for each number, is cut
+# into bins with equal shares of the rows: at most 100 bins, with at least 10 rows in each bin.
 _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
-# A column with more distinct values does not stand for ranges of a label.
+# The largest number of distinct values in a column that is tested for ranges of a label.
 _MOST_RANGES = 50
-# With fewer labelled rows the metrics are too noisy.
+# The smallest number of labelled rows: with fewer rows, the metrics are too noisy.
 _FEWEST = 100
-# Each value gets this many extra rows with the mean label, which keeps rare values near the mean.
+# The number of rows with the mean label that are added to each value, which pulls rare values
+# towards the mean.
 _PRIOR = 1.0
 
 
 def encode_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return the bin of each number [N], from 1; 0 for NaN and infinite numbers.
+    """Return the number of the bin of each number [N], from 1; 0 for NaN and infinite numbers.
 
     Args:
       numbers: float64 [N].
@@ -42,7 +43,7 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a code for each text [N], from 1; 0 for null.
+    """Return a code for each text [N], from 1; 0 for a null.
 
     Args:
       texts: texts or nulls [N].
@@ -56,14 +57,14 @@ def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
 
 
 def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return the AUC of a column for a binary label.
+    """Return the AUC of a column as the only input for a binary label.
 
     Args:
       codes: the encoded column [N].
-      label: 0 or 1 [N], NaN for missing labels.
+      label: 0 or 1 [N]; NaN for missing labels.
 
     Returns:
-      From 0 to 1; NaN below 100 labelled rows, or if the second half has only one class.
+      The AUC, in [0, 1]; NaN for fewer than 100 labelled rows, or if the second half has one class.
     """
     scored = _predict(codes, label)
     if scored is None:
@@ -74,21 +75,22 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
     positives, negatives = labels.sum(), (1 - labels).sum()
     if not positives or not negatives:
         return np.nan
-    # The Mann-Whitney U: pairs in which the positive row has the higher score.
+    # The statistic U of Mann-Whitney: the number of pairs in which the positive
+    # row has the higher score.
     above = ranks[labels == 1].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
 
 def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return the share of the variance of a label that a column explains.
+    """Return the share of the variance of a label that a column as the only input explains.
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N], NaN for missing labels.
+      label: numbers [N]; NaN for missing labels.
 
     Returns:
-      At most 1, negative if worse than the mean; NaN below 100 labelled rows, or if the label does
-      not vary.
+      The share: at most 1, and negative if the prediction is worse than the mean. NaN for fewer
+      than 100 labelled rows, or if the label does not vary.
     """
     scored = _predict(codes, label)
     if scored is None:
@@ -99,15 +101,15 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
-    """Return the share of errors that a column avoids beside guessing the most frequent class.
+    """Return the share of wrong guesses of the most frequent class that a column avoids.
 
     Args:
       codes: the encoded column [N].
-      classes: numbers from 1 [N], 0 for missing labels.
+      classes: class numbers from 1 [N]; 0 for missing labels.
 
     Returns:
-      At most 1, negative if the column adds errors; NaN below 100 labelled rows, or if the most
-      frequent class is always right.
+      The share: at most 1, and negative if the column adds errors. NaN for fewer than 100 labelled
+      rows, or if all labels are equal.
     """
     is_labelled = classes > 0
     if is_labelled.sum() < _FEWEST:
@@ -116,7 +118,7 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
     half = _halves(len(codes))
     width = int(classes.max()) + 1
     cells, counts = np.unique(codes[half] * width + classes[half], return_counts=True)
-    order = np.argsort(counts, kind="stable")  # The most frequent class is written last below.
+    order = np.argsort(counts, kind="stable")  # The code below writes the most frequent class last.
     most = np.full(int(codes.max()) + 1, np.bincount(classes[half]).argmax())
     most[cells[order] // width] = cells[order] % width
     wrong = (most[codes[~half]] != classes[~half]).mean()
@@ -125,14 +127,15 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
 
 
 def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
-    """Return the square of Spearman's correlation, which is 1 for any monotone copy of a label.
+    """Return the square of Spearman's correlation, which is 1 for a monotone function of the label.
 
     Args:
-      numbers: the column [N], NaN for missing values.
-      label: numbers [N], NaN for missing labels.
+      numbers: the numbers of the column [N]; NaN for missing values.
+      label: numbers [N]; NaN for missing labels.
 
     Returns:
-      From 0 to 1; NaN below 100 rows with both, or if one of them does not vary.
+      The square, in [0, 1]; NaN for fewer than 100 rows with number and label, or if either does
+      not vary.
     """
     is_present = np.isfinite(numbers) & np.isfinite(label)
     if is_present.sum() < _FEWEST:
@@ -145,24 +148,26 @@ def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
 
 
 def _rank(values: np.ndarray) -> np.ndarray:
-    """Return the ranks less their mean [N]; equal values share a rank."""
+    """Return the ranks of values, minus the mean rank [N]; equal values get the same rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     return ranks - ranks.mean()
 
 
 def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return how well the values of a column match ranges of a label, as `late` matches `delay`.
+    """Return how well values match ranges of a label, as `late` matches a long `delay`.
 
-    In a perfect match, rows sorted by the label hold all rows of one value, then all of the next.
+    In a perfect match, rows sorted by label have all rows of one value first, then all rows of the
+    next value.
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N], NaN for missing labels.
+      label: numbers [N]; NaN for missing labels.
 
     Returns:
-      1 for ranges, about 0 for values that do not depend on the label; NaN below 100 labelled rows,
-      with more than 50 values, or with fewer than 10 rows beside the most frequent value.
+      1 for ranges; about 0 for values that do not depend on the label. NaN for fewer than 100
+      labelled rows, for more than 50 values, and for fewer than 10 rows beside the most frequent
+      value.
     """
     is_labelled = np.isfinite(label)
     _, codes, counts = np.unique(codes[is_labelled], return_inverse=True, return_counts=True)
@@ -172,7 +177,7 @@ def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
     label = label[is_labelled]
     order = np.argsort(np.bincount(codes, label) / counts, kind="stable")
     place = np.argsort(order)[codes]
-    # Rows with equal labels are shuffled, so that a label with many zeros proves nothing.
+    # Shuffle rows with equal labels, so that a label with many zeros proves nothing.
     ties = np.random.default_rng(0).random(rows)
     agreed = (np.sort(place) == place[np.lexsort((ties, label))]).mean()
     chance = ((counts / rows) ** 2).sum()
@@ -184,7 +189,7 @@ def _halves(size: int) -> np.ndarray:
 
 
 def _predict(codes: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the predictions and labels of one half, using the mean labels of the other half.
+    """Return predictions and labels of one half of the rows, from mean labels of the other half.
 
     Return None if there are too few labelled rows.
     """

@@ -1,4 +1,4 @@
-"""Columns of lists with weights, such as a:0.3|b:0.7.
+"""Finds columns of lists with weights, such as a:0.3|b:0.7.
 
 found = weights.find_weights(facts.values, "|")
 found.keys, found.least, found.greatest                  # 214, 0.01, 1.0
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 
 from mtl.data import weighted_lists
 
-# The default of `Csv.weight_delimiter`; a draft looks for no other.
+# The default of `Csv.weight_delimiter`, and the only delimiter of weights that a draft tries.
 DELIMITER = ":"
-# 12:30|13:45 are times of day.
+# Texts such as 12:30|13:45 are times of day, not keys with weights.
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}")
 _LOOKED_AT, _LONGEST_KEY = 1000, 40
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the lists of a column hold.
+    """The keys and weights in the lists of a column.
 
     Attributes:
       keys: the number of distinct keys.
@@ -34,13 +34,13 @@ class Found:
 
 
 def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
-    """Return what lists with weights hold; None if the texts are others.
+    """Return the keys and weights of a column; None if its texts are not lists with weights.
 
-    Objects that all have the same keys, such as lat:52|lon:13, are no such lists.
+    Texts that all have the same keys, such as lat:52|lon:13, are objects, not lists with weights.
 
     Args:
-      texts: all different texts of a column, without those that mean a missing value.
-      delimiter: the character between two values.
+      texts: all distinct texts of a column, without texts that mean a missing value.
+      delimiter: the character between two values of a list.
     """
     texts = list(texts)
     if not _are_lists(texts, delimiter):
@@ -55,7 +55,7 @@ def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
 
 
 def _are_categories(keys: Sequence[Sequence[str]]) -> bool:
-    """Return True if the keys of lists vary from list to list, come again, and are short."""
+    """Return True if the keys vary from list to list, occur again, and are short."""
     distinct = set(itertools.chain(*keys))
     are_varied = len(set(map(frozenset, keys))) > 1
     are_repeated = len(distinct) < sum(map(len, keys)) / 2
@@ -75,6 +75,6 @@ def _are_lists(texts: Sequence[str], delimiter: str) -> bool:
     if delimiter == DELIMITER or len(joined) < max(0.2 * len(some), 2):
         return False
     pattern = weighted_lists.make_form(delimiter, DELIMITER, 0).pattern
-    # A single row of another form would end a run.
+    # Test all texts below, because training fails at a single row of another form.
     are_times = all(_TIME.fullmatch(part) for text in some for part in text.split(delimiter))
     return not are_times and all(re.fullmatch(pattern, text) for text in texts)

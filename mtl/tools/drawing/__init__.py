@@ -1,1 +1,1 @@
-"""Draws the scalars of a run as pictures."""
+"""Draws pictures of a run from the scalars that the run has written."""

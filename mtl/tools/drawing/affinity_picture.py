@@ -1,7 +1,7 @@
-"""Draws how much each task helps each other task: a picture and a table in the run's folder.
+"""Draws how much each task helps each other task: a picture and a table in the folder of a run.
 
 panels = affinity_picture.draw_panels(curves)            # affinity.svg of a run
-table = affinity_picture.write_table(curves)             # affinity.csv beside it
+table = affinity_picture.write_table(curves)             # affinity.csv of a run
 
 The picture and the table show means over all measurements of `affinity.TaskAffinity`, see
 docs/affinity.md.
@@ -22,27 +22,27 @@ _COSINE = "surgery/cosine/"
 _HEADER = ("from", "onto", "affinity", "standard_error", "measurements", "cosine")
 
 Pairs = dict[tuple[str, str], dict[int, float]]
-"""{(from, onto): {step: affinity}}."""
+"""{(task that steps, task whose loss changes): {step: affinity}}."""
 
 
 def group(curves: event_files.Curves) -> Pairs:
-    """Return the affinities among the scalars of a run."""
+    """Return the affinities of all pairs of tasks, out of the scalars of a run."""
     matches = {tag: _TAG.fullmatch(tag) for tag in curves}
-    # A curve without finite points has no mean.
+    # Leave out a curve without finite points, because it has no mean.
     return {(m[1], m[2]): curves[tag] for tag, m in matches.items() if m and curves[tag]}
 
 
 def estimate_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of independent values; NaN below two values."""
+    """Return the standard error of the mean of independent values; NaN for a single value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def write_table(curves: event_files.Curves) -> str:
-    """Return a table as CSV, with mean affinity, standard error and mean cosine of each pair."""
+    """Return a CSV table: mean affinity, standard error and mean cosine of each pair of tasks."""
     rows: list[Sequence[str]] = [_HEADER]
     for (source, target), points in group(curves).items():
         values = list(points.values())
-        # A cosine is symmetric, so the run writes it only once for each two tasks.
+        # A cosine is symmetric, so the run writes it only once for each pair of tasks.
         names = (f"{_COSINE}{source}/{target}", f"{_COSINE}{target}/{source}")
         cosines = [value for name in names for value in curves.get(name, {}).values()]
         cosine = statistics.fmean(cosines) if cosines else math.nan
@@ -55,7 +55,7 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
     """Draw a matrix of mean affinities, and the curves of each task."""
     pairs = group(curves)
     means = {pair: statistics.fmean(points.values()) for pair, points in pairs.items()}
-    # Leave out the effect of a task on itself, as the picture shows which tasks help others.
+    # Leave out the effect of a task on itself, because the picture shows which tasks help others.
     others = {pair: mean for pair, mean in means.items() if pair[0] != pair[1]}
     panels = [_draw_matrix(others or means)] if pairs else []
     for task in dict.fromkeys(onto for _, onto in others):
@@ -65,9 +65,9 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def _draw_matrix(means: Mapping[tuple[str, str], float]) -> figures.Figure:
-    """Draw affinities in units of a power of ten, so that the largest is in [0.1, 1)."""
+    """Draw mean affinities in units of a power of ten, such that the largest is in [0.1, 1)."""
     largest = max(map(abs, means.values()))
-    # `matrices.draw` takes values in [-1, 1].
+    # `matrices.draw` needs values in [-1, 1].
     unit = 10.0 ** (math.floor(math.log10(largest)) + 1) if largest else 1.0
     title = f"affinity of the row onto the column, in units of {unit:g} (alone: 0)"
     tasks = list(dict.fromkeys(name for pair in means for name in pair))

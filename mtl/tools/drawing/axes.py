@@ -1,4 +1,4 @@
-"""Maps numbers to an axis with round ticks, and draws it: steps of 1, 2 or 5, or powers of ten.
+"""Maps numbers to an axis, and draws it with round ticks: steps of 1, 2 or 5, or powers of ten.
 
 axis = axes.span([0.2, 3.1], margin=0.06)
 axis.place(1.0)                                   # in [0, 1]
@@ -12,32 +12,32 @@ from typing import NamedTuple
 
 from mtl.tools.drawing import figures, texts
 
-# Values that span a larger factor may get a logarithmic axis.
+# The smallest ratio of the largest to the smallest value on a logarithmic axis.
 _LOG_FACTOR = 50
-# The space above and below a constant value, as a share of the value.
+# The space on both sides of a constant value, as a share of the value.
 _ROOM = 0.2
-# Beyond these numbers, the range of an axis or the logarithms of its ends may overflow.
+# The limits of numbers on an axis: outside, ranges or logarithms may overflow.
 _MOST, _LEAST = 1e300, 1e-300
-# The relative precision of a float.
+# The relative precision of a number.
 _DIGITS = 1e-13
 MOST_TICKS = 5
 BESIDE = 6
-"""The space between a text and its axis."""
+"""The space between the label of a tick and its axis, in units of the picture."""
 BELOW = 34
-"""The space for the texts below a horizontal axis."""
-# Beyond these limits, numbers have an exponent.
+"""The space for the labels below a horizontal axis, in units of the picture."""
+# The limits of labels without an exponent, such as 1e-5.
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
 
 
 class Axis(NamedTuple):
-    """A range of numbers.
+    """A range of numbers along an axis of a plot.
 
     Attributes:
       low: the number at the start of the axis.
       high: the number at the end of the axis.
       is_log: True for a logarithmic axis.
-      is_whole: True if only whole numbers have ticks.
-      near: above 0, the axis is about linear between -near and near, and logarithmic beyond.
+      is_whole: True if only whole numbers get ticks.
+      near: if above 0, the axis is about linear between -near and near, and logarithmic outside.
     """
 
     low: float
@@ -47,7 +47,7 @@ class Axis(NamedTuple):
     near: float = 0.0
 
     def place(self, value: float) -> float:
-        """Return the place of a number of the range in [0, 1]."""
+        """Return the position of a number along the axis, in [0, 1]."""
         low, high, here = (self._bend_value(number) for number in (self.low, self.high, value))
         return (here - low) / (high - low)
 
@@ -57,7 +57,7 @@ class Axis(NamedTuple):
         return math.asinh(value / self.near) if self.near else value
 
     def list_ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return (place, label) of about `most` round numbers or fewer."""
+        """Return (position, label) of about `most` round numbers or fewer, for ticks."""
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
             powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))
@@ -71,11 +71,11 @@ class Axis(NamedTuple):
         return [(self.place(tick), _tell_number(tick, step, largest)) for tick in ticks]
 
     def _list_bent(self, most: int) -> list[tuple[float, str]]:
-        """Return ticks at 0, ±near and their products with powers of ten."""
+        """Return ticks at 0, at ±near, and at products of ±near with powers of ten."""
         largest = max(abs(self.low), abs(self.high), self.near)
-        # Rounding may put the logarithm of a power of ten below its exponent, hence 1e-9.
+        # Add 1e-9, because rounding may put the logarithm of a power of ten below a whole number.
         powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
-        # Twice, as ticks lie on both sides of 0.
+        # Multiply by 2, because ticks lie on both sides of 0.
         stride = math.ceil(2 * powers / most)
         sizes = [self.near * 10.0**n for n in range(powers - 1, -1, -stride)]
         ticks = [*(-size for size in sizes), 0.0, *reversed(sizes)]
@@ -89,14 +89,14 @@ def span(
     """Return an axis that covers all values.
 
     Args:
-      values: the numbers, all of them `is_drawable`; an empty list counts as a 0.
+      values: numbers for which `is_drawable` is true; an empty list counts as one 0.
       margin: the space on each side, as a share of the range of the values.
-      may_be_log: True makes the axis logarithmic if all values are positive and the largest is more
+      may_be_log: True for a logarithmic axis if all values are positive and the largest is more
         than 50 times the smallest.
       is_whole: True if only whole numbers get ticks.
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
-    # `low * _LOG_FACTOR` could overflow, so divide.
+    # Divide by `_LOG_FACTOR`, because a product could overflow.
     if may_be_log and low > _LEAST and high / _LOG_FACTOR > low:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return Axis(10.0**first, 10.0**last, is_log=True)
@@ -110,26 +110,26 @@ def span(
 
 
 def is_drawable(value: float) -> bool:
-    """Return True if a number is finite, and not so large that a range of numbers overflows."""
+    """Return whether a number is finite, and so small that a range of numbers cannot overflow."""
     return abs(value) < _MOST
 
 
 def _round_up(value: float) -> float:
-    """Return the least number from `value` on that is 1, 2 or 5 times a power of ten."""
+    """Return the smallest number from `value` on that is 1, 2 or 5 times a power of ten."""
     size = 10.0 ** math.floor(math.log10(value))
-    # With 0.999, rounding errors do not turn a step of 2 into a step of 5.
+    # Multiply by 0.999, so that a rounding error does not turn a step of 2 into a step of 5.
     return next(factor * size for factor in (1, 2, 5, 10) if factor * size >= value * 0.999)
 
 
 def _list_multiples(low: float, high: float, step: float) -> list[float]:
-    # Multiples of the step are exact; a sum of steps would gather rounding errors.
+    # Multiples of the step are precise; adding up steps would also add up rounding errors.
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def _tell_number(value: float, step: float, largest: float) -> str:
-    """Return a number with the digits that steps of this size need."""
-    # A rounding error such as 1e-17 is 0 on this axis.
+    """Return a number as text, with as many digits as ticks at this distance need."""
+    # A number far smaller than a step, such as 1e-17, is a rounding error of 0.
     if abs(value) < step / 1e6:
         return "0"
     power = math.floor(math.log10(step) + 1e-9)
@@ -143,18 +143,18 @@ def _tell_number(value: float, step: float, largest: float) -> str:
 def draw_base(
     axis: Axis, name: str, left: float, width: float, base: float, grid: float = -3
 ) -> list[str]:
-    """Draw a horizontal axis with its name, and with as many round numbers as fit.
+    """Draw a horizontal axis with its name, and with as many labelled ticks as fit.
 
     Args:
       axis: the range of numbers.
       name: the text below the axis, with its unit.
       left: the left end of the axis, in units of the picture.
-      width: the length of the axis.
-      base: the vertical place of the axis, from the top.
-      grid: the length of the line at each number; upwards if positive, downwards if negative.
+      width: the length of the axis, in units of the picture.
+      base: the distance of the axis from the top of the picture.
+      grid: the length of the line at each tick; upwards if positive, downwards if negative.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
-    # Lines across the plot are paler than short marks below the axis.
+    # Draw lines across the plot paler than short marks below the axis.
     kind = "grid" if grid > 0 else "axis"
     for tick in _fit_ticks(axis, left, width):
         parts.append(f'<path class="{kind}" d="M{texts.trim(tick.x)} {base}v{-grid}"/>')
@@ -163,7 +163,7 @@ def draw_base(
 
 
 class _Tick(NamedTuple):
-    """A number on a horizontal axis; near an edge, its label is shifted into the picture."""
+    """A tick of a horizontal axis. Near an edge, the label is shifted into the picture."""
 
     x: float
     label: str
@@ -171,14 +171,14 @@ class _Tick(NamedTuple):
 
     @property
     def middle(self) -> float:
-        """The middle of the label."""
+        """The horizontal middle of the label."""
         return max(self.half, min(self.x, figures.WIDTH - self.half))
 
 
 def _fit_ticks(axis: Axis, left: float, width: float) -> list[_Tick]:
     """Return as many ticks as have room beside each other."""
     ticks: list[_Tick] = []
-    # Long numbers leave room for fewer ticks; the last try has one tick.
+    # Try fewer and fewer ticks, because long labels need more room; the last try has one tick.
     for most in range(MOST_TICKS + 1, 0, -1):
         ticks = [
             _Tick(left + at * width, label, texts.measure(label) / 2)

@@ -1,10 +1,10 @@
-"""Draws how a run balanced its tasks, from scalars of TensorBoard: `balancing.svg`.
+"""Draws how a run balanced its tasks, from scalars of TensorBoard, in `balancing.svg`.
 
 panels = balancing_picture.draw_panels(curves)
 
-The picture shows the weights of the tasks over the steps. With a surgery, it also shows the norms,
-cosines and share of conflicts of the task gradients. A matrix shows the cosines of all pairs of
-tasks, as means over the last quarter of the steps.
+The picture shows the weights of the tasks' losses over the steps. With a surgery, the picture also
+shows the norms of the tasks' gradients, their cosines, and the share of pairs in conflict. A matrix
+shows the cosines of all pairs of tasks, as means over the last quarter of the steps.
 """
 
 import re
@@ -17,9 +17,9 @@ from mtl.tools.drawing import figures, line_charts, matrices
 
 FILE, TITLE = "balancing.svg", "Balancing of the tasks"
 # The first group is lazy, so that "surgery/weight/a" is read as the kind surgery/weight, not as the
-# kind weight in the scope surgery.
+# kind weight in a scope named surgery.
 _TAG = re.compile(r"(?:(.+)/)??(weight|surgery/(?:weight|norm|cosine|conflicts))(?:/(.+))?")
-# The title of each kind of scalar, and the name of its axis.
+# {kind of scalar: (title of its figure, name of the vertical axis)}
 _KINDS = {
     "weight": ("weights of the losses", "weight"),
     "surgery/weight": ("weights of the gradients", "weight"),
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the scalars of the balancing; return [] if there are none."""
+    """Draw the weights, norms and cosines of the tasks; return [] if there are none."""
     panels = []
     for (scope, kind), group_curves in group(curves).items():
         panels.append(draw_group(scope, kind, group_curves))
@@ -42,36 +42,37 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def draw_group(scope: str, kind: str, curves: event_files.Curves) -> figures.Figure:
-    """Draw the curves of one kind of scalar in one scope."""
+    """Draw the curves for one kind of scalar in one scope."""
     return line_charts.draw_curves(tell_title(scope, kind), curves, _KINDS[kind][1])
 
 
 def tell_title(scope: str, kind: str) -> str:
-    """Return the title of the curves of one kind of scalar in one scope."""
+    """Return the title of the figure for one kind of scalar in one scope."""
     return _KINDS[kind][0] + (f", {scope}" if scope else "")
 
 
 def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curves]:
-    """Return {(scope, kind): curves} among the scalars of a run, in the order of kinds."""
+    """Return {(scope, kind): curves} out of the scalars of a run, in the order of the kinds."""
     groups: dict[tuple[str, str], event_files.Curves] = {}
     for tag, points in curves.items():
         match = _TAG.fullmatch(tag)
         if match and points:
             scope, kind, name = match.groups()
-            # The share of conflicts is one scalar for all tasks, without a name.
+            # The share of pairs in conflict is one scalar for all tasks, so its name has no task.
             groups.setdefault((scope or "", kind), {})[name or "all"] = points
     kinds = list(_KINDS)
     return dict(sorted(groups.items(), key=lambda item: (item[0][0], kinds.index(item[0][1]))))
 
 
 def _draw_matrix(title: str, cosines: event_files.Curves) -> figures.Figure:
-    """Draw the means of {"a/b": {step: cosine}} over the last quarter of the steps."""
+    """Draw the mean of each cosine over the last quarter of the steps, {"a/b": {step: cosine}}."""
     tasks = list(dict.fromkeys(name for pair in cosines for name in pair.split("/")))
-    # The cosine of a task with itself is 1, and is not among the scalars.
+    # The diagonal is 1: the scalars leave out the cosine of a task with itself.
     cells = np.eye(len(tasks))
     for pair, points in cosines.items():
         first, last = min(points), max(points)
-        # A quarter of the steps, not of the points, whose distances may differ.
+        # Take a quarter of the steps, not of the points, because points may
+        # have different distances.
         tail = [value for step, value in points.items() if step >= last - (last - first) / 4]
         i, j = map(tasks.index, pair.split("/"))
         cells[i, j] = cells[j, i] = statistics.fmean(tail)

@@ -1,4 +1,4 @@
-"""Draws a bar with an interval for each number.
+"""Draws a chart with a bar and an interval for each number.
 
 bar_charts.draw("auc", [bar_charts.Bar("age", 0.09, 0.07, 0.11)], "drop of auc")
 """
@@ -13,7 +13,7 @@ _NAMES, _RIGHT, _TOP, _ROW, _BAR = 150, 14, 6, 17, 10
 
 
 class Bar(NamedTuple):
-    """A number with a name and an optional interval."""
+    """A number to draw as a bar, with a name and an optional interval."""
 
     name: str
     value: float
@@ -26,19 +26,19 @@ def draw(
 ) -> figures.Figure:
     """Draw a bar for each number, to the right or to the left of 0.
 
-    A number that is not finite has no bar, and reads "undefined".
+    In place of a bar for a number that is not finite, the chart says "undefined".
 
     Args:
       title: the title of the figure.
       bars: the bars, from top to bottom.
-      across: the name of the axis, with its unit.
-      note: a line below the figure.
-      near: a power of ten, beyond which the axis is logarithmic, so that one large number does not
-        hide small numbers; 0 for a linear axis.
+      across: the name of the horizontal axis, with its unit.
+      note: a line of text below the figure.
+      near: a power of ten. Absolute values above `near` are on a logarithmic scale, so that a large
+        number does not hide small numbers. 0 for a linear axis.
     """
-    # `bar[1:]` is the value and both ends of the interval.
+    # `bar[1:]` contains the value and both ends of the interval.
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]
-    # The axis includes 0, where all bars begin.
+    # The axis must include 0, because all bars begin there.
     axis = axes.span([0.0, *ends])
     # If all numbers lie between -near and near, the axis stays linear.
     if max(-axis.low, axis.high) > near:
@@ -57,7 +57,7 @@ def draw(
         at = texts.put(left - axes.BESIDE, middle + 4)
         parts.append(texts.write(bar.name, at, "end", left - axes.BESIDE))
         parts += _draw_bar(bar, middle, place)
-    # The line at 0 comes last, over the bars.
+    # Draw the line at 0 last, so that bars do not cover it.
     parts.append(f'<path class="axis" d="M{texts.trim(place(0))} {_TOP}V{base}"/>')
     return figures.Figure(title, "".join(parts), base + axes.BELOW, note=note)
 
@@ -65,10 +65,10 @@ def draw(
 def _draw_bar(bar: Bar, middle: float, place: Callable[[float], float]) -> list[str]:
     zero = place(0)
     if not axes.is_drawable(bar.value):
-        # The text goes to the side of 0 with more room.
+        # Write the text on the side of 0 that has more room.
         x, anchor = (zero - 4, "end") if zero > figures.WIDTH / 2 else (zero + 4, "start")
         return [texts.write("undefined", texts.put(x, middle + 4), anchor)]
-    # SVG refuses rectangles with a negative width.
+    # Sort the ends, because an SVG rectangle cannot have a negative width.
     start, end = sorted((zero, place(bar.value)))
     sign = "plus" if bar.value >= 0 else "minus"
     size = f'width="{texts.trim(end - start)}" height="{_BAR}" rx="1.5"'

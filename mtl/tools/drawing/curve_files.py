@@ -1,4 +1,4 @@
-"""Writes the curves of an evaluation to files: a picture for each task, and its numbers as CSV.
+"""Writes the curves of an evaluation to files: a picture for each task, and CSV tables.
 
 curve_files.write_curves("runs/a/curves/eval_step_500", counted)
 # income.svg, income_thresholds.csv, income_reliability.csv, income_histogram.csv, ..._confusion.csv
@@ -26,17 +26,17 @@ _Lines = dict[str, list[tuple[float, float]]]
 def write_curves(
     folder: str, counted: Mapping[str, curves.Counted], names: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Write the curves of each task to files.
+    """Write the curves of each task, such as ROC, to files.
 
-    Every CSV has a header; the column `class` names the class of a curve.
+    Every CSV file has a header; its column `class` contains the class that a row belongs to.
 
     Args:
-      folder: the folder of the files; it is created if it is missing.
-      counted: {task: its sums over the rows of the evaluation}.
-      names: {task: its classes}.
+      folder: the folder for the files, which is created if it is missing.
+      counted: {task: the sums over the rows of the evaluation}.
+      names: {task: the names of its classes}.
 
     Returns:
-      The paths of the files.
+      The paths of the written files.
     """
     tf.io.gfile.makedirs(folder)
     paths = []
@@ -50,7 +50,7 @@ def write_curves(
 
 
 def _tabulate_sums(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
-    """Return {ending of the file: text of the CSV}."""
+    """Return {end of the file's name: text of the CSV file}."""
     tables: dict[str, tuple[Sequence[str], Callable[[int], Sequence[Sequence[float]]]]] = {
         "_thresholds.csv": (curves.Threshold._fields, sums.trace_thresholds),
         "_reliability.csv": (curves.Share._fields, sums.bin_shares),
@@ -75,7 +75,7 @@ def _write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> 
 
 
 def _show_cell(cell: str | float) -> str:
-    # Nine digits are enough to restore any float32.
+    # Nine digits restore every float32 exactly.
     return cell if isinstance(cell, str) else f"{cell:.9g}"
 
 
@@ -101,7 +101,7 @@ def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
         if (finite := _keep_finite(lines))
     ]
     if sums.confusion is not None:
-        # The shares of a class without rows are 0, not NaN.
+        # The maximum avoids a division by 0: a class without rows gets shares of 0.
         totals = np.maximum(sums.confusion.sum(axis=1, keepdims=True), 1e-12)
         title = f"{task}, confusion: shares of the rows of each true class"
         cells = sums.confusion / totals
@@ -110,7 +110,7 @@ def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
 
 
 def _list_bars(sums: curves.Counted, number: int) -> _Lines:
-    """Return the histogram of a class; for a binary task, split into positives and negatives."""
+    """Return the histogram of a class; for a binary task, of positives and negatives separately."""
     bars = sums.count_predictions(number)
     if len(sums.names) > 1:
         heights = {sums.names[number]: [bar.positives + bar.negatives for bar in bars]}
@@ -121,13 +121,13 @@ def _list_bars(sums: curves.Counted, number: int) -> _Lines:
         }
     edges = [(bar.low, bar.high) for bar in bars]
     return {
-        # Two points for each bar, so that the line has steps.
+        # Two points for each bar give the line a horizontal step.
         name: [(x, y) for ends, y in zip(edges, of_bars, strict=True) for x in ends]
         for name, of_bars in heights.items()
     }
 
 
 def _keep_finite(lines: _Lines) -> _Lines:
-    """Return the lines without undefined points, and without lines that have no other points."""
+    """Return the lines without undefined points; leave out lines that have no other points."""
     finite = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
     return {name: points for name, points in finite.items() if points}

@@ -1,4 +1,4 @@
-"""Combines figures into a picture in a file, or writes single figures for a page.
+"""Combines several figures into a picture in a file, or writes single figures for a page.
 
 svg = figures.lay_out("A run", [line_charts.draw_curves("loss", curves, "loss")])   # for a file
 figure.title, figure.svg, figure.legend, figure.note                                # for a page
@@ -14,17 +14,17 @@ from mtl.tools.drawing import texts
 
 WIDTH = 360
 STYLE = pathlib.Path(__file__).with_name("style.css").read_text()
-"""The style sheet of charts in pages: colours for light and dark screens, then rules."""
+"""The style sheet of charts in pages: colours for light and dark screens, then other rules."""
 _COLUMNS, _GAP = 2, 24
 _LINE, _TITLE_LINE = 14, 16
-# Titles have larger letters than the texts that `texts` measures.
+# Letters of titles are larger than the letters that `texts` measures.
 _TITLE_WIDTH = WIDTH * texts.SIZE / 14
 _SWATCH, _BETWEEN = 28, 12
 _COLORS = 8
 
 
 class Line(NamedTuple):
-    """A line of the legend, with its number, its name, and the last value of a curve over steps."""
+    """A line of the legend: its number, its name, and the last value of the curve."""
 
     number: int
     name: str
@@ -32,12 +32,12 @@ class Line(NamedTuple):
 
     @property
     def style(self) -> str:
-        """The style classes of colour and dashes, which differ for all of 64 lines."""
+        """The CSS classes for colour and dashes; no two of 64 lines have the same classes."""
         return f"c{self.number % _COLORS} d{(self.number + self.number // _COLORS * 3) % _COLORS}"
 
 
 class Figure(NamedTuple):
-    """A drawing with its title and legend; `note` is a line of text below."""
+    """A drawing with its title and legend, and a note: a line of text below the drawing."""
 
     title: str
     body: str
@@ -47,26 +47,26 @@ class Figure(NamedTuple):
 
     @property
     def svg(self) -> str:
-        """The drawing alone, for a page with the style sheet of this module."""
+        """The drawing as SVG, for a page that contains the style sheet of this module."""
         return _open_figure(self.title, WIDTH, self.height) + self.body + "</svg>"
 
 
 def lay_out(title: str, figures: Sequence[Figure]) -> str:
-    """Return a picture of all figures with their titles and legends, two in a row."""
+    """Return a picture with all figures, their titles and their legends, two figures in a row."""
     columns = min(_COLUMNS, max(1, len(figures)))
     top, parts = float(_GAP), []
     for first in range(0, len(figures), columns):
         panels = [_draw_panel(figure) for figure in figures[first : first + columns]]
         for number, (panel, _) in enumerate(panels):
             left = _GAP + number * (WIDTH + _GAP)
-            # Figures of a row begin at the same height, even if a title takes several lines.
+            # Start both figures of a row at the same height, even if a title takes several lines.
             parts.append(f'<g transform="translate({left} {texts.trim(top)})">\n{panel}\n</g>')
         top += max(height for _, height in panels) + _GAP
     return draw_picture(title, columns * (WIDTH + _GAP) + _GAP, top, parts)
 
 
 def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """Return the content of an SVG file, which adapts to dark screens and narrow windows."""
+    """Return the content of an SVG file that adapts to dark screens and narrow windows."""
     head = _open_figure(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
     style = f"<style>\n{_style_file()}</style>"
     ground = '<rect class="ground" width="100%" height="100%"/>'
@@ -75,12 +75,12 @@ def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) 
 
 @functools.cache
 def _style_file() -> str:
-    """Return the style sheet without variables, which editors of SVG do not support."""
-    # A file needs only the rules, which come after the definitions of colours.
+    """Return the style sheet without CSS variables, which SVG editors do not support."""
+    # A file needs only the rules, which come after the definitions of the variables.
     rules = STYLE[STYLE.index("svg text") :]
     of_light, of_dark = (
         re.sub(r"var\((--\w+)\)", functools.partial(_find_color, colors), rules)
-        # Light colours come before "@media", and dark colours come after it.
+        # Colours for light screens come before "@media", and colours for dark screens after it.
         for colors in STYLE.split("@media")
     )
     fit = "svg { max-width: 100%; height: auto; }\n"
@@ -95,12 +95,12 @@ def _open_figure(title: str, width: float, height: float, size: str = "") -> str
     text = texts.escape(title)
     box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
     name = f'role="img" aria-label="{text}"'
-    # Screen readers say the title, and browsers show it at the pointer.
+    # Screen readers read the title aloud, and browsers show it at the mouse pointer.
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{text}</title>'
 
 
 def _draw_panel(figure: Figure) -> tuple[str, float]:
-    """Return a figure with its title above and its legend below, and the height of the whole."""
+    """Return a figure with its title above and its legend below, and the total height."""
     parts, y = [], 0.0
     for line in texts.wrap(figure.title, _TITLE_WIDTH):
         y += _TITLE_LINE
@@ -117,11 +117,11 @@ def _draw_panel(figure: Figure) -> tuple[str, float]:
 
 
 def _draw_legend(lines: Sequence[Line], top: float) -> tuple[list[str], float]:
-    """Return the names of lines, in as many rows as they need, and their height."""
+    """Draw the legend, in as many rows as the names of the lines need; also return its height."""
     parts, x, y = [], 0.0, top + _LINE
     for line in lines:
         room = min(texts.measure(line.name), WIDTH - _SWATCH)
-        # A name that is too long for a row still gets a row, which starts at x = 0.
+        # A name that is longer than a row gets a separate row, which starts at x = 0.
         if x and x + _SWATCH + room > WIDTH:
             x, y = 0.0, y + _LINE
         parts.append(

@@ -1,8 +1,8 @@
-"""Draws the gates of a network with experts, from scalars of TensorBoard: `gates.svg`.
+"""Draws the gates of a network with experts, from scalars of TensorBoard, in `gates.svg`.
 
 panels = gates_picture.draw_panels(curves)
 
-Each gate has a panel with the mean weight of every expert over the steps. Then come panels with a
+Each gate has a panel with the mean weight of every expert over the steps. Further panels have a
 line for each gate: the entropy of its weights, and the similarity and dead units of its experts.
 """
 
@@ -11,7 +11,7 @@ from mtl.tools.drawing import figures, line_charts
 
 FILE, TITLE = "gates.svg", "Gates of the network"
 _PREFIX = "gate/"
-# The title of each kind of scalar, and the name of its axis.
+# {kind of scalar: (title of its figure, name of the vertical axis)}
 _KINDS = {
     "entropy": ("entropy of the gates (1: all experts equal, 0: one expert)", "entropy"),
     "similarity": ("similarity of experts", "mean cosine"),
@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the scalars of gates; return [] if there are none."""
+    """Draw the weights and other scalars of gates; return [] if there are none."""
     weights, others = group(curves)
     if not weights:
         return []
@@ -28,12 +28,12 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def draw_gate(gate: str, experts: event_files.Curves) -> figures.Figure:
-    """Draw the weight of each expert of a gate."""
+    """Draw the mean weight of each expert of a gate over the steps."""
     return line_charts.draw_curves(f"mean weights, {gate}", experts, "mean weight")
 
 
 def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
-    """Draw a figure for each item of {kind: curves of the gates}."""
+    """Draw a figure for each kind of scalar, {kind: curves of the gates}."""
     return [
         line_charts.draw_curves(_KINDS[kind][0], curves, _KINDS[kind][1])
         for kind, curves in others.items()
@@ -43,12 +43,12 @@ def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
 def group(
     curves: event_files.Curves,
 ) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
-    """Return {gate: curves of its experts} and {kind: curves of the gates} among these scalars."""
+    """Return {gate: curves of its experts} and {kind: curves of the gates} out of all scalars."""
     weights: dict[str, event_files.Curves] = {}
     others: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         if tag.startswith(_PREFIX) and points:
-            # The name of a gate may hold slashes, so the last part is the expert or the kind.
+            # The name of a gate may contain slashes, so the last part is the expert or the kind.
             gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
             groups, key = (others, (name, gate)) if name in _KINDS else (weights, (gate, name))
             groups.setdefault(key[0], {})[key[1]] = points

@@ -1,4 +1,4 @@
-"""Draws a matrix of numbers as colours, with names of rows and columns, or as pixels.
+"""Draws a matrix of numbers as coloured cells with named rows and columns, or as pixels.
 
 matrices.draw("cosines", ["a", "b"], ["a", "b"], [[1, -0.2], [-0.2, 1]], "task", "other task")
 """
@@ -12,20 +12,20 @@ import numpy as np
 from mtl.tools.drawing import axes, figures, texts
 
 _NAMES, _TOP, _RIGHT = 130, 20, 12
-# The height of a line of text, and the angle of slanted text in degrees.
+# The height of a line of text, and the angle of slanted names in degrees.
 _LETTER, _SLANT = 11, 50
-# Narrower columns have vertical names; then the width of the widest, and the height of the highest
-# cell.
+# Columns narrower than `_NARROW` have vertical names. No cell is wider than `_WIDEST` or
+# higher than `_HIGHEST`.
 _NARROW, _WIDEST, _HIGHEST = 20, 56, 26
-# Smaller values have no colour.
+# The smallest absolute value of a coloured cell.
 _FAINT = 0.005
-# The height of all rows together.
+# The largest total height of all rows.
 _MOST_HEIGHT = 340
 _PIXELS, _KEY, _STRENGTH = 200, 12, 0.6
 
 
 class _Grid(NamedTuple):
-    """The place of the first cell, the size of all cells, and the angle of columns' names."""
+    """The position of the first cell, the size of a cell, and the angle of the columns' names."""
 
     left: float
     top: float
@@ -42,16 +42,16 @@ def draw(
     down: str,
     across: str,
 ) -> figures.Figure:
-    """Draw a matrix, with stronger colours for larger values.
+    """Draw a matrix of numbers, with stronger colours for larger absolute values.
 
-    Negative values are red, with a minus sign. If rows or columns are too narrow for all names,
-    only some of the names are shown.
+    Negative numbers are red, with a minus sign. If rows or columns are too narrow for all names,
+    only some of the names are written.
 
     Args:
       title: the title of the figure.
-      rows: R names.
-      columns: C names.
-      values: [R, C] in [-1, 1]; NaN crosses out a cell.
+      rows: the names of R rows.
+      columns: the names of C columns.
+      values: numbers in [-1, 1], [R, C]; a NaN crosses out its cell.
       down: the name of the axis of rows.
       across: the name of the axis of columns.
     """
@@ -67,18 +67,18 @@ def draw(
 
 
 def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
-    """Return a grid that leaves room for all names."""
+    """Return a grid of cells that leaves room for all names."""
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)
-    # If there are few columns, names of rows get more room.
+    # If there are few columns, the names of rows get more room.
     room = max(_NAMES, figures.WIDTH - _RIGHT - longest - count * _WIDEST)
     left = min(room, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     share = (figures.WIDTH - left - _RIGHT) / count
-    # Names are horizontal if they fit above their columns. They are slanted if columns are wide
-    # enough, and vertical if not.
+    # Write names horizontally if they fit above their columns; otherwise slanted if columns are
+    # wide enough, else vertically.
     angle = 0 if longest <= min(share, _WIDEST) - 4 else _SLANT if share >= _NARROW else 90
     turn = math.radians(angle)
-    # A slanted name of the last column reaches beyond the matrix.
+    # The slanted name of the last column reaches beyond the matrix.
     right = max(_RIGHT, longest * math.cos(turn) if angle else 0)
     width = min((figures.WIDTH - left - right) / count, _WIDEST)
     height = min(max(width, 14), _HIGHEST, _MOST_HEIGHT / max(len(rows), 1))
@@ -88,7 +88,7 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
 
 def _name_rows(rows: Sequence[str], grid: _Grid) -> list[str]:
     room, parts = grid.left - axes.BESIDE, []
-    # If rows are lower than a letter, only every n-th name is shown.
+    # If rows are lower than a letter, write only every n-th name.
     for i in range(0, len(rows), math.ceil(_LETTER / grid.height)):
         at = texts.put(room, grid.top + (i + 0.5) * grid.height + 4)
         parts.append(texts.write(rows[i], at, "end", room))
@@ -108,22 +108,22 @@ def _name_columns(columns: Sequence[str], grid: _Grid) -> list[str]:
 
 
 def _draw_cells(cells: np.ndarray, grid: _Grid) -> list[str]:
-    """Draw cells, with their numbers if there is room."""
+    """Draw the cells, and write their numbers if there is room."""
     gap = 1 if grid.width > 4 else 0
-    # Otherwise, browsers blur the edges between cells.
+    # Without "crispEdges", browsers blur the edges between cells.
     parts = ['<g shape-rendering="crispEdges">']
     for (i, j), value in np.ndenumerate(cells):
         x, y = grid.left + j * grid.width, grid.top + i * grid.height
         wide, high = texts.trim(grid.width - gap), texts.trim(grid.height - gap)
         if not math.isfinite(value):
-            # A cell without a value is crossed out, so that it does not look like 0.
+            # Cross out a cell without a value, so that it does not look like 0.
             line = f"M{texts.trim(x)} {texts.trim(y + grid.height - gap)}l{wide} -{high}"
             parts.append(f'<path class="grid" d="{line}"/>')
             continue
         if abs(value) >= _FAINT:
             size = f'width="{wide}" height="{high}"'
             parts.append(_draw_cell(float(value), f"{texts.put(x, y)} {size}"))
-        # Without room for the number, write the sign, as some readers do not see colours.
+        # If the number has no room, write only its sign, because some readers do not see colours.
         for text in (f"{value:.2f}", "-" if value < 0 else ""):
             if text and texts.measure(text) <= grid.width - 2 and grid.height >= _LETTER:
                 at = texts.put(x + grid.width / 2, y + grid.height / 2 + 4)
@@ -138,7 +138,7 @@ def _draw_cell(value: float, place: str) -> str:
 
 
 def _draw_key(cells: np.ndarray, left: float, top: float) -> list[str]:
-    """Draw a key that shows the colours of round numbers."""
+    """Draw a key that shows the colours of some round numbers."""
     numbers = [n / 4 for n in range(-4 if (cells < 0).any() else 0, 5)]
     parts = []
     for place, value in enumerate(numbers):
@@ -150,13 +150,13 @@ def _draw_key(cells: np.ndarray, left: float, top: float) -> list[str]:
 
 
 def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the attribution of each pixel, relative to the largest one.
+    """Draw the attribution of each pixel of an image, relative to the largest attribution.
 
     Args:
       title: the title of the figure.
-      values: [H, W], of any size and sign.
+      values: attributions of any size and sign, [H, W].
     """
-    # If all attributions are 0, divide by 1.
+    # If all attributions are 0, divide by 1 instead of 0.
     most = float(np.abs(values).max()) or 1.0
     height, width = values.shape
     size = min(_PIXELS / max(height, width), 24.0)

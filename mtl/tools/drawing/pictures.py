@@ -1,4 +1,4 @@
-"""Draws pictures from the scalars of a run, when its training ends.
+"""Draws pictures from the scalars of a run at the end of its training.
 
 paths = pictures.write("runs/digits", curves)        # runs/digits/balancing.svg, ...
 """
@@ -22,20 +22,20 @@ _ALL = (affinity_picture, balancing_picture, gates_picture, sparsity_picture)
 
 
 def write(
-    model_dir: str, curves: event_files.Curves, chosen: Sequence[ModuleType] = _ALL
+    model_dir: str, curves: event_files.Curves, modules: Sequence[ModuleType] = _ALL
 ) -> list[str]:
-    """Write all pictures for which there are scalars, and the table of affinities.
+    """Write a picture for each kind of scalar that the run has, and the table of affinities.
 
     Args:
       model_dir: the folder of the run.
       curves: the scalars of the run.
-      chosen: modules of this package that draw a picture.
+      modules: the modules of this package that draw a picture.
 
     Returns:
-      The paths of the files.
+      The paths of the written files.
     """
     files = {}
-    for picture in chosen:
+    for picture in modules:
         panels = picture.draw_panels(curves)
         if panels:
             files[picture.FILE] = figures.lay_out(picture.TITLE, panels)
@@ -47,7 +47,7 @@ def write(
 
 
 class Drawing(types.RunObserver):
-    """Draws affinities, balancing, gates and sparsity, if the run has measured them.
+    """Draws affinities, balancing, gates and sparsity at the end of a run that has measured them.
 
     Args:
       model_dir: the folder of the run.

@@ -1,4 +1,4 @@
-"""Draws the distribution of a column in one or two data sets.
+"""Draws the distribution of the values of a column in one or two data sets.
 
 shares.draw_bins("age", {"train": [(0, 10, 0.2), (10, 20, 0.8)]})
 shares.draw_values("city", ["Berlin", "Rome"], {"train": [0.7, 0.3], "new": [0.5, 0.5]})
@@ -20,12 +20,12 @@ _FAR = 4.0
 
 
 def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.Figure:
-    """Draw the outlines of histograms in one plot.
+    """Draw the outlines of histograms in the same plot.
 
     Args:
       title: the title of the figure.
       sides: {name of a data set: [(lower end, upper end, share)]}.
-      note: a line below the figure.
+      note: a line of text below the figure.
     """
     lines = {name: _outline_bins(bins) for name, bins in sides.items()}
     figure = line_charts.draw(title, lines, "", "share of the values", from_zero=False)
@@ -67,20 +67,20 @@ def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
     if not bins:
         return []
     steps = [corner for low, high, share in bins for corner in ((low, share), (high, share))]
-    # Both ends go down to 0, so that the outline closes.
+    # Start and end at a height of 0, so that the outline is closed.
     return [(bins[0][0], 0.0), *steps, (bins[-1][1], 0.0)]
 
 
 def draw_values(
     title: str, names: Sequence[str], sides: Mapping[str, Sequence[float]], note: str = ""
 ) -> figures.Figure:
-    """Draw a bar for each value in each of at most two data sets.
+    """Draw for each value a bar for each of at most two data sets.
 
     Args:
       title: the title of the figure, such as the column.
-      names: the values, from top to bottom.
+      names: the values of the column, from top to bottom.
       sides: {name of a data set: the share of each value, in [0, 1]}.
-      note: a line below the figure.
+      note: a line of text below the figure.
     """
     axis = axes.span([0.0, *(share for shares in sides.values() for share in shares)])
     left = min(_NAMES, max(map(texts.measure, names), default=0.0) + axes.BESIDE)

@@ -1,9 +1,10 @@
-"""Draws how sparse a network became in training, from scalars of TensorBoard: `sparsity.svg`.
+"""Draws how sparse a network became in training, from scalars of TensorBoard, in `sparsity.svg`.
 
 panels = sparsity_picture.draw_panels(curves)
 
-Three panels have a line for each pruned variable, over the steps. With `TaskSaliency`, a fourth
-panel shows how well the tasks agree. The summary of the run counts the pruned weights.
+Three panels have a line for each pruned variable over the steps. With `TaskSaliency`, a fourth
+panel shows how well the tasks agree on the weights to prune. The summary of the run counts pruned
+weights.
 """
 
 from mtl.monitoring import event_files
@@ -11,7 +12,7 @@ from mtl.tools.drawing import figures, line_charts
 
 FILE, TITLE = "sparsity.svg", "Sparsity of the network"
 _PREFIX = "pruning/"
-# The title of each kind of scalar, and the name of its axis.
+# {kind of scalar: (title of its figure, name of the vertical axis)}
 _KINDS = {
     "sparsity": ("share of pruned weights", "share of weights"),
     "dead_units": ("share of units without inputs", "share of units"),
@@ -29,12 +30,12 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
-    """Return {kind: {variable: {step: value}}} among the scalars of a run."""
+    """Return {kind: {variable: {step: value}}} out of the scalars of a run."""
     groups: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
         if tag.startswith(_PREFIX) and kind in _KINDS and points:
-            # The legend shows neither the scope of the network nor the word "kernel".
+            # Leave out the scope "network" and the word "kernel", which nearly all names contain.
             name = variable.removeprefix("network/").removesuffix("/kernel")
             groups.setdefault(kind, {})[name] = points
     return {kind: groups[kind] for kind in _KINDS if kind in groups}

@@ -1,4 +1,4 @@
-"""Measures, shortens and writes the texts of a picture.
+"""Measures, shortens and writes the texts in a picture.
 
 texts.measure("0.99995")                          # about 44, in the units of a picture
 texts.shorten("a_very_long_name", 60)             # "a_ve…ame"
@@ -9,21 +9,21 @@ import re
 import unicodedata
 
 SIZE = 10.5
-# Widths of letters at this size in a wide sans serif font, as the font of the reader is unknown.
+# The widths of letters in a wide sans-serif font, because the font of the reader is unknown.
 _NARROW, _SLIM, _USUAL, _CAPITAL, _WIDE = 3.6, 4.6, 6.8, 8.4, 10.6
 _KINDS = {
     **dict.fromkeys("ijlI.,:;|!' ", _NARROW),
     **dict.fromkeys("frt()[]/-", _SLIM),
     **dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE),
 }
-# Rounding errors of sums of widths.
+# The rounding error of a sum of widths.
 _ROUNDING = 1e-6
-# XML forbids these characters, and browsers do not show them.
+# Characters that XML forbids, and that browsers do not display.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def measure(text: str) -> float:
-    """Return the largest width that a text may have."""
+    """Return the largest width that a text may have, in units of a picture."""
     return sum(map(_measure_letter, text))
 
 
@@ -32,24 +32,24 @@ def _measure_letter(letter: str) -> float:
         return _KINDS[letter]
     if unicodedata.combining(letter):
         return 0.0
-    # Chinese letters, for example, are wider than Latin letters.
+    # Other letters, such as Chinese letters, are wider than Latin letters.
     if not letter.isascii():
         return _WIDE
     return _CAPITAL if letter.isupper() else _USUAL
 
 
 def shorten(text: str, width: float) -> str:
-    """Return a text that fits, with "…" in place of its middle if it is too long.
+    """Shorten a text that is too long for a width: "…" replaces its middle.
 
     Args:
       text: the text.
-      width: the room, in units of a picture.
+      width: the room for the text, in units of a picture.
     """
     if measure(text) <= width + _ROUNDING:
         return text
-    # Not even narrow letters would fit in a greater number.
+    # Not more letters than `width / _NARROW` would fit, even if all were narrow.
     for size in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
-        # Keep both ends, as names of variables or columns often differ at their end.
+        # Keep both ends, because names of variables or columns often differ at the end.
         short = f"{text[: (size + 1) // 2]}…{text[len(text) - size // 2 :]}"
         if measure(short) <= width:
             return short
@@ -57,7 +57,7 @@ def shorten(text: str, width: float) -> str:
 
 
 def wrap(text: str, width: float) -> list[str]:
-    """Return the lines of a text, broken at spaces; a longer word has its own line."""
+    """Break a text into lines at spaces; a word that is longer than a line gets a line."""
     lines: list[str] = []
     for word in text.split():
         if lines and measure(f"{lines[-1]} {word}") <= width:
@@ -68,7 +68,7 @@ def wrap(text: str, width: float) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Return a text for XML, with "�" in place of characters that XML forbids."""
+    """Escape a text for XML, with "�" in place of characters that XML forbids."""
     return html.escape(replace_unprintable(text))
 
 
@@ -78,12 +78,12 @@ def replace_unprintable(text: str) -> str:
 
 
 def write(text: str, place: str, anchor: str = "start", width: float = 1e9, style: str = "") -> str:
-    """Return a text element; the pointer shows the whole of a shortened text.
+    """Return a text element of SVG; the mouse pointer shows a shortened text in full.
 
     Args:
       text: the text.
-      place: the attributes of the place, from `put`.
-      anchor: the end of the text at the place: "start", "middle" or "end".
+      place: the SVG attributes of the position, from `put`.
+      anchor: the part of the text that lies at the position: "start", "middle" or "end".
       width: the room for the text, in units of a picture.
       style: the class of the text in the style sheet.
     """
@@ -94,10 +94,10 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
 
 
 def put(x: float, y: float) -> str:
-    """Return the SVG attributes of a place."""
+    """Return the SVG attributes of a position."""
     return f'x="{trim(x)}" y="{trim(y)}"'
 
 
 def trim(value: float) -> str:
-    """Return a number with at most one decimal place."""
+    """Return a number as text, with at most one decimal place."""
     return f"{value:.1f}".removesuffix(".0")

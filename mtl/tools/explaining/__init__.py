@@ -1,1 +1,1 @@
-"""Explains a trained model by task: importance, attributions, dependence, gradients."""
+"""Explains the tasks of a trained model: importance, attributions, dependence, gradients."""

@@ -1,17 +1,17 @@
-"""Computes integrated gradients: the attribution of each encoded column to a prediction.
+"""Computes integrated gradients: how much each encoded column adds to a prediction.
 
 paths = attributions.build_gradients(output, inputs)             # while the graph is built
 result = attributions.explain_row(model, paths, rows, encoded, baseline, 3, place=0, steps=128)
 result.columns, result.residual                  # {"categorical_job": 0.7, ...}, 0.002
 
 M. Sundararajan, A. Taly, Q. Yan, "Axiomatic Attribution for Deep Networks", 2017, arXiv:1703.01365:
-the attribution of an encoded number x_i, from a baseline b, is
+for a prediction f, the attribution of an encoded number x_i, from a baseline b, is
 
     (x_i - b_i) mean over k of df/dx_i (b + (k - 1/2) / m (x - b)),     k = 1 ... m
 
-The attribution of a column is the sum over its numbers. As m is finite, all attributions add up to
-f(x) - f(b) minus a residual. The path goes through encoded columns, such as embeddings and
-normalised numbers, because no values exist between two ids.
+The attribution of a column is the sum over its numbers. Because m is finite, all attributions add
+up to f(x) - f(b) minus a residual. The path from b to x goes through encoded columns, such as
+embeddings and normalised numbers, because an id has no values between it and another id.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mtl import types
 from mtl.deferred import tf, tf1
 from mtl.tools.explaining import opened, outputs, rows, settings
 
-# The largest accepted residual, as a share of the sum of the absolute attributions.
+# The largest residual of a reliable result, as a share of the sum of the absolute attributions.
 TOLERANCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """The tensors for the gradients of a number that a head predicts.
+    """The tensors that compute the gradients of one number that a head predicts.
 
     Attributes:
-      output: the output of the head.
+      output: the numbers that the head predicts.
       place: a placeholder for the index of the number, in [0, K).
       value: the number for each row, [B].
-      gradients: {column: [B, ...]}, for the columns that the number depends on.
+      gradients: {column: [B, ...]}, for the encoded columns that affect the number.
     """
 
     output: outputs.Output
@@ -49,14 +49,14 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Attribution:
-    """The attributions of a prediction.
+    """The attributions of the encoded columns to one prediction.
 
     Attributes:
       row: the index of the row.
-      task: the task.
+      task: the name of the task.
       name: the name of the predicted class or number.
-      scale: the scale of the values, such as "logit".
-      value: the prediction for this row.
+      scale: the scale of the prediction, such as "logit".
+      value: the prediction for the row.
       start: the prediction for the baseline.
       columns: {column: its attribution}.
       details: {column: the attribution of each of its numbers, [D] or [H, W, C]}.
@@ -73,14 +73,15 @@ class Attribution:
 
     @property
     def residual(self) -> float:
-        """The difference of `value` and `start` minus the sum of the attributions."""
+        """The difference between `value` and `start`, minus the sum of the attributions."""
         return self.value - self.start - sum(self.columns.values())
 
     @property
     def is_complete(self) -> bool:
         """True if the residual is at most 1% of the sum of the absolute attributions.
 
-        A residual of a millionth of the values is allowed on top, as float32 has this precision.
+        Residuals up to a millionth of the values are always allowed, because float32 is not more
+        precise.
         """
         parts = sum(map(abs, self.columns.values()))
         rounding = 1e-6 * max(abs(self.value), abs(self.start))
@@ -88,21 +89,21 @@ class Attribution:
 
 
 def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients | None:
-    """Build the gradients of a head with respect to the encoded columns.
+    """Build the gradients of a head's predictions with respect to the encoded columns.
 
     Args:
-      output: the numbers of the head, [B, K].
+      output: the numbers that the head predicts, [B, K].
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
 
     Returns:
-      The tensors; None if the head depends on no column.
+      The tensors; None if no column affects the predictions.
     """
-    # The index is a placeholder, so that a single gradient in the graph serves all K numbers.
+    # The index is a placeholder, so that the graph needs only one gradient for all K numbers.
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)  # [B, K] -> [B]
     columns = list(inputs.values())
-    # A column may depend on another column, such as a history on its target: stop gradients between
-    # columns.
+    # A column may read another column, as a history reads its target: stop
+    # gradients between columns.
     derivatives = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
     gradients = {
         column: tf.convert_to_tensor(gradient)
@@ -113,7 +114,7 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
 
 
 def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Compute the baseline of each column: the mean over the rows, or zeros.
+    """Compute a baseline for each column: the mean over the rows, or zeros.
 
     Args:
       encoded: the encoded columns of N rows, {column: [N, ...]}.
@@ -125,7 +126,7 @@ def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.
     if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
     return {
-        # Add up in float64: float32 sums of many rows lose digits.
+        # Add up in float64, because float32 sums over many rows lose digits.
         column: values.mean(0, dtype=np.float64).astype(values.dtype)
         for column, values in encoded.items()
     }
@@ -141,25 +142,26 @@ def explain_row(
     place: int,
     steps: int,
 ) -> Attribution:
-    """Compute the attributions of a number that a head predicts for a row.
+    """Compute the attributions for one number that a head predicts for a row.
 
     Args:
-      model: the model with the gradients.
-      built: the gradients of the head.
+      model: the opened model, whose graph contains the gradients.
+      built: the tensors of the gradients.
       held: N rows.
-      encoded: the encoded columns of these rows, {column: [N, ...]}.
+      encoded: the encoded columns of the N rows, {column: [N, ...]}.
       baseline: the start of the path, {column: [...]}.
-      row: the index of the row, in [0, N).
-      place: the index of the number, in [0, K).
+      row: the index of the row to explain, in [0, N).
+      place: the index of the number to explain, in [0, K).
       steps: the number of points on the path, m.
     """
-    # Take the midpoints of m intervals: their sum is closer to the integral than with end points.
+    # Use the midpoints of m intervals: their sum is closer to the integral
+    # than a sum of end points.
     path = (np.arange(steps) + 0.5) / steps
     sums = {column: np.zeros(baseline[column].shape) for column in built.gradients}
-    # Each point of the path is a row of a batch.
+    # Compute with the points of the path in place of the rows of a batch.
     for start in range(0, steps, model.batch_size):
         shares = path[start : start + model.batch_size]
-        # The feed contains encoded columns, which replace the columns computed from the fields.
+        # Feed encoded columns: they replace the columns that the graph would compute from fields.
         feed = _feed_path(model, held, encoded, baseline, row, shares)
         derivatives = model.session.run(dict(built.gradients), {**feed, built.place: place})
         for column, gradient in derivatives.items():
@@ -191,9 +193,9 @@ def _feed_path(
     row: int,
     shares: np.ndarray,
 ) -> dict[Any, Any]:
-    """Return the feed of a session for points between the baseline, at 0, and a row, at 1.
+    """Return the feed of a session for points on the path from the baseline (0) to a row (1).
 
-    Fields keep the values of the row, because heads may read fields.
+    All fields keep the values of the row, because heads may read fields.
     """
     feed = model.feed(held.take([row] * len(shares)).features, {})
     for column, tensor in model.inputs.items():
@@ -204,17 +206,17 @@ def _feed_path(
     return feed
 
 
-def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Choose which of the K numbers of a head is explained in each row.
+def choose_places(values: np.ndarray, names: Sequence[str], name: str | None) -> np.ndarray:
+    """Choose for each row which of the K numbers of a head to explain.
 
     Args:
       values: the numbers of N rows, [N, K].
       names: the names of the K numbers.
-      wanted: the name of the number to explain in all rows; None for the largest of each row.
+      name: the name of the number to explain in all rows; None for the largest number of each row.
 
     Returns:
-      The index of a number for each row, [N].
+      For each row the index of a number, [N].
     """
-    if wanted is not None:
-        return np.full(len(values), list(names).index(wanted))
+    if name is not None:
+        return np.full(len(values), list(names).index(name))
     return np.argmax(values, 1)

@@ -1,12 +1,12 @@
-"""Computes partial dependence: the mean prediction if a field has the same value in all rows.
+"""Computes partial dependence: the mean prediction after a field is set to one value in all rows.
 
 grid = dependence.make_grid(rows.features["age"], is_number=True)
 result = dependence.compute(model, outputs, rows, "age", grid)
 result.means["income"], result.lines["income"]           # [G, K], [G, S, K]
 
-J. H. Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", 2001. The lines of
-single rows are individual conditional expectations: A. Goldstein, A. Kapelner, J. Bleich,
-E. Pitkin, "Peeking Inside the Black Box", 2015, arXiv:1309.6392.
+J. H. Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", 2001. The lines for
+single rows are called individual conditional expectations: A. Goldstein, A. Kapelner, J. Bleich, E.
+Pitkin, "Peeking Inside the Black Box", 2015, arXiv:1309.6392.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from mtl.tools.explaining import opened, outputs, rows
 MOST_POINTS = 20
 MOST_VALUES = 12
 _MOST_LINES = 20
-# The grid ends at these quantiles, because few rows lie beyond them.
+# The quantiles of numbers in the grid; few rows lie beyond the first and last quantile.
 _SHARES = np.linspace(0.025, 0.975, MOST_POINTS)
 
 
 class Dependence(NamedTuple):
-    """The dependence of predictions on a field.
+    """The partial dependence of predictions on a field.
 
     Attributes:
-      field: the field.
+      field: the name of the field.
       is_number: True if the values of the field have an order.
-      grid: the values that the field takes in turn, [G].
-      counts: the number of rows that have exactly each value of the grid, G numbers.
+      grid: the G values that the field is set to, [G].
+      counts: for each value of the grid, the number of rows that have exactly this value, [G].
       means: the mean predictions over all rows, {task: [G, K]}.
       lines: the predictions for S single rows, {task: [G, S, K]}.
     """
@@ -47,28 +47,28 @@ class Dependence(NamedTuple):
 
 
 def tell_unfit(values: Any, is_number: bool) -> str | None:
-    """Return why partial dependence on a field is impossible, or None.
+    """Return why partial dependence on a field cannot be computed, or None.
 
     Args:
       values: the values of the field, [N, ...].
       is_number: True if the values have an order.
     """
-    # A field of lists has no single value to set in all rows.
+    # A field with several values per row has no single value to set in all rows.
     if isinstance(values, tf.compat.v1.ragged.RaggedTensorValue) or np.ndim(values) != 1:
         return "it has several values per row"
     if len(make_grid(values, is_number)) < 2:
         return "all rows hold the same value"
-    # Each value belongs to a single row, such as an id.
+    # If no value occurs twice, the field is an id, which says nothing about other rows.
     if not is_number and len(np.unique(values)) == len(values):
         return "no value occurs twice"
     return None
 
 
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
-    """Choose the values to try: the most frequent values, or quantiles of numbers.
+    """Choose the values to set a field to: the most frequent values, or quantiles of numbers.
 
-    All of these values occur in the rows and are finite. If most rows have the same number, the
-    grid also contains quantiles of the distinct numbers.
+    All chosen values occur in the rows and are finite. If most rows have the same number, the grid
+    also contains quantiles of the distinct numbers.
 
     Args:
       values: the values of the field, [N].
@@ -77,7 +77,7 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
     Returns:
       The values, [G]: ascending for numbers, otherwise the most frequent value first.
     """
-    # NaN marks a missing value, which has no place on an axis.
+    # NaN marks a missing value, which has no place on the axis of a plot.
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
     distinct, counts = np.unique(values, return_counts=True)
@@ -85,10 +85,10 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
         return distinct[np.argsort(-counts, kind="stable")[:MOST_VALUES]]
     if len(distinct) <= MOST_POINTS:
         return distinct
-    # "inverted_cdf" returns values that occur; other methods interpolate between two values.
+    # "inverted_cdf" returns values that occur in the rows; other methods would interpolate.
     grid = np.unique(np.quantile(values, _SHARES, method="inverted_cdf"))
-    # If many numbers are equal, such as zeros, most quantiles are equal, too. Then add quantiles of
-    # the distinct numbers.
+    # If many numbers are equal, such as zeros, most quantiles are equal, too: add quantiles
+    # of the distinct numbers.
     if len(grid) >= MOST_POINTS // 2:
         return grid
     quantiles = np.quantile(distinct, _SHARES[::2], method="inverted_cdf")
@@ -103,18 +103,18 @@ def compute(
     grid: np.ndarray,
     is_number: bool = True,
 ) -> Dependence:
-    """Predict all rows with each value of the grid in the field.
+    """Predict all rows once for each value of the grid, after the field is set to this value.
 
     Args:
-      model: the model with the outputs.
+      model: the opened model, whose graph contains the outputs.
       said: the outputs of the tasks.
       held: N rows.
-      field: a field with one value per row.
-      grid: the values to set, [G].
+      field: the name of a field with one value per row.
+      grid: the values to set the field to, [G].
       is_number: True if the values have an order.
     """
     tensors = {output.task: output.shown for output in said}
-    # Lines show rows at equal distances in the sample, and the same rows for each value and field.
+    # Choose rows at equal distances in the sample; all values and fields show the same rows.
     places = np.unique(np.linspace(0, held.size - 1, min(_MOST_LINES, held.size)).astype(int))
     means: dict[str, list[Any]] = {task: [] for task in tensors}
     lines: dict[str, list[Any]] = {task: [] for task in tensors}

@@ -1,4 +1,4 @@
-"""Writes the section on partial dependence: a picture for each field and task, and a table.
+"""Writes the section on partial dependence: a plot for each field and task, and a table.
 
 section = dependence_section.tell_dependence(explanation)
 """
@@ -22,14 +22,14 @@ _DEPENDENCE = (
 )
 
 
-def tell_dependence(found: explanation.Explanation) -> list[Any]:
-    """Return how predictions change with single fields."""
-    parts: list[Any] = [blocks.Text(_DEPENDENCE)] if found.dependences else []
-    for result in found.dependences:
+def tell_dependence(explained: explanation.Explanation) -> list[Any]:
+    """Return the parts of a page that show how predictions change with single fields."""
+    parts: list[Any] = [blocks.Text(_DEPENDENCE)] if explained.dependences else []
+    for result in explained.dependences:
         tasks = list(result.means)
-        pictures = [_draw_dependence(found, result, task) for task in tasks]
+        pictures = [_draw_dependence(explained, result, task) for task in tasks]
         parts.append(blocks.Figures(pictures, result.field))
-        header = ["value", "rows", *_list_outputs(found, tasks)]
+        header = ["value", "rows", *_list_outputs(explained, tasks)]
         rows = [
             [
                 inputs.tell_value(value),
@@ -50,7 +50,7 @@ def _list_outputs(result: explanation.Explanation, tasks: Sequence[str]) -> list
     headers = []
     for task in tasks:
         names, kind = result.outputs[task]
-        # The only number of a head is named after its kind, so the name of the task is enough.
+        # The name of the task is enough if the head has one number, which is named after its kind.
         task_headers = [task] if list(names) == [kind] else [f"{task} {name}" for name in names]
         headers += task_headers[:_MOST_CLASSES]
     return headers
@@ -75,7 +75,8 @@ def _draw_dependence(
         str(name): list(zip(across, map(float, means[:, k]), strict=True))
         for k, name in enumerate(shown_names)
     }
-    # Lines of single rows need a head with one number: K classes would mean K times as many lines.
+    # Draw lines of single rows only for a head with one number: K classes
+    # would need K times as many.
     behind = []
     if len(names) == 1:
         behind = [
@@ -90,7 +91,7 @@ def _draw_bars(
     title: str, kind: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
 ) -> figures.Figure:
     """Draw bars for one class: the class whose prediction the field changes most."""
-    # `means` is [G, K], but a bar for each of the K classes beside each value would not fit.
+    # `means` is [G, K]; K bars beside each of the G values would not fit.
     most = int(np.argmax(np.ptp(means, 0)))
     bars = [
         bar_charts.Bar(inputs.tell_value(value), float(mean))

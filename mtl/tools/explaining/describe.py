@@ -1,4 +1,4 @@
-"""Turns an explanation into a page that looks like a report.
+"""Turns an explanation into a page in the style of a report.
 
 report.write("explain.html", describe.describe(explanation))
 """
@@ -22,37 +22,37 @@ _TRAINED = (
 )
 
 
-def describe(found: explanation.Explanation) -> blocks.Page:
+def describe(explained: explanation.Explanation) -> blocks.Page:
     """Return an explanation as a page."""
     parts: list[tuple[str, str, list[Any]]] = [
-        ("importance", "Which fields matter", importance_section.tell_importance(found)),
-        ("predictions", "Single predictions", prediction_section.tell_predictions(found)),
-        ("dependence", "Partial dependence", dependence_section.tell_dependence(found)),
-        ("gradients", "Gradients of the tasks", gradient_section.tell_gradients(found)),
+        ("importance", "Which fields matter", importance_section.tell_importance(explained)),
+        ("predictions", "Single predictions", prediction_section.tell_predictions(explained)),
+        ("dependence", "Partial dependence", dependence_section.tell_dependence(explained)),
+        ("gradients", "Gradients of the tasks", gradient_section.tell_gradients(explained)),
     ]
     return blocks.Page(
-        title=f"{run_directory.name_run(found.model_dir)} explained",
-        state=f"step {found.step:,}",
+        title=f"{run_directory.name_run(explained.model_dir)} explained",
+        state=f"step {explained.step:,}",
         mood="",
-        lead=_write_lead(found),
-        # Sections without results are left out; the lines in `left_out` give the reasons.
+        lead=_write_lead(explained),
+        # Leave out sections without results; `Explanation.left_out` gives the reasons.
         sections=[blocks.Section(*part) for part in parts if part[2]],
-        left_out=found.left_out,
+        left_out=explained.left_out,
     )
 
 
-def _write_lead(found: explanation.Explanation) -> list[str]:
+def _write_lead(explained: explanation.Explanation) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    tasks, rows = found.tasks, found.held
+    tasks, rows = explained.tasks, explained.held
     more = f" and {len(tasks) - 12} more" if len(tasks) > 12 else ""
     sample = f"All {rows.size:,} rows"
-    if rows.size < found.total:
-        sample = f"{rows.size:,} rows, drawn at random from the {found.total:,}"
+    if rows.size < explained.total:
+        sample = f"{rows.size:,} rows, drawn at random from the {explained.total:,}"
     lines = [
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
-        f"{sample} of the split {rows.split}, explained with the checkpoint {found.path}.",
+        f"{sample} of the split {rows.split}, explained with the checkpoint {explained.path}.",
     ]
-    # On training rows, importance also reflects memorized rows.
-    if rows.split == found.experiment.data.train_split:
+    # On training rows, importance also reflects rows that the model has memorized.
+    if rows.split == explained.experiment.data.train_split:
         lines.append(_TRAINED)
     return [*lines, f"Written on {today}."]

@@ -1,4 +1,4 @@
-"""Computes all explanations of a checkpoint once, for `describe` and `tables`.
+"""Computes all explanations of a checkpoint once; `describe` and `tables` write them.
 
 result = explanation.explain_run(experiment, "runs/adult", settings.Settings(limit=2000))
 """
@@ -22,34 +22,34 @@ from mtl.tools.explaining import (
     settings,
 )
 
-# By default, only the most important fields get partial dependence.
+# By default, partial dependence is computed only for the most important fields.
 _MOST_FIELDS = 4
-# Predictions, dependence and gradients are limited to this many tasks, because each of these tasks
-# takes a backward pass. Importance needs no gradients, and covers all tasks.
+# The largest number of tasks with predictions, dependence and gradients, which need a backward pass
+# for each task. Importance needs no gradients, and covers all tasks.
 MOST_TASKS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The explanations of a checkpoint.
+    """All explanations of a checkpoint.
 
     Attributes:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       path: the path of the checkpoint.
       step: the step of the checkpoint.
-      asked: the settings.
+      asked: the settings of the explanations.
       held: the rows for metrics and means, drawn at random from the whole split.
       shown: the rows whose predictions are explained, `asked.rows`.
       total: the number of rows in the split.
-      tasks: the tasks that are explained.
-      fields: {column: the fields that the column is made of}.
+      tasks: the names of the explained tasks.
+      fields: {column: the fields that the column reads}.
       importance: the importance of the inputs; None if no task has a metric or a label.
-      attributions: an attribution for each of these rows and each task.
+      attributions: the attributions for each row of `shown` and each task.
       dependences: the partial dependence on each field.
-      outputs: names and kind of the numbers that partial dependence shows, {task: (names, kind)}.
-      similarity: the similarity of the gradients; None if gradients are not compared.
-      left_out: a line for each explanation that is impossible.
+      outputs: {task: (names, kind)}, the names and the kind of the numbers that the task predicts.
+      similarity: the similarity of the tasks' gradients; None if they are not compared.
+      left_out: a line of text for each explanation that cannot be computed.
     """
 
     experiment: experiment_lib.Experiment
@@ -72,7 +72,7 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True)
 class _Built:
-    """The tensors that explanations add to the graph of the model."""
+    """The tensors for explanations, which are added to the graph of the model."""
 
     scores: scores.Scores
     weights: types.Tensors
@@ -91,12 +91,12 @@ def explain_run(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      asked: the explanations to compute, and their precision.
-      progress: called with a line on the current work.
+      asked: the settings of the explanations.
+      progress: called with a line of text about the current work.
 
     Raises:
-      UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
-        no task has a label among them.
+      UserError: a task, a field, a class, a row or a split is unknown; there are too few rows; or
+        no task has a label in the rows.
     """
     with run_directory.hold_checkpoint(model_dir, asked.checkpoint) as path:
         return _explain_run(experiment, model_dir, path, asked, progress)
@@ -115,12 +115,12 @@ def _explain_run(
     tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]
     for task in asked.classes:
         checks.one_of("--class", task, tasks)
-    # Misspelt names fail here, before rows are read. Only the graph shows which fields the model
-    # reads, so names of other fields fail below.
+    # Check names before rows are read. Only the graph shows which fields the model reads, so names
+    # of fields that the model does not read fail later.
     inputs.check_names(data.spec.features, asked.fields, asked.groups, asked.dependence)
     experiment.distribution.resources.take()
     read = rows.read_rows(experiment, asked.split, asked.limit, asked.rows)
-    # Too few rows must fail before the graph is built, which takes seconds.
+    # Check the number of rows before the graph is built, which takes seconds.
     importance.require_rows(read.held)
     work = _Work(experiment, asked, read, tasks, progress)
     with opened.open_model(experiment, model_dir, path, read.held, work.build) as opening:
@@ -128,7 +128,7 @@ def _explain_run(
         used_fields = [name for entry in input_list for name in entry.fields]
         inputs.check_names(used_fields, asked.fields, asked.groups, asked.dependence)
         work.explain(opening, inputs.choose_inputs(input_list, asked.fields, asked.groups))
-    # This builds a second graph: gradients need the variables of training.
+    # Build a second graph, because gradients need the variables of training.
     work.compare_gradients(model_dir, path)
     work.tell_unused(used_fields)
     return Explanation(
@@ -152,7 +152,7 @@ def _explain_run(
 
 
 class _Work:
-    """Computes the parts of an explanation in turn."""
+    """Computes the parts of an explanation one after the other."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Work:
         self.similarity: gradients.Similarity | None = None
 
     def build(self, model: opened.Opened) -> _Built:
-        """Add the tensors for explanations to the graph."""
+        """Add the tensors for explanations to the graph of the model."""
         heads = {task: model.heads[task] for task in self._tasks}
         first_tasks = self._tasks[:MOST_TASKS]
         descriptions = {
@@ -192,7 +192,7 @@ class _Work:
         )
 
     def explain(self, model: opened.Opened, input_list: Sequence[inputs.Input]) -> None:
-        """Compute the explanations that use the graph."""
+        """Compute all explanations that use the graph of an evaluation."""
         built: _Built = model.extra
         self.outputs = built.outputs
         self._check_classes()
@@ -230,8 +230,7 @@ class _Work:
     ) -> None:
         feed = model.feed({}, self._held.labels)
         weights = model.session.run(dict(built.weights), feed)
-        # Use `not >` instead of `<=`, so that a task with a weight of NaN counts as unlabelled,
-        # too.
+        # `not >` instead of `<=` also counts a task with a weight of NaN as unlabelled.
         unlabelled = [task for task, weight in weights.items() if not weight > 0]
         where = f"split {self._held.split!r}"
         rule = "hold a label of a task in the rows that are read"
@@ -261,7 +260,7 @@ class _Work:
             return
         self._progress("integrated gradients")
         shown_rows = self._shown
-        # The baseline is the mean of all rows that were drawn, not only of the explained rows.
+        # The baseline is the mean of all sampled rows, not only of the explained rows.
         baseline = attributions.make_baseline(
             model.encode(self._held.features), self._asked.baseline
         )
@@ -276,7 +275,8 @@ class _Work:
                 attribution = attributions.explain_row(
                     model, paths, shown_rows, encoded, baseline, number, place, steps
                 )
-                # `explain_row` counts rows within `shown`; the result counts rows of the split.
+                # `explain_row` returns an index in `shown`: replace it by the
+                # row's index in the split.
                 self.attributions.append(dataclasses.replace(attribution, row=row))
 
     def _compute_dependence(
@@ -302,17 +302,17 @@ class _Work:
             self.dependences.append(result)
 
     def _choose_fields(self, input_list: Sequence[inputs.Input]) -> list[str]:
-        """Return the most important fields with one value per row."""
+        """Return the most important fields that have one value per row."""
         shapes = {name: field.shape for name, field in self._experiment.data.spec.fields.items()}
         order = (
             importance.rank_inputs(self.importance) if self.importance else range(len(input_list))
         )
-        # A group of fields has no single value to vary.
+        # Leave out groups of fields: a group has no single value to vary.
         single = [input_list[i].fields[0] for i in order if len(input_list[i].fields) == 1]
         return [field for field in single if not shapes[field]][:_MOST_FIELDS]
 
     def tell_unused(self, used_fields: Sequence[str]) -> None:
-        """Add a line on features that do not affect any prediction."""
+        """Add a line about the features that affect no prediction."""
         unused = [name for name in self._experiment.data.spec.features if name not in used_fields]
         if unused:
             line = (
@@ -321,7 +321,7 @@ class _Work:
             self.left_out.append(f"{line} on {'them' if len(unused) > 1 else 'it'}.")
 
     def compare_gradients(self, model_dir: str, path: str) -> None:
-        """Compare the gradients of the tasks, if there are several."""
+        """Compare the gradients of the tasks, if there are several tasks."""
         tasks = self._tasks[:MOST_TASKS]
         if self._asked.batches == 0:
             return
@@ -342,8 +342,8 @@ class _Work:
             return
         self.similarity = similarity
         for number, task in enumerate(tasks):
-            # The cosine of a gradient with itself is undefined only if the gradient is 0, as in a
-            # batch without labels, or not finite.
+            # The cosine of a gradient with itself is undefined only if the gradient is 0 or not
+            # finite. A batch without labels has a gradient of 0.
             if similarity.counts[0, number, number] == 0:
                 self.left_out.append(
                     f"Gradients of {task}: in every batch, the gradient is 0 or not finite."

@@ -1,4 +1,4 @@
-"""Writes the section on gradients: a matrix of cosines, and pairs that conflict, by layer.
+"""Writes the section on gradients: a matrix of cosines, and conflicting pairs of tasks by layer.
 
 section = gradient_section.tell_gradients(explanation)
 """
@@ -20,9 +20,9 @@ _GRADIENTS = (
 )
 
 
-def tell_gradients(found: explanation.Explanation) -> list[Any]:
-    """Return which tasks have gradients in the same direction."""
-    similarity = found.similarity
+def tell_gradients(explained: explanation.Explanation) -> list[Any]:
+    """Return the parts of a page that show which tasks' gradients agree or conflict."""
+    similarity = explained.similarity
     if similarity is None:
         return []
     parts: list[Any] = [
@@ -37,7 +37,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
             "task",
             "other task",
         )
-        # Draw only one matrix, for all shared variables: a matrix per layer would fill the page.
+        # Draw a matrix for all shared variables only: a matrix for each layer would fill the page.
         for s, place in enumerate(similarity.places[:1])
     ]
     parts.append(blocks.Figures(pictures))
@@ -45,9 +45,9 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
 
 
 def _list_pairs(similarity: gradients.Similarity) -> list[tuple[int, int]]:
-    """Return the pairs of tasks with a known cosine, the strongest conflict first."""
+    """Return the pairs of tasks with a known cosine, the pair with the strongest conflict first."""
     pairs = list(itertools.combinations(range(len(similarity.tasks)), 2))
-    # Two tasks may have no batch in which both have labels.
+    # If no batch has labels of both tasks, the cosine of the pair is unknown.
     measured_pairs = [pair for pair in pairs if similarity.counts[0][pair] > 0]
     return sorted(measured_pairs, key=lambda pair: similarity.mean[0][pair])
 
@@ -73,7 +73,7 @@ def _tell_pairs(similarity: gradients.Similarity) -> list[Any]:
 
 
 def _tell_places(similarity: gradients.Similarity) -> list[Any]:
-    """Return the cosines in each layer, for the pairs with the strongest conflicts."""
+    """Return the cosines in each layer, for the pairs of tasks with the strongest conflicts."""
     pairs = _list_pairs(similarity)[:_MOST_PAIRS]
     places = range(1, len(similarity.places))[:_MOST_PLACES]
     if not pairs:

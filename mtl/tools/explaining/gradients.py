@@ -1,13 +1,14 @@
-"""Compares the gradients of tasks by their cosines, for each shared layer.
+"""Compares the gradients of tasks by their cosines, for all shared layers.
 
 with opened.open_model(experiment, model_dir, path, rows, add, is_trained=True) as model:
     result = gradients.compare(model, tasks, batches)       # add is gradients.build(tasks)
 result.mean, result.error, result.counts         # [S, T, T]: all shared variables, then each layer
 
-If the cosine is above 0, a step for one task helps the other task; below 0, the step hurts: T. Yu
-and others, "Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and
-normalisations come from the checkpoint, and dropout is off. A task's gradient comes from its own
-loss only, without regularisation. A batch without a label of a task does not count for this task.
+If the cosine of two tasks is above 0, a step for one task helps the other task; below 0, the step
+hurts the other task: T. Yu and others, "Gradient Surgery for Multi-Task Learning", 2020,
+arXiv:2001.06782. Weights and normalisations come from the checkpoint, and dropout is off. The
+gradient of a task comes from the task's loss only, without regularisation. If a batch has no label
+of a task, the batch does not count for the task.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ ALL = "all shared variables"
 
 @dataclasses.dataclass(frozen=True)
 class Similarity:
-    """Cosines of T tasks at S places.
+    """The cosines between the gradients of T tasks, for S groups of shared variables.
 
     Attributes:
-      tasks: T tasks.
-      places: S places: `ALL` for all shared variables, then the scope of each layer.
-      sizes: the number of weights in the shared variables of each place, S numbers.
-      mean: the mean over batches, [S, T, T]; NaN if no batch counts.
+      tasks: the names of the T tasks.
+      places: the names of the S groups: `ALL` for all shared variables, then the scope of each
+        layer.
+      sizes: the number of weights in each group, [S].
+      mean: the mean of the cosines over the batches, [S, T, T]; NaN if no batch counts.
       error: the standard error of the mean, [S, T, T]; NaN for fewer than two batches.
-      counts: the number of batches with gradients of both tasks, [S, T, T].
+      counts: the number of batches in which both tasks have gradients, [S, T, T].
       batches: the number of batches.
-      rows: the rows of a batch; if there is only one batch, it may be smaller than in training.
+      rows: the number of rows in a batch; a single batch may be smaller than in training.
     """
 
     tasks: Sequence[str]
@@ -52,14 +54,14 @@ class Similarity:
 
 
 def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
-    """Return a function that adds inner products of gradients to a graph, for `open_model`.
+    """Return a function for `open_model` that adds inner products of gradients to the graph.
 
     Args:
-      tasks: T tasks.
+      tasks: the names of T tasks.
 
     Returns:
-      A function of the opened model. It returns V variables and the inner products of the T
-      gradients for each variable, [V, T, T] float64.
+      A function of the opened model. The function returns V variables, and for each variable the
+      inner products of the T gradients, [V, T, T] float64.
     """
 
     def add(model: opened.Opened) -> Any:
@@ -67,14 +69,15 @@ def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
         variables = tf1.trainable_variables()
         if not variables:
             return [], tf.zeros([0, len(tasks), len(tasks)], tf.float64)
-        # For each variable the gradients of T tasks; None for a loss that does not depend on it.
+        # For each variable, the gradients of T losses; None if a loss does not
+        # depend on the variable.
         columns = task_gradients.differentiate_tasks(losses, variables)
-        # Tasks cannot conflict in a variable if only one task has a gradient for it.
+        # If only one task has a gradient for a variable, tasks cannot conflict in it.
         shared = [
             n for n, task_list in enumerate(columns) if sum(g is not None for g in task_list) > 1
         ]
         leaves = task_gradients.build_leaves([columns[n] for n in shared])
-        # The session returns T * T inner products per variable, which is less than the gradients.
+        # Fetch T * T inner products for each variable, because whole gradients are far larger.
         products = [task_gradients.compute_gramian([leaf], len(tasks)) for leaf in leaves]
         shape = [0, len(tasks), len(tasks)]
         stacked = tf.stack(products) if products else tf.zeros(shape, tf.float64)
@@ -89,13 +92,13 @@ def compare(
     batches: Iterable[rows.Rows],
     progress: Callable[[str], None] = lambda _: None,
 ) -> Similarity:
-    """Compare the gradients of T tasks over batches.
+    """Compare the gradients of T tasks over several batches.
 
     Args:
-      model: the model with the tensors of `build` for these tasks.
-      tasks: T tasks.
+      model: the opened model, whose graph contains the tensors of `build` for these tasks.
+      tasks: the names of the T tasks.
       batches: batches of a split.
-      progress: called with a line on the current work.
+      progress: called with a line of text about the current work.
     """
     variables, products = model.extra
     products_of_batches: list[np.ndarray] = []
@@ -108,15 +111,15 @@ def compare(
         num_rows = batch.size
     gramians = np.stack(products_of_batches)  # [n, V, T, T]
     squares = np.diagonal(gramians, axis1=2, axis2=3)  # [n, V, T]
-    # If the layers of several tasks are stacked in one variable, a task's gradient for the layers
-    # of other tasks is 0.
+    # If the layers of several tasks are stacked in one variable, the gradient of a task is 0 for
+    # the layers of other tasks.
     is_shared = (squares != 0).any(0).sum(-1) > 1
     scopes = [patterns.variable_name(variable).rpartition("/")[0] for variable in variables]
     places: dict[str, list[int]] = {ALL: []}
     for index in map(int, np.flatnonzero(is_shared)):
         places[ALL].append(index)
         places.setdefault(scopes[index] or "(no scope)", []).append(index)
-    # The inner product for several variables together is the sum of their inner products.
+    # The inner product over several variables is the sum of the inner products of the variables.
     sums = np.stack([gramians[:, indices].sum(1) for indices in places.values()])  # [S, n, T, T]
     counts = [variable.shape.num_elements() or 0 for variable in variables]
     sizes = [sum(counts[i] for i in indices) for indices in places.values()]
@@ -130,7 +133,7 @@ def _summarize_cosines(
     sums: np.ndarray,
     num_rows: int,
 ) -> Similarity:
-    """Return means and standard errors of the cosines of [S, n, T, T] inner products."""
+    """Return means and standard errors of cosines, from inner products [S, n, T, T]."""
     cosines = find_cosines(sums)
     is_known = np.isfinite(cosines)
     counts = is_known.sum(1)  # [S, n, T, T] -> [S, T, T]
@@ -138,14 +141,14 @@ def _summarize_cosines(
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = defined.sum(1) / counts
         squares = np.where(is_known, (cosines - mean[:, np.newaxis]) ** 2, 0).sum(1)
-        # The standard deviation of the sample, divided by the root of the number of batches.
+        # Divide the standard deviation of the sample by the root of the number of batches.
         error = np.sqrt(squares / (counts - 1) / counts)
     error = np.where(counts > 1, error, np.nan)
     return Similarity(tasks, list(places), sizes, mean, error, counts, sums.shape[1], num_rows)
 
 
 def find_cosines(products: np.ndarray) -> np.ndarray:
-    """Compute cosines from inner products.
+    """Compute cosines from inner products of gradients.
 
     Args:
       products: the inner products of T gradients, [..., T, T].
@@ -154,7 +157,7 @@ def find_cosines(products: np.ndarray) -> np.ndarray:
       The cosines, [..., T, T]; NaN if one of two gradients is 0 or not finite.
     """
     squares = np.diagonal(products, axis1=-2, axis2=-1)
-    # A gradient of 0 has no direction: the task had no label in this batch.
+    # A gradient of 0 has no direction; it is 0 if the batch has no label of the task.
     squares = np.where((squares > 0) & np.isfinite(squares), squares, np.nan)
     norms = np.sqrt(squares)
     return products / (norms[..., :, np.newaxis] * norms[..., np.newaxis, :])

@@ -1,22 +1,22 @@
-"""Measures permutation importance: how much worse a task gets with another row's values in a field.
+"""Measures permutation importance: how much worse metrics get if a field's values are permuted.
 
 result = importance.measure(model, scores, rows, inputs, importance.draw_orders(rows.size, 5, seed))
-result.drop[input, metric], result.low, result.high      # above 0: the model needs the field
+result.drop[input, metric], result.low, result.high      # above 0: the field helps the model
 
-The values of a field are permuted among the rows; other fields and labels stay. The importance is
-the mean over R permutations of
+The values of a field are permuted among the rows; other fields and the labels do not change. The
+importance of the field for a metric is the mean over R permutations of
 
-    score of the original rows - score with the values permuted
+    metric of the original rows - metric of the permuted rows
 
-with its sign changed if lower values of the metric are better, so that important fields are above
-0. All fields are permuted by the same R orders, so that fields can be compared in pairs.
-L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin, F. Dominici, "All Models are Wrong, but
-Many are Useful", 2019, arXiv:1801.01489.
+If lower values of the metric are better, the sign is changed, so that important fields have an
+importance above 0. All fields are permuted by the same R permutations, so that fields can be
+compared in pairs. L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin, F. Dominici, "All Models
+are Wrong, but Many are Useful", 2019, arXiv:1801.01489.
 
-The interval comes from a jackknife, which leaves out one of G groups of rows at a time, both as
-rows and as sources of permuted values. So the interval covers the random choice of rows and of
-orders: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a split.
-It tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values vary.
+Confidence intervals come from a jackknife, which leaves out one of G groups of rows at a time, both
+as rows and as sources of permuted values. So an interval covers the random choice of rows and of
+permutations: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a
+split. It tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values vary.
 """
 
 import math
@@ -30,28 +30,29 @@ from mtl.tools.explaining import inputs as inputs_lib
 from mtl.tools.explaining import opened, rows, scores
 
 NUM_GROUPS = 20
-# Half of a 95% interval in standard errors: Student's t of NUM_GROUPS - 1 degrees of freedom.
+# Half the width of a 95% interval in standard errors: Student's t, NUM_GROUPS
+# - 1 degrees of freedom.
 _QUANTILE = 2.093
-# With this many rows, each group that the jackknife leaves out has at least two rows.
+# The smallest number of rows for which each group of the jackknife has at least two rows.
 FEWEST_ROWS = 2 * NUM_GROUPS
 
 Predictions = Mapping[str, np.ndarray]
-"""The predictions for all rows, {task: [N, ...]}."""
+"""The predictions for all N rows, {task: [N, ...]}."""
 
 Measure = Callable[[Predictions, np.ndarray], np.ndarray]
-"""A function that measures M metrics of some rows: predictions, places [K] -> metrics [M]."""
+"""A function that measures M metrics for some rows: predictions, row indices [K] -> [M]."""
 
 
 class Importance(NamedTuple):
-    """The effects of permuting I inputs on M metrics.
+    """The effect of permuting each of I inputs on M metrics.
 
     Attributes:
-      inputs: I inputs.
-      metrics: M metrics.
+      inputs: the I inputs.
+      metrics: the M metrics.
       base: the metrics of the original rows, [M].
-      drop: how much worse each metric gets by the permutation of each input, [I, M].
-      error: the standard error of `drop`, [I, M]; NaN if a metric is undefined for a part of the
-        jackknife.
+      drop: how much worse each metric gets if an input is permuted, [I, M].
+      error: the standard error of `drop`, [I, M]; NaN if a metric is undefined without some group
+        of the jackknife.
     """
 
     inputs: Sequence[inputs_lib.Input]
@@ -94,15 +95,15 @@ def measure(
     orders: np.ndarray,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Importance:
-    """Permute each input by each of R orders, and measure all tasks.
+    """Permute each input by each of R permutations, and measure the metrics of all tasks.
 
     Args:
-      model: the model with the metrics.
-      measured: the metrics.
+      model: the opened model, which predicts the rows.
+      measured: the tensors that compute the metrics.
       held: N rows.
       inputs: the inputs to permute.
       orders: R permutations of the rows, [R, N].
-      progress: called with a line on the current work.
+      progress: called with a line of text about the current work.
 
     Raises:
       UserError: there are too few rows.
@@ -125,13 +126,13 @@ def measure(
         changes.append(change)
         errors.append(error)
     shape = [len(inputs), len(measured.metrics)]
-    # Multiply by the signs of the metrics, so that every number above 0 means worse.
+    # Multiply by the signs of the metrics, so that a change above 0 always means a worse metric.
     drop = -np.reshape(changes, shape) * measured.signs
     return Importance(inputs, measured.metrics, base, drop, np.reshape(errors, shape))
 
 
 def require_rows(held: rows.Rows) -> None:
-    """Fail if there are too few rows for an interval.
+    """Fail if there are too few rows to compute intervals.
 
     Raises:
       UserError: there are fewer than `FEWEST_ROWS` rows.
@@ -142,9 +143,9 @@ def require_rows(held: rows.Rows) -> None:
 
 
 class Paired:
-    """Compares predictions for permuted rows with predictions for the original rows.
+    """Compares the metrics of permuted rows with the metrics of the original rows.
 
-    A row that is hard to predict affects both scores, so it cancels out in the difference.
+    A row that is hard to predict affects both metrics, so its effect cancels out in the difference.
 
     Args:
       score: a function that measures M metrics of some of the N rows.
@@ -156,8 +157,8 @@ class Paired:
         self._score, self._everything = score, np.arange(orders.shape[1])
         groups = _deal_rows(orders.shape[1])
         self._kept = [
-            # Row i gets values of row order[i]: to leave a group out, drop row i if either row is
-            # in the group.
+            # Row i gets values from row order[i]. To leave out a group, drop row i if either of the
+            # two rows belongs to the group.
             [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
             for g in range(NUM_GROUPS)
         ]
@@ -167,10 +168,10 @@ class Paired:
         )
 
     def compare(self, predicted: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
-        """Compare the predictions after each of R permutations with the original predictions.
+        """Compare the metrics after each of R permutations with the original metrics.
 
         Args:
-          predicted: the predictions for the permuted rows, R times.
+          predicted: for each of R permutations, the predictions for the permuted rows.
 
         Returns:
           The mean change of the metrics, [M], and its standard error, [M].
@@ -183,39 +184,40 @@ class Paired:
             ]
             for orders_rows in self._kept
         ]
-        # Average over the orders first, [G, R, M] -> [G, M]: the error belongs to this average.
+        # Average over the permutations first, [G, R, M] -> [G, M], because the
+        # error is for this mean.
         return np.mean(changes, 0), _find_error((np.stack(after) - self._before).mean(1))
 
 
 def _find_error(partial: np.ndarray) -> np.ndarray:
-    """Return the standard errors of M values, from the values without each group, [G, M]."""
+    """Return the jackknife's standard errors of M values, from values without one group, [G, M]."""
     count = len(partial)
-    # A plain variance divides by G - 1, but the jackknife multiplies by it: any two of these values
-    # share most of their rows, so they differ little.
+    # A variance divides by G - 1; the jackknife multiplies by G - 1, because two of these values
+    # share most of their rows, and so differ little.
     return np.sqrt((count - 1) / count * np.sum((partial - partial.mean(0)) ** 2, 0))
 
 
 def _deal_rows(num_rows: int) -> np.ndarray:
-    """Return a group for each row, [N]: at random, as rows may be sorted, and of equal sizes."""
+    """Return the group of each row, [N]: at random, because rows may be sorted, in equal sizes."""
     groups = np.arange(num_rows) % NUM_GROUPS
-    # The seed is fixed, so that two explanations of the same rows have the same intervals.
+    # Use a fixed seed, so that two explanations of the same rows have the same intervals.
     return np.random.default_rng(0).permutation(groups)
 
 
-def rank_inputs(found: Importance) -> list[int]:
+def rank_inputs(result: Importance) -> list[int]:
     """Return the indices of the inputs, the most important input first.
 
     Only the first metric of each task counts. Metrics have different units, so each drop is divided
-    by the largest drop of the task.
+    by the largest drop of its task.
     """
-    firsts = _find_firsts(found.metrics)
+    firsts = _find_firsts(result.metrics)
     if not firsts:
-        return list(range(len(found.inputs)))
-    # If a permutation improves a metric, the field counts as unimportant.
-    drops = np.nan_to_num(np.maximum(found.drop[:, firsts], 0))
+        return list(range(len(result.inputs)))
+    # If a permutation improves a metric, the input counts as unimportant for the task.
+    drops = np.nan_to_num(np.maximum(result.drop[:, firsts], 0))
     most = drops.max(0, initial=0)
     shares = drops / np.where(most > 0, most, 1)
-    return sorted(range(len(found.inputs)), key=lambda i: (-shares[i].max(), -shares[i].sum()))
+    return sorted(range(len(result.inputs)), key=lambda i: (-shares[i].max(), -shares[i].sum()))
 
 
 def _find_firsts(metrics: Sequence[scores.Metric]) -> list[int]:
@@ -224,13 +226,13 @@ def _find_firsts(metrics: Sequence[scores.Metric]) -> list[int]:
     return [place for place, task in enumerate(tasks) if task not in tasks[:place]]
 
 
-def is_clear(found: Importance, i: int, m: int) -> bool:
-    """Return whether the interval of an input and a metric excludes 0.
+def is_clear(result: Importance, i: int, m: int) -> bool:
+    """Return whether the confidence interval of an input and a metric excludes 0.
 
     Args:
-      found: the importance.
+      result: the importance of the inputs.
       i: the index of the input, in [0, I).
       m: the index of the metric, in [0, M).
     """
-    low, high = found.low[i, m], found.high[i, m]
+    low, high = result.low[i, m], result.high[i, m]
     return math.isfinite(low) and (low > 0 or high < 0)

@@ -1,4 +1,4 @@
-"""Writes the section on permutation importance: a picture and a table for each task.
+"""Writes the section on permutation importance: a plot and a table for each task.
 
 section = importance_section.tell_importance(explanation)
 """
@@ -15,7 +15,7 @@ from mtl.tools.drawing import bar_charts, figures, matrices
 from mtl.tools.explaining import explanation, importance, scores
 from mtl.tools.reports import blocks
 
-# The page shows at most this many tasks; the CSV tables have all.
+# The largest number of tasks on the page; the CSV tables contain all tasks.
 _MOST_TASKS = explanation.MOST_TASKS
 _MOST_INPUTS = 60
 _MOST_BARS = 15
@@ -34,18 +34,18 @@ _IMPORTANCE = (
 )
 
 
-def tell_importance(found: explanation.Explanation) -> list[Any]:
-    """Return how much each task needs each field."""
-    result = found.importance
+def tell_importance(explained: explanation.Explanation) -> list[Any]:
+    """Return the parts of a page that show how much each task needs each field."""
+    result = explained.importance
     if result is None or not result.inputs:
         return []
     tasks = list(dict.fromkeys(metric.task for metric in result.metrics))
     order = importance.rank_inputs(result)
     parts: list[Any] = [
-        blocks.Text(_IMPORTANCE.format(repeats=found.asked.repeats)),
+        blocks.Text(_IMPORTANCE.format(repeats=explained.asked.repeats)),
         blocks.Text(_ALONE, "warning"),
     ]
-    # Two tasks are easy to compare by their tables.
+    # Two tasks are easy to compare by their tables, so the overview needs more than two tasks.
     if len(tasks) > 2:
         parts.append(blocks.Figures([_draw_overview(result, order, tasks)]))
     for task in tasks[:_MOST_TASKS]:
@@ -57,7 +57,7 @@ def tell_importance(found: explanation.Explanation) -> list[Any]:
 def _draw_overview(
     result: importance.Importance, order: Sequence[int], tasks: Sequence[str]
 ) -> figures.Figure:
-    """Draw all tasks side by side, each drop as a share of the task's largest drop."""
+    """Draw all tasks side by side, with each drop as a share of the task's largest drop."""
     columns = [_metrics_of(result, task)[0] for task in tasks[:_MOST_TASKS]]
     rows = order[:_MOST_BARS]
     drops = result.drop[np.ix_(rows, columns)]
@@ -73,7 +73,7 @@ def _metrics_of(result: importance.Importance, task: str) -> list[int]:
 
 
 def _tell_task(result: importance.Importance, task: str) -> list[Any]:
-    """Return a picture and a table of a task, the most important input first."""
+    """Return a plot and a table for a task, with the most important input first."""
     metric_places = _metrics_of(result, task)
     first_place = metric_places[0]
     # Inputs with an undefined drop come last.
@@ -117,6 +117,7 @@ def _tell_change(result: importance.Importance, i: int, m: int) -> list[Any]:
     if not math.isfinite(low):
         return [drop, blocks.Right("n/a")]
     interval = f"{summary.shorten(low)} to {summary.shorten(high)}"
-    # Highlight only drops: if a permutation clearly helps, the model does not need the field.
+    # Highlight only drops: if a permutation clearly improves a metric, the model
+    # does not need the field.
     is_clear = importance.is_clear(result, i, m) and drop > 0
     return [blocks.Marked(drop) if is_clear else drop, blocks.Right(interval)]

@@ -1,6 +1,6 @@
-"""Lists the inputs that can be explained: fields, groups of fields, and their columns.
+"""Lists the inputs of a model that can be explained: fields, groups of fields, and columns.
 
-listed = inputs.list_inputs(spec, columns, used)     # an input for each field, or aligned history
+listed = inputs.list_inputs(spec, columns, used)     # an input for each field or history
 inputs.choose_inputs(listed, ["age"], [["age", "job"]])
 inputs.fields_of_columns(columns)                    # {"numeric_age": ("age",)}
 """
@@ -16,16 +16,16 @@ from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.features import numeric
 
-# Columns that read a field as a number; in other columns, a whole number may be an id.
+# Types of columns that read a field as a number; in other columns, a whole number may be an id.
 _OF_NUMBERS = (numeric.Numbers, features_lib.Bucketized)
 
 
 class Input(NamedTuple):
-    """Fields that are permuted together.
+    """Fields of the data that are permuted together.
 
     Attributes:
       name: the name of the input in tables.
-      fields: one field, several fields of a history, or the fields of a group.
+      fields: one field, the fields of a history, or the fields of a group.
     """
 
     name: str
@@ -37,14 +37,14 @@ def list_inputs(
 ) -> list[Input]:
     """Return the inputs that can be permuted: the `used` fields, in the order of the spec.
 
-    If a column reads several fields with several values per row, these fields are one input: their
-    entries belong together, such as the items of a history and their times. Fields of a cross stay
-    separate, because a cross combines all values.
+    If a column reads several fields with several values per row, these fields form one input,
+    because their entries belong together, such as the items of a history and their times. The
+    fields of a cross stay separate inputs, because a cross combines all values.
 
     Args:
       spec: the fields of the data.
       columns: the columns of the model.
-      used: the fields that predictions depend on; fields of columns count in any case.
+      used: the fields that predictions depend on; the fields of columns are always added.
     """
     column_fields = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
@@ -52,7 +52,7 @@ def list_inputs(
     representatives = _join_groups(
         spec.features, [list_fields & set(names) for names in column_fields if names not in crossed]
     )
-    # The fields of a column count even if no head uses the column: their importance is then 0.
+    # Add the fields of all columns. If no head uses a column, the importance of its fields is 0.
     used = {*used, *itertools.chain.from_iterable(column_fields)}
     groups: dict[str, list[str]] = {}
     for name in spec.features:
@@ -62,17 +62,17 @@ def list_inputs(
 
 
 def _list_read(columns: Sequence[types.Column]) -> list[tuple[str, ...]]:
-    """Return the fields of each encoded column."""
+    """Return the names of the fields of each encoded column."""
     return [tuple(fields) for column in columns for fields in column.columns.values()]
 
 
 def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
-    """Return {field: a representative of its group}; all fields of a group share it."""
+    """Return {field: the field that represents its group}."""
     representatives = {field: field for field in fields}
     for group in together:
         members = {representatives[field] for field in group}
-        # Any member could represent the group. The first name in the alphabet is the same in each
-        # run, whereas the order of a set varies.
+        # Any member could represent the group. The first name in the alphabet is the same in every
+        # run, but the order of a set is not.
         first = min(members, default="")
         representatives = {
             field: first if member in members else member
@@ -87,10 +87,10 @@ def check_names(
     groups: Sequence[Sequence[str]],
     dependence: Sequence[str],
 ) -> None:
-    """Fail unless all fields in these flags are known.
+    """Fail unless all fields in the values of these flags exist.
 
     Args:
-      known: the names of the known fields.
+      known: the names of all fields.
       fields: the value of --fields.
       groups: the values of --group.
       dependence: the value of --dependence.
@@ -109,29 +109,29 @@ def check_names(
 
 
 def choose_inputs(
-    found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
+    listed: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of these fields, or all inputs, and one more input for each group.
+    """Return the inputs of some fields, or all inputs, and one more input for each group.
 
     Args:
-      found: the inputs, from `list_inputs`.
-      fields: fields of inputs; all inputs if empty.
-      groups: groups of fields, each permuted together.
+      listed: all inputs, from `list_inputs`.
+      fields: the fields whose inputs to return; all inputs if empty.
+      groups: groups of fields; each group is permuted together.
     """
-    places = {field: entry for entry in found for field in entry.fields}
-    choice = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
+    places = {field: entry for entry in listed for field in entry.fields}
+    choice = list(dict.fromkeys(places[name] for name in fields)) if fields else list(listed)
     for group in groups:
-        # A group takes all fields of an input, because they are always permuted together.
+        # Add all fields of an input to the group, because they are always permuted together.
         members = dict.fromkeys(field for name in group for field in places[name].fields)
         choice.append(Input(" + ".join(members), tuple(members)))
-    # A group that equals an input is permuted once.
+    # If a group equals another input, permute it only once.
     return list(dict.fromkeys(choice))
 
 
 def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, ...]]:
-    """Return the fields that each encoded column is made of: {column: fields}.
+    """Return {column: the fields that the encoded column depends on}.
 
-    They include the fields of other columns that a column reads, such as the target of a history.
+    A column also depends on the fields of columns that it reads, such as the target of a history.
     """
     direct = dict(itertools.chain.from_iterable(part.columns.items() for part in columns))
     reads = {
@@ -142,7 +142,7 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
 
     def walk(name: str) -> Iterator[str]:
         yield from direct[name]
-        # Columns may read columns that read others.
+        # A column may read a column that reads further columns.
         for source in reads[name]:
             yield from walk(source)
 
@@ -152,7 +152,7 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
 def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) -> bool:
     """Return whether the values of a field have an order, unlike names or ids.
 
-    Whole numbers have an order if a column reads them as numbers, and not as ids.
+    Whole numbers have an order if a column reads them as numbers, not as ids.
 
     Args:
       spec: the fields of the data.
@@ -160,7 +160,7 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
       field: the name of a feature.
     """
     dtype = spec.feature_fields[field].dtype
-    # A boolean has two values and no order.
+    # A boolean has only two values, and no order.
     if dtype in ("string", "bool"):
         return False
     if dtype == "float32":
@@ -181,7 +181,7 @@ def tell_value(value: Any) -> str:
 
 
 def read_row(features: Mapping[str, Any], row: int) -> dict[str, str]:
-    """Return the values of a row as text: {field: value}."""
+    """Return the values of a row as text, {field: value}."""
     texts = {}
     for name, values in features.items():
         splits = getattr(values, "row_splits", None)

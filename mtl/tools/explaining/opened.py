@@ -1,4 +1,4 @@
-"""Opens a checkpoint as a graph that computes encoded columns, logits and gradients of rows.
+"""Opens a checkpoint as a graph that computes encoded columns, logits and gradients for rows.
 
 with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
     logits = model.predict(rows.features)                # {task: [N, C]}
@@ -26,17 +26,17 @@ from mtl.variables import stacks
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """The graph of an evaluation, with the values of a checkpoint.
+    """The graph of an evaluation, and a session with the values of a checkpoint.
 
     Attributes:
-      session: the session with the values.
-      heads: {task: its fitted head}.
-      features: {field: input [B, ...]}.
-      labels: {field: input [B, ...]}.
+      session: the session with the values of the checkpoint.
+      heads: {task: the fitted head of the task}.
+      features: the input tensors, {field: [B, ...]}.
+      labels: the input tensors, {field: [B, ...]}.
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
       logits: {task: [B, C]}.
-      batch_size: the rows of a batch, as many as in an evaluation.
-      extra: the result of `add`, see `open_model`.
+      batch_size: the number of rows in a batch, as in an evaluation.
+      extra: the result of the function `add`, see `open_model`.
     """
 
     session: tf.compat.v1.Session
@@ -49,15 +49,17 @@ class Opened:
     extra: Any = None
 
     def predict(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return the logits of all rows, {field: [N, ...]} -> {task: [N, C]}."""
+        """Return the logits of all rows: {field: [N, ...]} -> {task: [N, C]}."""
         return self.compute(self.logits, features)
 
     def list_used(self) -> set[str]:
-        """Return the features that the logits depend on, by the ops of the graph.
+        """Return the names of the features that the logits depend on.
 
-        Not only columns read features: a head may read them, too, to calibrate its predictions.
+        Columns read features, and so do heads that calibrate their predictions: search the ops of
+        the graph.
         """
-        # Walk back from the logits with a stack: a graph can be deeper than Python's recursion.
+        # Search backwards with a stack, because a graph may be deeper than
+        # Python's limit for recursion.
         ops = [tensor.op for tensor in self.logits.values()]
         reached = set(ops)
         while ops:
@@ -68,21 +70,21 @@ class Opened:
         return {
             name
             for name, value in self.features.items()
-            # A field of lists enters as two tensors: its values and its row splits.
+            # A ragged field enters the graph as two tensors: values and row splits.
             if any(part.op in reached for part in tf.nest.flatten(value, expand_composites=True))
         }
 
     def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return the encoded columns of all rows, {field: [N, ...]} -> {column: [N, D]}."""
+        """Return the encoded columns of all rows: {field: [N, ...]} -> {column: [N, D]}."""
         return self.compute(self.inputs, features)
 
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Compute tensors for all rows.
+        """Compute tensors for all rows, in batches.
 
-        Batches are as large as in an evaluation, since the size may change the last bits.
+        A batch has as many rows as in an evaluation, because its size may change the last bits.
 
         Args:
-          fetched: tensors of the graph, {name: [B, ...]}.
+          fetched: the tensors to compute, {name: [B, ...]}.
           features: fields of N rows, {field: [N, ...]}.
 
         Returns:
@@ -99,7 +101,7 @@ class Opened:
 
         Args:
           features: {field: [B, ...]}.
-          labels: {field: [B, ...]}; {} if the tensors to compute do not depend on labels.
+          labels: {field: [B, ...]}; {} if the fetched tensors do not depend on labels.
         """
         fed_features = {self.features[name]: value for name, value in features.items()}
         return {**fed_features, **{self.labels[name]: value for name, value in labels.items()}}
@@ -114,20 +116,20 @@ def open_model(
     add: Callable[[Opened], Any] = lambda _: None,
     is_trained: bool = False,
 ) -> Iterator[Opened]:
-    """Open a checkpoint for reading.
+    """Open a checkpoint as a graph, to compute tensors for rows.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
       path: the path of the checkpoint.
-      rows: example rows; the inputs of the graph get their types and shapes.
-      add: a function that adds tensors before the graph is finalized; its result becomes
-        `Opened.extra`.
-      is_trained: True to build the variables of training: separate for each task, and trainable
-        unless training keeps them fixed.
+      rows: example rows, which decide the types and shapes of the graph's inputs.
+      add: a function that adds tensors to the graph before it is finalized; `Opened.extra` holds
+        the result of the function.
+      is_trained: True to build the variables of training: they are separate for each task, and
+        trainable unless training freezes them.
 
     Raises:
-      UserError: the checkpoint does not fit the model, or rows cannot be encoded.
+      UserError: the checkpoint does not fit the model, or the rows cannot be encoded.
     """
     data, model = experiment.data, experiment.model
     with (
@@ -136,9 +138,9 @@ def open_model(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
-        # If a vocabulary file has changed, ids would mean other tokens than in training.
+        # If a vocabulary file has changed, ids would mean other tokens than they did in training.
         given_files.check_unchanged(model.column_files, model_dir)
-        # `build` fills this list, because `refuse_mismatch` returns only the EstimatorSpec.
+        # `build` appends to this list, because `refuse_mismatch` returns only the EstimatorSpec.
         models: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
@@ -151,7 +153,8 @@ def open_model(
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
-        # Use the session settings of an Estimator: the graph optimizer affects the last bits.
+        # Use the session settings of an Estimator, because the graph
+        # optimizer changes the last bits.
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,
@@ -175,24 +178,26 @@ def _build_opened(
         activations = model.infer_activations(features, labels, statistics)
         outputs = activations.inputs, activations.logits
         size = experiment.data.batch_size
-        # `add` runs before a session exists, because a session finalizes the graph.
+        # Call `add` before a session exists, because a session finalizes the graph.
         model_parts = Opened(None, model.heads_by_task, features, labels, *outputs, size)
         return dataclasses.replace(model_parts, extra=add(model_parts)), {}
 
     with outlets.drop_summaries():
         if is_trained:
-            # Variables that training keeps fixed are not trainable, so they get no gradients.
+            # Variables that training freezes are not trainable, so no
+            # gradients are computed for them.
             return model.held.wrap_step(build)(*batch)[0]
-        # Stack variables as in an evaluation, so that predictions agree with it.
+        # Stack variables as an evaluation does, so that predictions are equal to the last bit.
         with stacks.stack_tasks(model.stacks_tasks):
             model_parts, _ = build(*batch)
-        # A checkpoint holds a separate variable for each task instead of the stack.
+        # A checkpoint holds a separate variable for each task, where the graph
+        # has a stacked variable.
         stacks.add_saver()
         return model_parts
 
 
 def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:
-    """Return an input of the graph for any number of rows."""
+    """Return an input of the graph for any number of rows, with the type of `value`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
         return tf1.ragged.placeholder(_type_of(value), 1, [])  # [B, (entries)]
     return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]])

@@ -1,4 +1,4 @@
-"""Describes the numbers of a head that can be explained: one for each row, or for each class.
+"""Describes the predictions of a head as numbers to explain: one per row, or one per class.
 
 output = outputs.describe_output(head, logits)
 output.names, output.shown, output.explained          # ("a", "b"), [B, 2], [B, 2]
@@ -17,15 +17,15 @@ _PROBABILITIES = ("probability", "logistic")
 
 
 class Output(NamedTuple):
-    """The K numbers that a head predicts for a row.
+    """The K numbers that a head predicts for each row of a batch.
 
     Attributes:
-      task: the task.
-      names: K names, such as the classes.
-      kind: the kind of `shown`, such as "probability" or "value".
+      task: the name of the task.
+      names: the names of the K numbers, such as the classes.
+      kind: the kind of the numbers in `shown`, such as "probability" or "value".
       shown: readable numbers for partial dependence, [B, K].
-      scale: the scale of `explained`: "logit", or the same as `kind`.
-      explained: additive numbers for integrated gradients, [B, K].
+      scale: the scale of the numbers in `explained`: "logit", or the same as `kind`.
+      explained: numbers that add up from parts, for integrated gradients, [B, K].
     """
 
     task: str
@@ -37,14 +37,14 @@ class Output(NamedTuple):
 
 
 def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
-    """Return the predictions of a head as numbers, [B, C] -> [B, K]; None if they are not numbers.
+    """Return a head's predictions as numbers, [B, C] -> [B, K]; None if they are not numbers.
 
-    Probabilities are explained as logits, which requires a logit for each class. Other numbers,
-    such as a value, the logarithm of a density or a score, are explained as they are.
+    A probability is explained by its logit, so the head needs a logit for each class. Other
+    numbers, such as a value, the logarithm of a density or a score, are explained directly.
 
     Args:
       head: the fitted head.
-      logits: [B, C].
+      logits: the logits of the head, [B, C].
     """
     predictions = head.predictions(logits)
     classes = [str(name) for name in types.read_member(head, types.ClassHead, "class_names")]
@@ -59,7 +59,7 @@ def _describe_probability(
     task: str, predictions: types.Tensors, logits: tf.Tensor, classes: Sequence[str]
 ) -> Output | None:
     name = next((name for name in _PROBABILITIES if name in predictions), None)
-    # A probability that depends on several logits cannot be explained by a single logit.
+    # If a probability depends on several logits, no single logit explains it.
     if name is None or logits.shape[-1] != 1:
         return None
     # A binary head predicts the probability of its last class, class 1.
@@ -93,5 +93,5 @@ def _describe_classes(
 
 
 def _widen_values(values: tf.Tensor) -> tf.Tensor:
-    """Turn [B] into [B, 1]."""
+    """Reshape [B] to [B, 1]."""
     return values[:, tf.newaxis] if values.shape.rank == 1 else values

@@ -1,4 +1,4 @@
-"""Writes the section on single predictions: attributions of fields, columns and pixels.
+"""Writes the section on single predictions: the attributions of fields, columns and pixels.
 
 section = prediction_section.tell_predictions(explanation)
 """
@@ -29,17 +29,17 @@ _INCOMPLETE = (
 )
 
 
-def tell_predictions(found: explanation.Explanation) -> list[Any]:
-    """Return the pictures and tables of all attributions."""
-    if not found.attributions:
+def tell_predictions(explained: explanation.Explanation) -> list[Any]:
+    """Return the parts of a page with the plots and tables of all attributions."""
+    if not explained.attributions:
         return []
-    baseline = _BASELINES[found.asked.baseline]
-    intro = _PREDICTIONS.format(baseline=baseline, steps=found.asked.steps)
+    baseline = _BASELINES[explained.asked.baseline]
+    intro = _PREDICTIONS.format(baseline=baseline, steps=explained.asked.steps)
     parts: list[Any] = [blocks.Text(intro)]
-    if not all(attribution.is_complete for attribution in found.attributions):
+    if not all(attribution.is_complete for attribution in explained.attributions):
         parts.append(blocks.Text(_INCOMPLETE, "warning"))
     for row, group in itertools.groupby(
-        found.attributions, key=lambda attribution: attribution.row
+        explained.attributions, key=lambda attribution: attribution.row
     ):
         row_attributions = list(group)
         parts.append(blocks.Heading(f"Row {row}"))
@@ -48,14 +48,14 @@ def tell_predictions(found: explanation.Explanation) -> list[Any]:
                 [
                     figure
                     for attribution in row_attributions
-                    for figure in _draw_row(found, attribution)
+                    for figure in _draw_row(explained, attribution)
                 ]
             )
         )
         parts.append(_tell_sums(row_attributions))
         details = [
-            _tell_fields(found, row),
-            *(_tell_columns(found, attribution) for attribution in row_attributions),
+            _tell_fields(explained, row),
+            *(_tell_columns(explained, attribution) for attribution in row_attributions),
         ]
         parts.append(blocks.Fold(f"Row {row}: its fields, and each column", details))
     return parts
@@ -75,22 +75,22 @@ def _draw_row(
     result: explanation.Explanation, attribution: attributions.Attribution
 ) -> list[figures.Figure]:
     """Draw the attribution of each field, and of each pixel of a small image."""
-    # Sort by absolute value: a field that lowers the prediction matters as much.
+    # Sort by absolute value, because a field that lowers the prediction matters as much.
     order = sorted(_add_columns(result, attribution).items(), key=lambda item: -abs(item[1]))
     bars = [bar_charts.Bar(name, value) for name, value in order[:_MOST_COLUMNS]]
     others = [value for _, value in order[_MOST_COLUMNS:]]
     if others:
-        # One more bar for all other fields, so that the bars add up to the sum of all attributions.
+        # Add one bar for all other fields, so that the bars add up to the sum of all attributions.
         bars.append(bar_charts.Bar(f"{len(others)} others", sum(others)))
     pixels = [
         matrices.draw_pixels(
             f"{_name_attribution(attribution)}: what pixels of {column} add", details.sum(-1)
         )
         for column, details in attribution.details.items()
-        # Only small images, [H, W, C]: a cell for each pixel of a photo would take megabytes.
+        # Draw only small images, [H, W, C]: a cell for each pixel of a photo would take megabytes.
         if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS
     ]
-    # If an image is the only column, its bar would only repeat the sum.
+    # If the only column is an image, the bar of this column would only repeat the sum.
     if pixels and len(bars) == 1:
         return pixels
     title = f"{_name_attribution(attribution)}: what fields add"
@@ -100,7 +100,7 @@ def _draw_row(
 def _add_columns(
     result: explanation.Explanation, attribution: attributions.Attribution
 ) -> dict[str, float]:
-    """Add up the attributions of columns that are made of the same fields: {fields: sum}."""
+    """Add up the attributions of columns that read the same fields: {fields: sum}."""
     sums: dict[str, float] = {}
     for column, value in attribution.columns.items():
         name = " × ".join(result.fields[column])

@@ -1,4 +1,4 @@
-"""Reads rows of a split as NumPy values, which can be selected, permuted and fed to a graph.
+"""Reads rows of a split as NumPy values, to select, permute and feed to a graph.
 
 rows = rows_lib.read_rows(experiment, "test", most=2000).held
 rows.take([0, 3]), rows.permute(["age"], order), rows.fill("age", 40)
@@ -24,15 +24,15 @@ from mtl.tools.debugging import inspection
 from mtl.tools.explaining import drawn_rows
 
 Values = Mapping[str, Any]
-"""{field: [N, ...]}, NumPy arrays, or `tf1.ragged` values of lists."""
+"""{field: [N, ...]}: NumPy arrays, or `tf1.ragged` values for ragged fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """N rows of a split.
+    """Rows of a split, as NumPy values of N rows.
 
     Attributes:
-      split: the split of the rows.
+      split: the name of the split.
       features: {field: [N, ...]}.
       labels: {field: [N, ...]}.
     """
@@ -47,38 +47,38 @@ class Rows:
         return inspection.Batch(self.features, self.labels).size
 
     def take(self, places: Any) -> Rows:
-        """Return the rows at K places, indices in [0, N)."""
+        """Return the K rows with the indices `places`, each in [0, N)."""
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
-        """Return the features after a permutation of some fields among the rows.
+        """Return the features after some fields are permuted among the rows.
 
         Args:
           fields: the fields to permute.
           order: a permutation of the rows, [N]. Row i gets the values of row `order[i]`.
         """
-        # Permute the counts and the weights of the values of a list with the list.
+        # The counts and the weights of list entries belong to the list: permute them together.
         names = [*fields, *map(spec_lib.counts_name, fields), *map(spec_lib.weights_name, fields)]
         selected = {name: self.features[name] for name in names if name in self.features}
         return {**self.features, **take(selected, order)}
 
     def fill(self, field: str, value: Any) -> dict[str, Any]:
-        """Return the features with one field set to the same value in all rows."""
+        """Return the features after one field is set to the same value in all rows."""
         values = np.asarray(self.features[field])
         return {**self.features, field: np.full(values.shape, value, values.dtype)}
 
     def split_up(self, size: int) -> Iterator[Rows]:
-        """Yield these rows in batches of at most `size`."""
+        """Yield the rows in batches of at most `size` rows."""
         for start in range(0, self.size, size):
             yield self.take(np.arange(start, min(start + size, self.size)))
 
 
 class Read(NamedTuple):
-    """The rows that were read from a split.
+    """Rows that were read from a split: a random sample, and requested rows.
 
     Attributes:
-      held: rows drawn from the whole split, in its order.
-      shown: the rows that were requested by their places, in the order of the request.
+      held: the random sample of the whole split, in the order of the split.
+      shown: the requested rows, in the order of the request.
       total: the number of rows in the split.
     """
 
@@ -93,18 +93,18 @@ def read_rows(
     most: int,
     named: Sequence[int] = (),
 ) -> Read:
-    """Draw rows of a split at random, and also read the rows at some places.
+    """Draw rows of a split at random, and also read the rows at some positions.
 
-    Groups of rows that a head ranks are drawn whole.
+    If a head ranks groups of rows, whole groups are drawn.
 
     Args:
       experiment: the experiment of the run; its seed decides which rows are drawn.
-      split: the split; None for the split of evaluations.
-      most: the largest number of rows to draw.
-      named: positions of further rows in the split, from 0 on.
+      split: the name of the split; None for the split of evaluations.
+      most: the number of rows to draw.
+      named: the positions of further rows in the split, from 0.
 
     Raises:
-      UserError: the split or a position does not exist, or a record is bad.
+      UserError: the split or a position does not exist, or a record cannot be parsed.
     """
     data = experiment.data
     split = split or data.eval_split
@@ -113,11 +113,11 @@ def read_rows(
         for row in named:
             rule = f"be below {draw_result.total}, the number of rows of split {split!r}"
             checks.require(row < draw_result.total or not draw_result.total, "--rows", rule, row)
-        # Read the drawn and the named rows in one pass over the split. `union1d` sorts their
-        # places.
+        # Read the drawn rows and the rows in `named` in one pass over the split;
+        # `union1d` sorts their positions.
         places = np.union1d(draw_result.places, np.asarray(named, np.int64))
         data_of_rows = drawn_rows.keep(data, split, draw_result._replace(places=places))
-        # One batch holds all rows. A batch size of 0 would be an error.
+        # Read all rows as one batch, with a size of at least 1, because 0 would be an error.
         size = max(len(places), 1)
         batches = source_lib.iterate(
             lambda: data_of_rows.dataset(split, training=False, seed=0, batch_size=size)
@@ -126,17 +126,17 @@ def read_rows(
         if isinstance(batch, Exception):
             raise batch
     sample = Rows(split, *batch)
-    # `places` is sorted, so this finds the index of each row in the batch.
+    # `places` is sorted, so `searchsorted` finds the index of each row in the batch.
     drawn_sample = sample.take(np.searchsorted(places, draw_result.places))
     return Read(drawn_sample, sample.take(np.searchsorted(places, named)), draw_result.total)
 
 
 def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_rows.Drawn:
-    """Draw rows of a split at random, or whole groups if a head ranks groups.
+    """Draw rows of a split at random, or whole groups of rows if a head ranks groups.
 
     Args:
       experiment: the experiment of the run; its seed decides which rows are drawn.
-      split: the split.
+      split: the name of the split.
       most: the number of rows to draw.
 
     Raises:
@@ -148,33 +148,34 @@ def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_
 
 
 def find_groups(experiment: experiment_lib.Experiment) -> str | None:
-    """Return the label field that says which group a row belongs to, if a head ranks groups."""
+    """Return the label field that holds the group of a row, if a head ranks groups; else None."""
     heads = experiment.model.heads
     group_fields = (types.read_member(head, types.GroupHead, "whole_groups") for head in heads)
     return next((field for field in group_fields if field), None)
 
 
 def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
-    """Yield batches of rows drawn from a split, with the batch size of training.
+    """Yield batches of random rows of a split, in the batch size of training.
 
-    If the split has fewer rows than a batch, one smaller batch holds them all. Rows come in a
-    random order, as in training. But if a head ranks groups, the rows of a group stay together, and
-    the end of a batch may cut a group.
+    If the split has fewer rows than a batch, one smaller batch holds all rows. The rows come in a
+    random order, as in training. But if a head ranks groups, the rows of a group stay together,
+    except that the end of a batch may cut a group.
 
     Args:
       experiment: the experiment of the run.
-      split: the split.
+      split: the name of the split.
       most: the largest number of batches.
 
     Raises:
-      UserError: a record is bad.
+      UserError: a record cannot be parsed.
     """
     data = experiment.data
     with diagnosis.explain_run_errors(data, experiment.model, None, split):
         sample = draw(experiment, split, most * data.batch_size)
         data_of_rows = drawn_rows.keep(data, split, sample)
         rows, seed = len(sample.places), experiment.run.seed
-        # Shuffling would tear groups apart. For a single batch, the order of rows does not matter.
+        # Do not shuffle if a head ranks groups, which would be torn apart, or if
+        # one batch holds all rows.
         is_mixed = rows > data.batch_size and not find_groups(experiment)
         batches = source_lib.iterate(
             lambda: (
@@ -183,7 +184,7 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
                 else data_of_rows.one_pass(split)
             )
         )
-        # Skip a smaller last batch, because its gradient would have more noise.
+        # Skip a smaller last batch, because its gradient would be noisier.
         for batch in itertools.islice(batches, max(1, min(most, rows // data.batch_size))):
             if isinstance(batch, Exception):
                 raise batch
@@ -192,18 +193,18 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
 
 def _shuffle_rows(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
     """Return batches of a split with `count` rows, in a random order as in training."""
-    # The sampler of training may repeat rows, so leave it out. The shuffle buffer holds all rows,
-    # which makes every order possible.
+    # Leave out the sampler of training, which may repeat rows. Put all rows into the shuffle
+    # buffer, so that every order is possible.
     shuffled = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
     return shuffled.dataset(split, training=True, seed=seed)
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:
-    """Select rows of {field: [N, ...]} by their places.
+    """Select rows of {field: [N, ...]} by their indices.
 
     Args:
-      values: fields of N rows; lists are `tf1.ragged` values.
-      places: K indices in [0, N), in any order, also repeated.
+      values: the fields of N rows; ragged fields are `tf1.ragged` values.
+      places: the indices of K rows in [0, N), in any order, with repetitions allowed.
 
     Returns:
       {field: [K, ...]}.
@@ -218,7 +219,7 @@ def _take_rows(value: Any, places: np.ndarray) -> Any:
     splits = np.asarray(value.row_splits)  # [N + 1]
     lengths = np.diff(splits)[places]  # [K]
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    # The place of each entry within its row: 0, 1, ..., and again from 0 in the next row.
+    # For each entry its index within its row: 0, 1, ..., and again from 0 in the next row.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     entries = np.repeat(splits[:-1][places], lengths) + inner
     return tf1.ragged.RaggedTensorValue(

@@ -1,4 +1,4 @@
-"""Measures the metrics of heads for any logits and labels, repeatedly, in one graph.
+"""Measures the metrics of heads for any logits and labels, many times with one graph.
 
 scores = scores_lib.build_scores(heads, logits, labels, tasks)   # while the graph is built
 values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], in the order of `metrics`
@@ -22,7 +22,7 @@ LOSS = "average_loss"
 
 
 class Metric(NamedTuple):
-    """A metric of a task, and whether a higher value is better."""
+    """A metric of a task, with the direction in which it improves."""
 
     task: str
     name: str
@@ -31,16 +31,16 @@ class Metric(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The tensors and ops that measure metrics.
+    """The tensors and ops that measure the metrics of tasks.
 
     Attributes:
-      metrics: M metrics: for each task the most telling one, then its loss; tasks whose metrics
-        have no direction are left out.
+      metrics: the M metrics: the main metric of each task, then its loss; a task whose metrics have
+        no direction has none.
       values: the values of the M metrics, scalars.
-      update: the op that adds rows to the metrics.
+      update: the op that adds a batch of rows to the metrics.
       start: the op that resets all metrics.
-      logits: {task: input [B, C]}.
-      labels: {field: input [B, ...]}.
+      logits: the input tensors, {task: [B, C]}.
+      labels: the input tensors, {field: [B, ...]}.
     """
 
     metrics: Sequence[Metric]
@@ -57,22 +57,22 @@ class Scores:
         labels: rows_lib.Values,
         batch_size: int | None = None,
     ) -> np.ndarray:
-        """Return the metrics of rows.
+        """Return the metrics for some rows.
 
         Args:
           session: a session of the graph.
           logits: {task: [N, C]}.
           labels: {field: [N, ...]}.
-          batch_size: the rows of a batch; None for a single batch. With the batch size of an
-            evaluation, the metrics agree with its results to the last bit.
+          batch_size: the number of rows in a batch; None for a single batch. With the batch size of
+            an evaluation, the metrics equal the metrics of the evaluation to the last bit.
 
         Returns:
           The values of the M metrics, [M] float64.
         """
-        # Only the labels that are inputs of this graph can be fed.
+        # Feed only labels that are inputs of this graph.
         values = {name: labels[name] for name in self.labels}
         sample = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
-        # Reset the local variables of the metrics, which still hold the sums of the last call.
+        # Reset the local variables of the metrics, which still hold sums of the last call.
         session.run(self.start)
         for part in sample.split_up(batch_size) if batch_size else [sample]:
             feed: dict[Any, Any] = {
@@ -84,7 +84,7 @@ class Scores:
 
     @property
     def signs(self) -> np.ndarray:
-        """1 if a higher value is better, -1 if a lower value is, [M]."""
+        """1 if a higher value of a metric is better, -1 if a lower value is better, [M]."""
         return np.asarray([1.0 if metric.is_higher_better else -1.0 for metric in self.metrics])
 
 
@@ -94,25 +94,26 @@ def build_scores(
     labels: types.Tensors,
     tasks: Sequence[str],
 ) -> Scores:
-    """Build the metrics of these tasks, in the graph with these logits and labels.
+    """Build the metrics of some tasks, in a graph that contains logits and labels.
 
-    The graph contains the metrics of all heads, as in an evaluation, but computes only some.
+    The graph contains the metrics of all heads, as in an evaluation, but computes only some of
+    them.
 
     Args:
-      heads: {task: its fitted head}, of all tasks.
-      logits: {task: [B, C]}; only their types and shapes are used.
-      labels: {field: input [B, ...]}.
-      tasks: the tasks whose metrics are measured.
+      heads: the fitted heads of all tasks, {task: head}.
+      logits: {task: [B, C]}; only the types and shapes matter.
+      labels: the input tensors, {field: [B, ...]}.
+      tasks: the tasks whose metrics to measure.
     """
-    # Metrics read placeholders for logits: rows with a permuted field are predicted once, and then
-    # scored once for each group of rows that the jackknife leaves out.
+    # The metrics read placeholders for logits: permuted rows are predicted once, but scored many
+    # times, for each group of rows that the jackknife leaves out.
     placeholders = {
         task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()
     }
     streams, state = _build_metrics(list(heads.values()), placeholders, labels)
     selected = [metric for task in tasks for metric in _choose_metrics(heads[task], streams)]
     streamed = [streams[f"{metric.task}/{metric.name}"] for metric in selected]
-    # All metrics of a head share an update op, and `tf.group` needs each op only once.
+    # All metrics of a head share an update op, and `tf.group` needs the op only once.
     updates = list({id(update): update for _, update in streamed}.values())
     return Scores(
         metrics=selected,
@@ -127,8 +128,8 @@ def build_scores(
 def _build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> tuple[types.Metrics, list[tf.Variable]]:
-    """Return the metrics of all heads, and the variables that hold their sums."""
-    # Find the variables of these metrics: a reset must not touch other local variables.
+    """Return the metrics of all heads, and the variables that hold the sums of the metrics."""
+    # Find the variables of the metrics, because a reset must not touch other local variables.
     before = set(map(id, tf1.local_variables()))
     streams = together.build_metrics(heads, logits, labels)
     variables = {id(variable): variable for variable in tf1.local_variables()}
@@ -136,11 +137,11 @@ def _build_metrics(
 
 
 def _choose_metrics(head: types.Head, streams: Mapping[str, Any]) -> list[Metric]:
-    """Return the most telling metric of a head, and its loss."""
+    """Return the main metric of a head, and its loss."""
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in streams if name.startswith(prefix)]
     directions = types.read_member(head, types.Head, "directions")
-    # If no direction is declared, a change of the metric is neither better nor worse.
+    # Without a direction, a change of the metric is neither better nor worse.
     if not directions:
         return []
     entries = metrics_lib.find_directions(head, names)[:1]

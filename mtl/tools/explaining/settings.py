@@ -15,22 +15,22 @@ BASELINES = (MEAN, ZEROS)
 
 @checks.dataclass
 class Settings:
-    """The explanations to compute, and their precision.
+    """Which explanations to compute, and how precisely.
 
     Attributes:
-      checkpoint: "latest", "best" or a path.
-      split: the split of the rows; None for the split that the run evaluates.
-      limit: the largest number of rows to draw at random from the split.
-      tasks: the tasks to explain; all if empty.
-      fields: the fields to permute; all if empty.
-      groups: groups of fields; the fields of a group are also permuted together.
+      checkpoint: "latest", "best" or the path of a checkpoint.
+      split: the split of the rows; None for the split of evaluations.
+      limit: the number of rows to draw at random from the split.
+      tasks: the tasks to explain; all tasks if empty.
+      fields: the fields to permute; all fields if empty.
+      groups: groups of fields; the fields of a group are permuted together, in addition.
       repeats: the number of permutations of each field.
-      rows: the rows whose predictions are explained, by their places in the split, from 0 on.
+      rows: the positions in the split, from 0, of rows whose predictions are explained.
       classes: {task: the class to explain}; by default the class with the largest logit.
-      steps: the points of the path of integrated gradients.
-      baseline: the start of the path: the "mean" of the encoded rows, or "zeros".
-      dependence: fields for partial dependence; the most important ones if empty.
-      batches: the number of batches on which gradients of tasks are compared; 0 for no comparison.
+      steps: the number of points on the path of integrated gradients.
+      baseline: the start of this path: the "mean" of the encoded rows, or "zeros".
+      dependence: the fields for partial dependence; the most important fields if empty.
+      batches: the number of batches for comparing the gradients of tasks; 0 for no comparison.
     """
 
     checkpoint: str = "latest"

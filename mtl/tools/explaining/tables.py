@@ -1,4 +1,4 @@
-"""Writes an explanation as CSV with all digits: one file for each part.
+"""Writes an explanation as CSV files with all digits, one file for each part.
 
 tables.write_tables("runs/adult/explained", explanation)
 """
@@ -20,12 +20,12 @@ from mtl.tools.explaining import explanation, inputs
 NAMES = ("importance.csv", "attributions.csv", "dependence.csv", "gradients.csv")
 
 
-def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
-    """Write a CSV file for each table that has rows, and remove earlier files of other tables.
+def write_tables(folder: str, explained: explanation.Explanation) -> list[str]:
+    """Write a CSV file for each table that has rows, and remove old files of other tables.
 
     Args:
-      folder: the folder of the files.
-      found: the explanation.
+      folder: the folder for the files.
+      explained: the explanation.
 
     Returns:
       The paths of the files.
@@ -33,12 +33,13 @@ def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
     listings = (list_importance, list_attributions, list_dependence, list_gradients)
     paths = []
     for name, make in zip(NAMES, listings, strict=True):
-        header, *lines = make(found)
+        header, *lines = make(explained)
         path = os.path.join(folder, name)
         if lines:
             paths.append(path)
             atomic.write(path, csv_text.write([header, *map(_tell, lines)]))
-        # The file of an earlier explanation would look like a part of this one.
+        # Remove the file of an earlier explanation, which would look like a
+        # part of this explanation.
         elif tf.io.gfile.exists(path):
             tf.io.gfile.remove(path)
     return paths
@@ -49,16 +50,16 @@ def _tell(line: Sequence[Any]) -> list[str]:
 
 
 def _write_cell(value: Any) -> str:
-    """Return a value as text: numbers with all digits, NaN as an empty text."""
+    """Return a value as text: a number with all digits, NaN as an empty text."""
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else summary.exactly(value)
     return str(value)
 
 
-def list_importance(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each input and metric."""
+def list_importance(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
+    """Yield a line for each input and each metric."""
     yield ("input", "task", "metric", "value", "worse_by", "standard_error", "low", "high")
-    result = found.importance
+    result = explained.importance
     if result is None:
         return
     for i, entry in enumerate(result.inputs):
@@ -69,13 +70,13 @@ def list_importance(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
             yield (entry.name, metric.task, metric.name, result.base[m], *numbers)
 
 
-def list_attributions(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
+def list_attributions(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each column of each explained prediction."""
     header = ("row", "task", "output", "scale", "value", "baseline", "column", "fields")
     yield (*header, "attribution", "residual")
-    for attribution in found.attributions:
+    for attribution in explained.attributions:
         for column, value in attribution.columns.items():
-            fields = " ".join(found.fields[column])
+            fields = " ".join(explained.fields[column])
             about = (
                 attribution.row,
                 attribution.task,
@@ -87,28 +88,28 @@ def list_attributions(found: explanation.Explanation) -> Iterator[Sequence[Any]]
             yield (*about, column, fields, value, attribution.residual)
 
 
-def list_dependence(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each value of a field, task and class."""
+def list_dependence(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
+    """Yield a line for each value of a field, each task and each class."""
     yield ("field", "value", "rows", "task", "output", "kind", "mean")
-    for result in found.dependences:
+    for result in explained.dependences:
         for place, value in enumerate(result.grid):
             for task, means in result.means.items():
-                names, kind = found.outputs[task]
-                # Decode texts, which are bytes; `_write_cell` writes numbers with all digits.
+                names, kind = explained.outputs[task]
+                # Decode text values, which are bytes; `_write_cell` writes numbers with all digits.
                 text = inputs.tell_value(value) if result.grid.dtype.kind in "OSU" else value
                 for name, mean in zip(names, means[place], strict=True):
                     yield (result.field, text, result.counts[place], task, name, kind, mean)
 
 
-def list_gradients(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each place and pair of tasks."""
+def list_gradients(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
+    """Yield a line for each group of shared variables and each pair of tasks."""
     yield ("place", "numbers", "task", "other", "cosine", "standard_error", "batches")
-    similarity = found.similarity
+    similarity = explained.similarity
     if similarity is None:
         return
     for s, place in enumerate(similarity.places):
         for a, task in enumerate(similarity.tasks):
-            # List each pair once: the matrix is symmetric, and its diagonal is 1.
+            # List each pair once, because the matrix is symmetric, with a diagonal of 1.
             for b, other in enumerate(similarity.tasks[:a]):
                 numbers = (
                     similarity.mean[s, a, b],

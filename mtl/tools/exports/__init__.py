@@ -1,1 +1,1 @@
-"""Compares an export with the checkpoint and with other exports."""
+"""Compares an export of a model with its checkpoint and with other exports."""

@@ -1,4 +1,4 @@
-"""Compares the export formats of a checkpoint by bytes, latency and deviation.
+"""Compares the export formats of a checkpoint by size, latency and numerical difference.
 
 for result in export_comparison.compare_formats(experiment, "runs/digits", checkpoint):
     print(result.name, result.size, result.gzipped, result.milliseconds, result.difference)
@@ -25,24 +25,24 @@ from mtl.runs import estimators
 from mtl.serving import loaded, metadata
 from mtl.tools.runtimes import added, frozen, onnx, portable, tflite
 
-# A round of 0.1 s has many short calls. The median of the rounds ignores disturbed rounds.
+# Requests are timed in rounds of 0.1 s. The median over the rounds ignores disturbed rounds.
 _ROUNDS, _SECONDS = 5, 0.1
-_EXTRA = "assets.extra"  # The folder of warm-up requests and metadata.
+_EXTRA = "assets.extra"  # The folder of a SavedModel for warm-up requests and metadata.
 
 Run = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 class Format(NamedTuple):
-    """The measured costs of an export format.
+    """The measured size and latency of an export format.
 
     Attributes:
       name: the name of the format.
-      size: the size in bytes.
-      gzipped: the size in bytes after each file is compressed separately.
+      size: the size of the export in bytes.
+      gzipped: the size of the export in bytes, after each file is compressed separately.
       milliseconds: {rows of a request: median time on one thread}.
-      difference: the largest difference between an output and the Estimator's output; for ONNX and
-        TensorFlow Lite, the SavedModel's output.
-      problem: the reason if this export failed; "" otherwise.
+      difference: the largest difference between an output of the export and the Estimator's output;
+        for ONNX and TensorFlow Lite, the reference is the SavedModel's output.
+      problem: the error if this export failed; "" otherwise.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Format(NamedTuple):
 def compare_formats(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> Iterator[Format]:
-    """Export a checkpoint in each format to a temporary folder, and yield the costs.
+    """Export a checkpoint in each format to a temporary folder, and measure size and latency.
 
     Args:
       experiment: the settings of the run.
@@ -64,7 +64,7 @@ def compare_formats(
       checkpoint: the checkpoint to export.
 
     Yields:
-      The costs of a format; if its export fails, only the reason in `problem`.
+      The measurements of a format; if its export fails, only the error in `problem`.
     """
     parts: dict[str, Any] = {
         "SavedModel, as trained": serving.AsTrained(),
@@ -119,7 +119,7 @@ def _measure_saved_model(
 ) -> Format:
     paths[name] = path = export(folder)
     signature, requests = frozen.find_requests(path)
-    # Use one thread for all formats, because thread pools of runtimes differ.
+    # Use one thread for each format, because the runtimes have different thread pools.
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
     )
@@ -130,9 +130,9 @@ def _measure_saved_model(
         fetches = [info.name for info in signature_def.outputs.values()]
         feeds = {key: info.name for key, info in signature_def.inputs.items()}
         call = session.make_callable(fetches, list(feeds.values()))
-        times = _time_requests(lambda given: call(*(given[key] for key in feeds)), requests)
+        times = _time_requests(lambda request: call(*(request[key] for key in feeds)), requests)
     files = [os.path.join(at, file) for at, _, names in os.walk(path) for file in names]
-    # Leave out warm-up requests and copies for other runtimes: they are not part of the model.
+    # Leave out warm-up requests and copies for other runtimes, which are not part of the model.
     left_out = [f"{os.sep}{folder}{os.sep}" for folder in (_EXTRA, portable.FOLDER)]
     files = [file for file in files if not any(part in file for part in left_out)]
     # The export has measured the difference, unless `Serving.check_rows` is 0.
@@ -146,7 +146,7 @@ def _measure_onnx(directory: str, path: str) -> Format:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    times = _time_requests(lambda given: session.run(None, given), _list_requests(directory))
+    times = _time_requests(lambda request: session.run(None, request), _list_requests(directory))
     return Format("ONNX", *_count_bytes([path]), times, difference)
 
 
@@ -159,13 +159,13 @@ def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Forma
 
 
 def _list_requests(directory: str) -> frozen.Requests:
-    """Return requests for the signature that other formats are converted from."""
+    """Return example requests for the signature that other formats are converted from."""
     with frozen.load_intact(directory) as source:
         return source.requests
 
 
 def _count_bytes(files: list[str]) -> tuple[int, int]:
-    """Return the bytes of files, and their bytes after compression."""
+    """Return the total bytes of files, before and after compression."""
     size = packed = 0
     for path in files:
         with open(path, "rb") as file:
@@ -175,11 +175,10 @@ def _count_bytes(files: list[str]) -> tuple[int, int]:
 
 
 def _time_requests(run: Run, requests: frozen.Requests) -> dict[int, float]:
-    """Return {rows of a request: median milliseconds of rounds}."""
+    """Return {rows of a request: the median time in milliseconds}."""
     medians = {}
     for request in requests:
-        # The first call is slower, because it allocates memory and prepares kernels: do not time
-        # it.
+        # Do not time the first call, which allocates memory and prepares kernels.
         run(request)
         rounds = []
         for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Suggests changes to a run from the numbers of its profile.
+"""Suggests changes to the settings of a run from the profile of its steps.
 
 lines = advice.advise(profile, advice.Settings(steps_per_call=1, combines=True))
 """
@@ -7,22 +7,23 @@ import dataclasses
 
 from mtl.tools.profiling import profile, words
 
-# Advice follows if the share of the wall time exceeds these numbers.
+# The smallest shares of the wall time from which a phase of the step gets advice.
 _WAITING, _SURGERY, _BETWEEN, _SESSION, _ENCODE = 0.2, 0.25, 0.2, 0.15, 0.5
-# With more ops per step than this, and a shorter mean time in seconds, starting ops takes as long
-# as running them.
+# If a step runs more ops than `_MANY_OPS`, and an op takes less than `_SMALL_SECS` on average,
+# starting the ops takes as long as running them.
 _MANY_OPS, _SMALL_SECS = 500, 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The current settings of the run.
+    """The current settings of the run that advice may change.
 
     Attributes:
-      steps_per_call: `Run.steps_per_call`; 1 if a strategy takes one step per call.
-      may_repeat: True if several steps per call are possible.
+      steps_per_call: `Run.steps_per_call`; 1 if a strategy takes one step per session call.
+      may_repeat: True if a session call may take several steps.
       cache: `Pipeline.cache`.
-      combines: True if the surgery is a `Combine` that decides at every step, on parameters.
+      combines: True if the surgery is a `Combine` that decides at every step, on the gradients of
+        parameters.
       xla: `Precision.xla`.
     """
 
@@ -33,24 +34,24 @@ class Settings:
     xla: bool = False
 
 
-def advise(found: profile.Profile, settings: Settings) -> list[str]:
-    """Return a line of advice for each remarkable share; if there is none, a line that says so."""
+def advise(result: profile.Profile, settings: Settings) -> list[str]:
+    """Return advice about phases that take much time; if there are none, one line says so."""
     lines = [
-        *_of_input(found, settings),
-        *_of_surgery(found, settings),
-        *_of_calls(found, settings),
-        *_of_small_ops(found, settings),
+        *_of_input(result, settings),
+        *_of_surgery(result, settings),
+        *_of_calls(result, settings),
+        *_of_small_ops(result, settings),
     ]
-    encode = found.share(words.ENCODE)
+    encode = result.share(words.ENCODE)
     if encode > _ENCODE:
         lines.append(
-            f"Encoding takes {encode:.0%}: the largest scopes above show which column. Use smaller "
-            "tables (docs/tables.md), or shorter histories or texts."
+            f"Encoding takes {encode:.0%}: the largest scopes above show which columns. Use "
+            "smaller tables (docs/tables.md), or shorter histories or texts."
         )
     if lines:
         return lines
-    # Waiting, the session and hooks have separate advice, so only look at ops here.
-    op_shares = {word: found.share(word) for word in words.OPS}
+    # Look only at ops: other functions give advice about waiting, the session and hooks.
+    op_shares = {word: result.share(word) for word in words.OPS}
     word = max(op_shares, key=lambda name: op_shares[name])
     return [
         f"Nothing stands out: steps spend most of their time in ops, mainly {word} "
@@ -75,9 +76,9 @@ def _of_input(result: profile.Profile, settings: Settings) -> list[str]:
 def _of_surgery(result: profile.Profile, settings: Settings) -> list[str]:
     surgery = result.share(words.BALANCING)
     back = result.wall.get(words.Place(words.NETWORK, True), 0.0)
-    # A plain sum of the losses would need only one of the `passes` backward passes.
+    # A plain sum of the losses would need one backward pass instead of `passes`.
     more = back / result.total * (1 - 1 / result.passes) if result.total else 0.0
-    # No advice for settings that the run has already changed.
+    # Give no advice about settings that the run has already changed.
     if surgery + more <= _SURGERY or not settings.combines:
         return []
     return [
@@ -91,7 +92,7 @@ def _of_surgery(result: profile.Profile, settings: Settings) -> list[str]:
 
 def _of_calls(result: profile.Profile, settings: Settings) -> list[str]:
     between, session = result.share(words.BETWEEN), result.share(words.SESSION)
-    # Add both shares, because each call has a cost for its start and for its hooks.
+    # Add both shares, because every call costs time for its start and for its hooks.
     if settings.steps_per_call == 1 and settings.may_repeat and between + session > _SESSION:
         return [
             f"Session calls take {between + session:.0%} besides their ops: with "

@@ -1,4 +1,4 @@
-"""Profiles the session calls of some steps.
+"""Profiles the session calls for some training steps.
 
 profiling = hook.Profiling((100, 110), "runs/a", settings)
 due_at = profiling.due_at                          # steps at which session calls have to end
@@ -23,15 +23,15 @@ from mtl.tools.profiling import advice, memory, op_times, profile, table, words
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
-# TensorBoard's plug-in looks for profiles in this folder.
+# The folder of a run in which TensorBoard's plug-in looks for profiles.
 _RAW = os.path.join("plugins", "profile")
 
 
 class Profiling:
-    """The profile of a run.
+    """The profile of some steps of a run.
 
-    The last step of the profile is a separate call that traces each op and each tensor. Because
-    tracing is slow, the times leave this step out.
+    A separate session call traces each op and each tensor in the last step of the profile. Tracing
+    is slow, so the measured times leave out the last step.
 
     Args:
       between: the global steps at which the profile begins and ends.
@@ -54,33 +54,33 @@ class Profiling:
 
     @property
     def due_at(self) -> tuple[int, ...]:
-        """The global steps at which a session call has to end."""
-        # The call between the last two of these steps is the traced step.
+        """The global steps at which a session call must end."""
+        # The session call between the last two steps traces the ops.
         return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> _Hook:
-        """Return the hook for a session, which must come before all other hooks."""
+        """Return the hook for a session, which must come before all other hooks of the session."""
         self._hook = _Hook(self, result)
         return self._hook
 
     def close(self) -> None:
-        """Drop the profile if training has ended before the profile."""
+        """Discard the profile if training ends before the last profiled step."""
         if self._hook is not None:
             self._hook.stop(save=False)
 
     @property
     def name(self) -> str:
-        """The path of the table's files, without their endings."""
+        """The path of the profile's table, without the ending of the file."""
         return os.path.join(self.model_dir, FOLDER, f"step_{self.begin}_{self.end}")
 
 
 class _Hook(tf.compat.v1.train.SessionRunHook):
-    """Starts and stops TensorFlow's profiler around calls, and marks them."""
+    """Starts and stops TensorFlow's profiler around session calls, and marks the calls."""
 
     def __init__(self, profiling: Profiling, result: training_loop.StepResult):
         self._profiling, self._result = profiling, result
         self._graph = tf1.get_default_graph()
-        # Find the words of ops only when the profile is written, because a run may end before.
+        # Find the phases of ops only when the profile is written: a run may end without a profile.
         self._attribution = functools.cache(lambda: words.Attribution(self._graph))
         self._is_active = self._is_done = False
         self._calls, self._timed = 0, 0
@@ -88,12 +88,12 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         self._metadata: Any = None
 
     def after_create_session(self, session, coord):
-        self.stop(save=False)  # If a session was lost during a profile, drop the profile.
+        self.stop(save=False)  # If a session was lost while it was profiled, drop the profile.
         self._step = int(session.run(tf1.train.get_global_step(session.graph)))
         begin, end = self._profiling.begin, self._profiling.end
         if self._step > begin and not self._is_done:
             self._is_done = True
-            # An earlier process may have written this profile already.
+            # An earlier process of this run may have written the profile already.
             if not tf.io.gfile.exists(f"{self._profiling.name}.txt"):
                 line = "No profile of steps %d to %d: training goes on from step %d"
                 _log.warning(line, begin, end, self._step)
@@ -101,7 +101,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def before_run(self, run_context):
         if self._step == self._profiling.begin and not (self._is_active or self._is_done):
             self._start_profiler()
-        # Fetch the step after the call, to know how many steps the call took.
+        # Fetch the step after the call, which shows how many steps the call took.
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
             self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)
@@ -151,10 +151,10 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
             tf.profiler.experimental.stop(save=save)
 
     def _write(self) -> None:
-        """Write the table, and log it."""
+        """Write the profile as a table and as JSON, and log the table."""
         profiling = self._profiling
         folder = os.path.join(profiling.model_dir, _RAW)
-        # The profiler names folders after the time, so the last name is the newest.
+        # TensorFlow's profiler names folders after the time, so the last name is the newest.
         raw = os.path.join(folder, max(tf.io.gfile.listdir(folder)).rstrip("/"))
         find = self._attribution().find
         usage, timed = None, []

@@ -1,4 +1,4 @@
-"""Finds the peak memory of a training step, divided among the phases of the step.
+"""Finds the peak memory of a training step, and divides it among the phases of the step.
 
 usage = memory.find_peak(run_metadata, attribution.find)
 usage.peak, usage.by_word                                   # bytes
@@ -16,7 +16,7 @@ from mtl.tools.profiling import words
 
 
 class Tensor(NamedTuple):
-    """A tensor: the name of its op, its bytes, and its shape as text."""
+    """A tensor of a step: the name of its op, its size in bytes, and its shape as text."""
 
     op: str
     num_bytes: int
@@ -25,13 +25,13 @@ class Tensor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """The memory that a step allocates, without variables.
+    """The memory that a training step allocates, without the variables.
 
     Attributes:
-      allocator: the allocator of this memory, such as GPU_0_bfc.
-      peak: the largest number of bytes in use at a time.
-      by_word: {word: bytes in use at the peak}.
-      largest: {word: its largest tensor in the whole step}.
+      allocator: the name of the allocator, such as GPU_0_bfc.
+      peak: the largest number of bytes in use at the same time.
+      by_word: {phase: bytes in use at the peak}.
+      largest: {phase: its largest tensor in the whole step}.
     """
 
     allocator: str
@@ -43,11 +43,11 @@ class Held:
 def find_peak(
     metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]
 ) -> Held | None:
-    """Return the memory of the allocator with the highest peak; None without data.
+    """Return the memory of the allocator with the highest peak; None without recorded memory.
 
     Args:
       metadata: the metadata of a traced session call.
-      find: a function from the name of an op to its place.
+      find: returns the place of an op: its phase, and whether it computes a gradient.
     """
     changes: dict[str, list[tuple[int, int, str]]] = collections.defaultdict(list)
     largest: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ def find_peak(
             word = find(node.node_name).word
             for allocator in node.memory:
                 for record in allocator.allocation_records:
-                    # A release has negative bytes.
+                    # Releases of memory are recorded with negative bytes.
                     change = (record.alloc_micros, record.alloc_bytes, word)
                     changes[allocator.allocator_name].append(change)
             for output in node.output:
@@ -64,20 +64,21 @@ def find_peak(
                 if word not in largest or size > largest[word].num_bytes:
                     dims = [str(dim.size) for dim in output.tensor_description.shape.dim]
                     largest[word] = Tensor(node.node_name, size, f"[{', '.join(dims)}]")
-    # Allocators have their peaks at different times, so the peaks cannot be added.
+    # Do not add the peaks of allocators, because the peaks occur at different times.
     usages = [_add_up(name, records, largest) for name, records in changes.items()]
     return max(usages, key=lambda held: held.peak, default=None)
 
 
 def _add_up(name: str, changes: list[tuple[int, int, str]], largest: dict[str, Tensor]) -> Held:
-    """Add up the allocations and releases of an allocator in time order."""
+    """Add up the allocations and releases of an allocator in the order of their times."""
     in_use: collections.Counter[str] = collections.Counter()
     peak, at_peak, total = 0, dict[str, int](), 0
-    # Times are in microseconds. In the same microsecond, releases, below 0, come first.
-    for _, change, word in sorted(changes, key=lambda one: one[:2]):
+    # Times are in microseconds. Within a microsecond, releases come first:
+    # their bytes are negative.
+    for _, change, word in sorted(changes, key=lambda change: change[:2]):
         in_use[word] += change
         total += change
         if total > peak:
             peak, at_peak = total, dict(in_use)
-    # Leave out words whose tensors were released before the peak.
+    # Leave out phases whose tensors were all released before the peak.
     return Held(name, peak, {word: n for word, n in at_peak.items() if n > 0}, largest)

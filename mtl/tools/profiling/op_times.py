@@ -1,7 +1,7 @@
-"""Reads the time of every op of a step, because TensorFlow's profiler skips small ops.
+"""Reads the time of every op in a traced step, because TensorFlow's profiler skips small ops.
 
 timed = op_times.read(run_metadata, attribution.find)
-wall = op_times.divide_starting(wall, op_times.find_small(timed, seen, steps=9), busy)
+wall = op_times.divide_starting(wall, op_times.find_small(timed, num_recorded, steps=9), busy)
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import NamedTuple
 from mtl.deferred import tf
 from mtl.tools.profiling import words
 
-# Labels look like "<name> = <type>(<inputs>)".
+# TensorFlow describes an op in a trace as "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
-# Ops of these types are left out: the ops that they call are recorded separately, and in the last a
-# step waits for its batch.
+# Types of ops that call other ops, which the trace records separately. The last type waits for the
+# next batch. All of these types are left out.
 _CALLING = {
     "Case",
     "If",
@@ -29,13 +29,13 @@ _CALLING = {
     "While",
     "IteratorGetNext",
 }
-# TensorFlow's profiler skips ops of less than 8,000 cycles. If the traced step needs more time for
-# a skipped op, the op was interrupted: count at most this many seconds.
+# The largest time of an op that TensorFlow's profiler skips, in seconds. The profiler skips ops of
+# less than 8,000 cycles. If the trace shows a longer time for such an op, the op was interrupted.
 _SMALL_SECS = 3e-6
 
 
 class Timed(NamedTuple):
-    """A run of an op: its name, its time in seconds, and the place that the time counts for."""
+    """One execution of an op: its name, its time in seconds, and the phase that it belongs to."""
 
     name: str
     secs: float
@@ -43,11 +43,11 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a traced step, without the time that tracing takes.
+    """Return all ops of a traced step, with the time of each op alone, without tracing.
 
     Args:
       metadata: the metadata of a traced session call.
-      find: a function from the name of an op to its place.
+      find: returns the place of an op: its phase, and whether it computes a gradient.
     """
     runs = []
     for device in metadata.step_stats.dev_stats:
@@ -60,24 +60,24 @@ def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place])
 
 
 def find_small(
-    timed: Sequence[Timed], seen: Mapping[str, int], steps: int
+    timed: Sequence[Timed], num_recorded: Mapping[str, int], steps: int
 ) -> dict[words.Place, float]:
     """Estimate the time of the ops that the profiler skipped.
 
     Args:
       timed: all ops of a single step.
-      seen: {op: how often the profiler recorded it}, over all steps.
+      num_recorded: {op: the number of its executions that the profiler recorded}, over all steps.
       steps: the number of steps that the profiler recorded.
 
     Returns:
-      {place: seconds} over all steps.
+      {place: seconds}, over all steps.
     """
-    # An op in a loop runs several times per step.
+    # An op in a loop is executed several times in a step.
     counts = collections.Counter(op.name for op in timed)
     secs_of: dict[words.Place, float] = {}
     for op in timed:
-        # If an op takes about 8,000 cycles, only some of its runs are recorded.
-        recorded_share = min(1.0, seen.get(op.name, 0) / (steps * counts[op.name]))
+        # The profiler records only some executions of an op that takes about 8,000 cycles.
+        recorded_share = min(1.0, num_recorded.get(op.name, 0) / (steps * counts[op.name]))
         secs = (1 - recorded_share) * min(op.secs, _SMALL_SECS) * steps
         secs_of[op.place] = secs_of.get(op.place, 0.0) + secs
     return secs_of
@@ -86,20 +86,20 @@ def find_small(
 def divide_starting(
     wall: Mapping[words.Place, float], small: Mapping[words.Place, float], busy: float
 ) -> dict[words.Place, float]:
-    """Divide the wall time of starting ops among small ops and the session.
+    """Divide the wall time in which ops are started among small ops and the session.
 
     Args:
       wall: {place: seconds}.
-      small: {place: seconds} of ops that the profiler skipped.
-      busy: the seconds in which threads started ops or ran skipped ops, summed over threads.
+      small: {place: seconds} for ops that the profiler skipped.
+      busy: the seconds in which threads started ops or ran skipped ops, added up over the threads.
 
     Returns:
-      {place: seconds}, which add up to the same wall time, without the place for starting ops.
+      {place: seconds} without `words.STARTING`; the seconds add up to the same wall time.
     """
     divided = dict(wall)
     starting = divided.pop(words.Place(words.STARTING), 0.0)
     total = sum(small.values())
-    # The remaining share of this time was used to start ops.
+    # `share` of this time went into small ops; the remaining time was used to start ops.
     share = min(1.0, total / busy) if busy > 0 else 0.0
     for place, secs in small.items():
         if secs:

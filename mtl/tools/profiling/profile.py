@@ -1,4 +1,4 @@
-"""Reads the profile of some steps from the files of TensorFlow's profiler.
+"""Reads a profile of some training steps from the files of TensorFlow's profiler.
 
 result = profile.read(folder, attribution, first=100, steps=9, calls=1)
 result.share(words.NETWORK)
@@ -15,9 +15,9 @@ from mtl.tf_internals import xplane
 from mtl.tools.profiling import memory, op_times, shares, words
 
 CALL = "session_call"
-"""The name of the mark for a session call. Estimator's own mark counts calls instead of steps."""
+"""The name of our mark for a session call. Estimator's mark counts calls instead of steps."""
 
-# Names that TensorFlow's profiler gives to events and to their statistics.
+# Names that TensorFlow's profiler gives to events and to their properties.
 _NUMBER = "id"
 _BUSY = "ExecutorState::Process"
 _WAIT = "IteratorGetNextOp::DoCompute"
@@ -29,19 +29,20 @@ _SCOPES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """The time and memory of some steps.
+    """The time and the memory of some training steps.
 
     Attributes:
       first: the global step at which the profile begins.
       steps: the number of steps whose time was measured.
       calls: the number of session calls for these steps.
-      wall: {place: seconds of wall time}; the places add up to the time of all steps.
-      op_time: {place: seconds in ops}; if ops run in parallel, this exceeds the wall time.
-      num_ops: {place: the number of runs of ops}, over all steps.
-      scopes: (scope of the model, seconds in ops) for the largest scopes, gradients included.
+      wall: {place: seconds of wall time}; the seconds add up to the time of all steps. A place is a
+        phase of the step, forward or backward.
+      op_time: {place: seconds in ops}; more than the wall time if ops run in parallel.
+      num_ops: {place: the number of executed ops}, over all steps.
+      scopes: [(scope of the model, seconds in ops)] of the largest scopes, gradients included.
       passes: the number of backward passes through the network in a step.
       has_gpu: True if the ops are kernels of a GPU.
-      held: the memory of a step; None if it was not traced.
+      held: the memory of a step; None if the memory was not traced.
     """
 
     first: int
@@ -61,13 +62,13 @@ class Profile:
         return sum(self.wall.values())
 
     def share(self, word: str) -> float:
-        """Return the share of a word in the wall time, in [0, 1], forward and backward together."""
+        """Return the share of a phase, forward and backward, in the wall time, in [0, 1]."""
         secs_of_word = sum(secs for place, secs in self.wall.items() if place.word == word)
         return secs_of_word / self.total if self.total else 0.0
 
 
 class _Recorded(NamedTuple):
-    """The spans in the files of the profiler: session calls, waits, busy threads, and ops."""
+    """The time spans in the profiler's files: session calls, waits, busy threads, and ops."""
 
     marks: list[shares.Interval]
     waits: list[shares.Interval]
@@ -75,7 +76,7 @@ class _Recorded(NamedTuple):
     ops: list[shares.Op]
 
     def keep_within(self, calls: Sequence[shares.Interval]) -> "_Recorded":
-        """Return the spans within session calls, without those of evaluations in between."""
+        """Return the spans within session calls, which leaves out evaluations between the calls."""
         return _Recorded(
             self.marks,
             [wait for wait in self.waits if _is_within(wait[0], calls)],
@@ -93,34 +94,34 @@ def read(
     timed: Sequence[op_times.Timed] = (),
     held: memory.Held | None = None,
 ) -> Profile:
-    """Read the profile of some steps.
+    """Read the profile of some training steps.
 
     Args:
       folder: the output folder of TensorFlow's profiler.
-      attribution: the words of ops.
+      attribution: finds the phase of an op.
       first: the global step at which the profile begins.
-      steps: the number of steps that count.
-      calls: the number of session calls for these steps; the first recorded calls count.
-      timed: all ops of a single step, because the profiler skips small ops. If it is empty, the
-        time of small ops counts for the session.
-      held: the memory of this single step; None if it is unknown.
+      steps: the number of steps to count.
+      calls: the number of session calls for these steps; later calls in the files are ignored.
+      timed: all ops of one traced step, because the profiler skips small ops. If `timed` is empty,
+        the time of small ops counts as time of the session.
+      held: the memory of the traced step; None if it was not traced.
     """
     recorded = _read_planes(folder, attribution)
     marks = sorted(recorded.marks)
-    # The time between two calls counts for the first of them.
+    # The time between two calls belongs to the earlier call.
     end = marks[calls][0] if calls < len(marks) else marks[-1][1]
     spans = recorded.keep_within(marks[:calls])
     wall = shares.divide((marks[0][0], end), marks, spans.busy, spans.waits, spans.ops)
-    # On a GPU, ops of the CPU only start kernels.
+    # If there are kernels of a GPU, ops of the CPU only start these kernels.
     has_gpu = any(op.is_kernel for op in spans.ops)
     ops = [op for op in spans.ops if op.is_kernel == has_gpu]
-    # The traced step only has times of the CPU.
+    # A trace holds times of the CPU only, so it does not help on a GPU.
     of_one_step = () if has_gpu else timed
     small = op_times.find_small(of_one_step, _count_names(ops), steps)
     # Convert picoseconds to seconds.
     in_secs = {place: value / 1e12 for place, value in wall.items()}
     scopes = _sum_secs(ops, lambda op: words.find_scope(op.name), start={})
-    # Remove the time of ops outside of the model's scopes.
+    # Drop the time of ops outside of the model's scopes.
     scopes.pop("", None)
     return Profile(
         first=first,
@@ -131,7 +132,7 @@ def read(
         ),
         op_time=_sum_secs(ops, lambda op: op.place, start=small),
         num_ops=_count_places(of_one_step, steps) if of_one_step else _count_places(ops),
-        scopes=sorted(scopes.items(), key=lambda one: -one[1])[:_SCOPES],
+        scopes=sorted(scopes.items(), key=lambda scope: -scope[1])[:_SCOPES],
         passes=_count_passes(timed or ops),
         has_gpu=has_gpu,
         held=held,
@@ -149,7 +150,7 @@ def _read_planes(folder: str, attribution: words.Attribution) -> _Recorded:
             spans.waits.extend(_list_intervals(events, _WAIT))
             of_steps = _keep_steps(events)
             spans.busy.extend(_list_intervals(of_steps, _BUSY))
-            # Each line is a thread. Ops are only nested within a thread.
+            # Each line of a plane is a thread. An op can contain another op only within a thread.
             spans.ops.extend(shares.cut_nested(_read_ops(of_steps, attribution)))
     return spans
 
@@ -159,14 +160,14 @@ def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.In
 
 
 def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
-    """Return the events of a thread that belong to steps, without ops of the input pipeline.
+    """Return the events of a thread that belong to steps, not to the input pipeline.
 
-    The ids of functions in a dataset are below 0. If a function began before the profile, only its
-    ops are recorded. So an op counts only if it lies within an event of a step.
+    Functions of a dataset have negative ids. If a function began before the profile, only its ops
+    are recorded, without the function. So keep an op only if it lies within an event of a step.
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
-    # The binary search of `_is_within` needs intervals that do not overlap.
+    # `_is_within` uses a binary search, which needs intervals that do not overlap.
     intervals = _join_intervals(of_steps)
     return [event for event in events if _is_within(event.start, intervals)]
 
@@ -183,8 +184,8 @@ def _join_intervals(intervals: Iterable[shares.Interval]) -> list[shares.Interva
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
-    """Return whether a time lies within one of the calls, which are sorted."""
-    # Find the last call that starts at this time or before.
+    """Return whether a time lies within one of the sorted calls."""
+    # Find the last call that starts at or before `time`.
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
 
@@ -193,7 +194,7 @@ def _read_ops(events: Sequence[xplane.Event], attribution: words.Attribution) ->
     ops = []
     for event in events:
         match = _OP.fullmatch(event.name)
-        # Time of waiting for a batch is counted separately.
+        # The time of waiting for a batch is counted separately.
         if match and match.group(2) != _NEXT:
             name = match.group(1)
             ops.append(shares.Op(event.start, event.end, name, attribution.find(name)))
@@ -213,19 +214,19 @@ def _read_kernels(
 
 
 def _measure_intervals(intervals: Iterable[Sequence[Any]]) -> float:
-    """Return the total seconds of intervals or ops, whose first two values are start and end."""
+    """Return the total seconds of intervals or ops, whose first two items are start and end."""
     return sum(interval[1] - interval[0] for interval in intervals) / 1e12
 
 
 def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
-    """Return {op: the number of its runs}; a run that is cut into several spans counts once."""
+    """Return {op: the number of its executions}; several spans of one execution count once."""
     return collections.Counter(op.name for op in {op.start: op for op in ops}.values())
 
 
 def _count_places(
     ops: Sequence[shares.Op] | Sequence[op_times.Timed], times: int = 1
 ) -> dict[words.Place, int]:
-    """Return {place: number of ops}, multiplied by `times`."""
+    """Return {place: the number of ops}, multiplied by `times`."""
     counts = collections.Counter(op.place for op in ops)
     return {place: times * count for place, count in counts.items()}
 
@@ -233,7 +234,7 @@ def _count_places(
 def _sum_secs(
     ops: Sequence[shares.Op], key: Callable[[shares.Op], Any], start: Mapping[Any, float]
 ) -> dict[Any, float]:
-    """Add up the seconds of ops with the same key, beginning with the seconds in `start`."""
+    """Add the seconds of ops with the same key to the seconds in `start`."""
     sums = collections.defaultdict(float, start)
     for op in ops:
         sums[key(op)] += (op.end - op.start) / 1e12

@@ -1,4 +1,4 @@
-"""Attaches the profile of some steps to a run, and tells it the settings of the run."""
+"""Attaches a profiler of some steps to a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ with deferred.imports():
 
 @checks.dataclass
 class Profile:
-    """Profiles some steps, and writes how their time and memory are used (docs/profiling.md).
+    """Profiles some steps, and writes how they use time and memory (docs/profiling.md).
 
     `Run.profile` adds this part to a run.
 
@@ -35,7 +35,7 @@ class Profile:
         rule = "be left out with parameter servers, whose workers take steps independently"
         checks.require(not run.place.has_servers, "Run.profile", rule, list(self.steps))
         run_settings = _read_settings(run.experiment, run.place)
-        # In a cluster, the profile has no memory and no small ops (docs/profiling.md).
+        # In a cluster, the profile leaves out memory and small ops (docs/profiling.md).
         traces_ops = run.place.cluster is None
         return Profiled(
             hook.Profiling(self.steps, run.model_dir, run_settings, traces_ops=traces_ops)
@@ -56,19 +56,21 @@ class Profiled(types.RunObserver):
     """Profiles the steps between two global steps.
 
     Args:
-      profiling: the steps, and the folder of the profile.
+      profiling: the profile to write.
     """
 
     def __init__(self, profiling: hook.Profiling):
         self._profiling = profiling
-        # Calls of several steps must end at these steps, so that no call is partly in the profile.
+        # Session calls of several steps must end at these steps, so that the
+        # profile has whole calls only.
         self.due_at = tuple(profiling.due_at)
         self.seen_at = tuple(range(profiling.begin, profiling.end))
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        # This hook comes first, so that the time of other hooks counts as time between calls.
+        # This hook comes first, so that the time in other hooks counts as
+        # time between session calls.
         return types.RunHooks(first=[self._profiling.build_hook(result)])
 
     def close(self) -> None:
@@ -76,9 +78,9 @@ class Profiled(types.RunObserver):
 
 
 def _read_settings(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
-    """Return the settings of a run that advice from a profile could change."""
+    """Return the settings of a run that advice from its profile could change."""
     run, surgery = experiment.run, experiment.model.surgery
-    # Surgeries without this setting cannot decide less often.
+    # A surgery without the setting `every_steps` cannot decide less often.
     decides_often = getattr(surgery, "every_steps", None) == 1
     is_one = place.strategy == distribution.ONE
     return advice.Settings(

@@ -3,9 +3,9 @@
 wall = shares.divide((0, 100), calls=[(0, 90)], busy=[(5, 80)], waits=[(0, 10)], ops=ops)
 sum(wall.values()) == 100
 
-If n ops run at the same time, each gets 1/n of this time, so that no time is counted twice. Time in
-which no op runs counts for the first of these that fits: waiting for a batch, starting ops, the
-session, time between calls.
+If n ops run at the same time, each op gets 1/n of the time, so no time is counted twice. Time in
+which no op runs counts for the first case that applies: waiting for a batch, starting ops, other
+time in a session call, time between calls.
 """
 
 import collections
@@ -23,8 +23,8 @@ class Op(NamedTuple):
     Attributes:
       start, end: the start and the end, in picoseconds.
       name: the name of the op.
-      place: the place that the time counts for.
-      is_kernel: True if a GPU ran the op. Ops of the CPU at the same time then do not count.
+      place: the phase that the time counts for.
+      is_kernel: True if a GPU ran the op. While a kernel runs, ops of the CPU do not count.
     """
 
     start: int
@@ -41,17 +41,17 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Divide the time of a window among places.
+    """Divide the time of a window among the phases of a training step.
 
     Args:
-      window: start and end of the whole time. All times are in picoseconds.
+      window: the start and the end of the time to divide, in picoseconds, like all times here.
       calls: the spans of session calls.
       busy: the spans in which a thread started or ran ops.
       waits: the spans in which a step waited for its batch.
       ops: the spans in which a thread or a GPU ran an op.
 
     Returns:
-      {place: picoseconds}, which add up to the length of the window.
+      {place: picoseconds}; the picoseconds add up to the length of the window.
     """
     window_start, window_end = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
@@ -60,16 +60,16 @@ def divide(
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
     picoseconds: dict[words.Place, float] = collections.defaultdict(float)
-    # A counter for each rank. The window has rank 0, so at least one counter is not empty.
+    # Count running spans for each rank. The window has rank 0, so one counter is never empty.
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
     before = window_start
-    # Go through all starts and ends in order: between two of them, nothing changes.
+    # Visit all starts and ends in the order of time: nothing changes between two of them.
     for time, step, (rank, place) in sorted(changes, key=lambda change: change[0]):
         if time > before:
             highest = next(counter for counter in reversed(running) if counter)
             total = sum(highest.values())
             for owner, count in highest.items():
-                # Parallel ops share the time equally.
+                # Ops that run in parallel share the time equally.
                 picoseconds[owner] += (time - before) * count / total
             before = time
         running[rank][place] += step
@@ -86,7 +86,7 @@ def _rank_moments(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place). Time counts for the highest rank at this time."""
+    """Yield (start, end, rank, place) of each span. A moment counts for the highest rank."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,
@@ -101,15 +101,16 @@ def _rank_moments(
 
 
 def cut_nested(ops: Sequence[Op]) -> list[Op]:
-    """Cut the spans of a thread's ops, so that they do not overlap.
+    """Cut the spans of a thread's ops, so that the spans do not overlap.
 
-    An op that calls a function runs other ops. Their time then does not count for the outer op.
+    If an op calls a function, the time of the ops in this function does not count for the calling
+    op.
 
     Args:
       ops: the spans of one thread, in any order.
 
     Returns:
-      Spans in which an op ran no other op.
+      Spans in which one op ran, and no op within it.
     """
     spans: list[Op] = []
     stack: list[Op] = []
@@ -123,11 +124,11 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
                 spans.append(op._replace(start=position))
                 position = op.end
 
-    # If two ops start together, the longer one is the outer.
+    # If two ops start at the same time, the longer op contains the shorter op.
     for op in sorted(ops, key=lambda op: (op.start, -op.end)):
         close(op.start)
         if stack and position < op.start:
-            # Add the span of the outer op before the inner op starts.
+            # Add the span of the outer op up to the start of the inner op.
             spans.append(stack[-1]._replace(start=position, end=op.start))
         stack.append(op)
         position = op.start
@@ -139,7 +140,7 @@ def round_shares(values: Sequence[float]) -> list[float]:
     """Return shares in percent, rounded to one decimal such that they add up to 100.
 
     Args:
-      values: numbers of at least 0.
+      values: numbers that are 0 or larger.
 
     Returns:
       The shares, in [0, 100]; zeros if all values are 0.
@@ -147,7 +148,7 @@ def round_shares(values: Sequence[float]) -> list[float]:
     total = sum(values)
     if not total:
         return [0.0] * len(values)
-    # Count in tenths of a percent.
+    # Compute in tenths of a percent, which are whole numbers after rounding.
     exact = [1000 * value / total for value in values]
     tenths = [int(value) for value in exact]
     # Round up the numbers with the largest remainders.

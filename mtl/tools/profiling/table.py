@@ -1,4 +1,4 @@
-"""Writes a profile as a table, as JSON, or as one line.
+"""Writes a profile of training steps as a table, as JSON, or as one line.
 
 print(table.write_table(profile, advice.advise(profile, settings)))
 """
@@ -23,22 +23,29 @@ and backward ms are the whole times of the kernels. The session is the time in w
 runs."""
 
 
-def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
-    """Return a table with a row for each word, the largest scopes and tensors, and the advice.
+def write_table(result: profile.Profile, advice: Sequence[str]) -> str:
+    """Return a table with a row for each phase, the largest scopes and tensors, and the advice.
 
     Args:
-      found: the profile.
+      result: the profile.
       advice: lines of advice.
     """
-    rows = _list_rows(found)
-    lines = [_HEADER, *map(_write_row, rows), _write_sum(found, rows)]
+    rows = _list_rows(result)
+    lines = [_HEADER, *map(_write_row, rows), _write_sum(result, rows)]
     rows_as_text = aligned.align_columns(lines, right=range(1, len(_HEADER)))
     advised = [f"  - {line}" for line in advice]
     meaning = [_MEANING_OF_GPU]
-    if not found.has_gpu:
-        # Without memory, there are no small ops either: both come from the same traced step.
-        meaning = [_MEANING, _ARE_LEFT_OUT if found.held is None else _WERE_TIMED]
-    parts = [[_write_title(found)], rows_as_text, meaning, _tell_scopes(found), _tell_memory(found)]
+    if not result.has_gpu:
+        # Memory and small ops come from the same traced step: without
+        # memory, small ops are missing.
+        meaning = [_MEANING, _ARE_LEFT_OUT if result.held is None else _WERE_TIMED]
+    parts = [
+        [_write_title(result)],
+        rows_as_text,
+        meaning,
+        _tell_scopes(result),
+        _tell_memory(result),
+    ]
     parts.append(["What to try:", *advised])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -90,7 +97,7 @@ def _tell_memory(result: profile.Profile) -> list[str]:
         return []
     lines = [
         f"Held MB: the memory in use at the peak of the last step ({result.held.allocator}),",
-        "without variables. The largest tensor of each word:",
+        "without variables. The largest tensor of each phase:",
     ]
     for word in words.OPS:
         tensor = result.held.largest.get(word)
@@ -102,7 +109,7 @@ def _tell_memory(result: profile.Profile) -> list[str]:
 
 
 def _list_rows(result: profile.Profile) -> list[dict[str, Any]]:
-    """Return a row for each word that takes time or memory, per step."""
+    """Return a row for each phase that takes time or memory, with values per step."""
     walls = [sum(s for p, s in result.wall.items() if p.word == word) for word in words.ALL]
     rows = []
     for word, wall, share in zip(words.ALL, walls, shares.round_shares(walls), strict=True):
@@ -117,7 +124,7 @@ def _list_rows(result: profile.Profile) -> list[dict[str, Any]]:
             "ops": count / result.steps,
             "held_mb": result.held.by_word.get(word, 0) / 1e6 if result.held else 0.0,
         }
-        # Leave out words without ops, such as auxiliary losses in most runs.
+        # Leave out phases without ops, such as auxiliary losses in most runs.
         if wall or row["held_mb"]:
             rows.append(row)
     return rows
@@ -127,25 +134,25 @@ def _shorten_time(milliseconds: float) -> str:
     return f"{milliseconds:.3f}" if milliseconds else ""
 
 
-def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
-    """Return the profile as a dictionary for JSON, with times per step in milliseconds."""
+def to_json(result: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
+    """Return a profile as a dictionary for JSON, with times per step in milliseconds."""
     return {
-        # The profile begins after the step `first`.
-        "first_step": found.first + 1,
-        "last_step": found.first + found.steps,
-        "session_calls": found.calls,
-        "step_ms": 1000 * found.total / found.steps,
-        "words": _list_rows(found),
-        "scopes_ms": {name: 1000 * secs / found.steps for name, secs in found.scopes},
-        "passes_back": found.passes,
-        "peak_bytes": found.held.peak if found.held else None,
+        # `first` is the last step before the profile.
+        "first_step": result.first + 1,
+        "last_step": result.first + result.steps,
+        "session_calls": result.calls,
+        "step_ms": 1000 * result.total / result.steps,
+        "words": _list_rows(result),
+        "scopes_ms": {name: 1000 * secs / result.steps for name, secs in result.scopes},
+        "passes_back": result.passes,
+        "peak_bytes": result.held.peak if result.held else None,
         "advice": list(advice),
-        "headline": tell_shortly(found),
+        "headline": tell_shortly(result),
     }
 
 
-def tell_shortly(found: profile.Profile) -> str:
-    """Return a line with the time of a step and the three largest shares."""
-    rows = sorted(_list_rows(found), key=lambda row: -row["share"])[:3]
+def tell_shortly(result: profile.Profile) -> str:
+    """Return one line with the time of a step and the three phases with the largest shares."""
+    rows = sorted(_list_rows(result), key=lambda row: -row["share"])[:3]
     text = ", ".join(f"{row['word']} {row['share']:.0f}%" for row in rows)
-    return f"{1000 * found.total / found.steps:.3g} ms a step: {text}"
+    return f"{1000 * result.total / result.steps:.3g} ms a step: {text}"

@@ -1,10 +1,10 @@
-"""Finds the phase of a training step, its "word", that an op belongs to.
+"""Finds the phase of a training step that an op belongs to; the code calls a phase a "word".
 
 attribution = words.Attribution(graph)
 attribution.find("balancing/gradients/network/trunk/MatMul_grad/MatMul")   # (NETWORK, True)
 
-The word of an op follows from its scope, or else from the line of this package that created the op.
-An op of a gradient has the word of its forward op.
+The phase of an op follows from its scope, or else from the line of this package that created the
+op. An op of a gradient belongs to the same phase as its forward op.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ENCODE, NETWORK, HEADS = "encode", "network", "heads"
 AUXILIARY, BALANCING, UPDATE = "auxiliary losses", "weighting, surgery", "update"
 OTHER = "other ops"
 OPS = (ENCODE, NETWORK, HEADS, AUXILIARY, BALANCING, UPDATE, OTHER)
-# Wall time outside of ops.
+# Phases for wall time in which no op runs.
 WAITING, SESSION, BETWEEN = "waiting for input", "session", "between calls"
-# Time in which threads start ops, or run small ops that the profiler skips. It is divided among
-# other words.
+# Time in which threads start ops, or run small ops that the profiler skips. This time is divided
+# among other phases.
 STARTING = "starting"
 ALL = (*OPS, WAITING, SESSION, BETWEEN)
 
@@ -37,7 +37,7 @@ _SCOPES = {
     "balancing": BALANCING,
     "update": UPDATE,
 }
-# {folder or file of mtl: word}, for ops outside of all scopes.
+# {folder or file of mtl: phase}, for ops outside of all scopes.
 _ROOMS = {
     "features": ENCODE,
     "histories": ENCODE,
@@ -54,22 +54,22 @@ _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+)(?=/)")
 _GRADIENTS = re.compile(r"(?:^|.*/)(gradients(?:_\d+)?)/(.*)")
 # TensorFlow's optimizers name ops like Adam/update_network/trunk/kernel/ResourceApplyAdam.
 _OPTIMIZER = re.compile(r"(?:^|/)\w+/update_")
-# The prefixes in names of ops that TensorFlow's graph optimizer has rewritten.
+# The prefixes that TensorFlow's graph optimizer adds to the names of rewritten ops.
 _REWRITTEN = re.compile(r"\w+(?:Optimizer|Folding)/(?:\w+Rewrite_|\w+Stage_)?")
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__)) + os.sep
-# A sum of gradients has the word of its terms. The search goes at most this many ops back.
+# A sum of gradients belongs to the phase of its terms, at most this number of ops before the sum.
 _FAR = 8
 
 
 class Place(NamedTuple):
-    """The word that the time of an op counts for, and whether the op computes a gradient."""
+    """The phase (word) that an op belongs to, and whether the op computes a gradient."""
 
     word: str
     is_backward: bool = False
 
 
 class Attribution:
-    """Finds the words of the ops of a graph.
+    """Finds the phases of the ops of a graph.
 
     Args:
       graph: the graph of the training.
@@ -80,29 +80,29 @@ class Attribution:
         self.find = functools.cache(self._find_place)
 
     def _find_place(self, name: str) -> Place:
-        # The graph optimizer puts a prefix before the old name.
+        # Remove the prefix that TensorFlow's graph optimizer has put before the name.
         name = _REWRITTEN.sub("", name)
         return _place_op(graphs.find_operation(self._graph, name), name)
 
 
 def _place_op(operation: tf.Operation | None, name: str) -> Place:
     """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
-    # Find the forward op by its link, because names in the body of a loop do not show it.
+    # Use the link to the forward op, because names in the body of a loop do not show this op.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
         return Place(_place_op(forward, forward.name).word, is_backward=True)
     match = _GRADIENTS.match(name)
     if match:
         return Place(_find_scope(match.group(2)) or _follow_gradients(operation), is_backward=True)
-    # Check this before scopes: the name continues with the name of a variable, whose scope would
-    # give the word of its layer.
+    # Check for the optimizer first: the op's name also has the scope of a variable, which would
+    # lead to the phase of a layer.
     if _OPTIMIZER.search(name):
         return Place(UPDATE)
     return Place(_find_scope(name) or _find_line(operation) or OTHER)
 
 
 def _follow_gradients(operation: tf.Operation | None) -> str:
-    """Return the word of the first gradient among the inputs of an op on gradients."""
+    """Return the phase of the nearest gradient that an op on gradients computes from."""
     for _ in range(_FAR):
         if operation is None or not operation.inputs:
             break
@@ -114,12 +114,12 @@ def _follow_gradients(operation: tf.Operation | None) -> str:
         word = _find_scope(match.group(2)) if match else None
         if word:
             return word
-    # Ops on gradients outside of all layers sum or weigh gradients.
+    # An op on gradients that belongs to no layer sums or weighs gradients.
     return BALANCING
 
 
 def find_scope(name: str) -> str:
-    """Return the scope in the model of an op or its forward op, such as network/trunk, or ""."""
+    """Return the scope of an op (or its forward op) in the model, such as network/trunk, or ""."""
     match = _PART.search(name)
     return match.group(1) if match else ""
 
@@ -136,7 +136,7 @@ def _find_scope(name: str) -> str | None:
 
 
 def _find_line(operation: tf.Operation | None) -> str | None:
-    """Return the word of the innermost line in this package that has a word."""
+    """Return the phase of the innermost line of code in this package that belongs to a phase."""
     # Ops that TensorFlow itself creates have no traceback.
     for frame in reversed(operation.traceback or () if operation is not None else ()):
         path = os.path.abspath(frame.filename)

@@ -1,4 +1,4 @@
-"""Prunes a finished run: chooses the weights to cut, and writes a run that continues without them.
+"""Prunes a finished run: chooses weights to cut, and writes a new run without these weights.
 
 cut = finished_pruning.choose_cut(experiment, "runs/digits", checkpoint, rows=1024)
 finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/digits_pruned")
@@ -28,18 +28,18 @@ from mtl.variables import averaging, patterns, pruned
 with deferred.imports():
     from mtl.variables import average_saver
 
-# A small batch mixes rows from many places of a sorted file.
+# A sorted file has similar rows side by side; small batches mix rows from many places of the file.
 _BATCH = 32
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Cut(NamedTuple):
-    """The cut of a network.
+    """The weights to cut from a network.
 
     Attributes:
-      masks: {variable: zeros and ones that broadcast to it}.
-      weights: {variable: new values}, for variables whose remaining weights compensate the cut.
+      masks: {variable: a mask of zeros and ones that broadcasts to the variable}.
+      weights: {variable: new values} for variables whose remaining weights compensate for the cut.
     """
 
     masks: Arrays
@@ -47,16 +47,16 @@ class Cut(NamedTuple):
 
     @property
     def sparsity(self) -> float:
-        """The share of zeros in all masks, which mark weights, units or rows."""
+        """The share of zeros in all masks; a zero stands for a cut weight, unit or row."""
         ones = sum(mask.sum() for mask in self.masks.values())
         return 1 - float(ones) / sum(mask.size for mask in self.masks.values())
 
 
 def require_parts(parts: Sequence[pruning.Pruning]) -> None:
-    """Fail unless parts can prune a finished run.
+    """Fail unless the parts for pruning can prune a finished run.
 
     Raises:
-      UserError: `parts` is empty, or a part needs steps of training.
+      UserError: `parts` is empty, or a part needs training steps.
     """
     fix = "Set --gin_file gin_configs/sparsity/finished.gin, or a file of yours."
     checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)
@@ -64,7 +64,8 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
         is_at_once = part.schedule.first_step == part.schedule.last_step
         rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
-        # An average over rows can be computed here; other gathered values need training steps.
+        # `Averaged` needs only a mean over rows. Other criteria gather their
+        # values in training steps.
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
         rule = "need no training steps to prune a finished run"
@@ -93,14 +94,15 @@ def choose_cut(
     rows: int,
     find_progress: Callable[[pruning.Pruning], float] = lambda part: 1.0,
 ) -> Cut:
-    """Choose the weights of a checkpoint that `experiment.model.pruning` cuts.
+    """Choose which weights of a checkpoint `experiment.model.pruning` cuts.
 
     Args:
-      experiment: the experiment of the run. Rows come from its training split, in a random order.
-      model_dir: the folder of the run with the checkpoint.
-      checkpoint: the path of the checkpoint; its averages count as the weights, if it has any.
+      experiment: the experiment of the run, whose training split supplies the rows in random order.
+      model_dir: the folder of the run.
+      checkpoint: the path of the checkpoint; if it has averages of weights, they count as the
+        weights.
       rows: the number of rows for criteria that need inputs or gradients.
-      find_progress: returns the share of a part's sparsity to reach, in (0, 1].
+      find_progress: for a part, returns the share of its final sparsity to reach now, in (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint belongs to another run.
@@ -114,7 +116,7 @@ def choose_cut(
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
-            # If several parts choose a variable, the first part prunes it, as in training.
+            # If several parts match a variable, the first part prunes the variable, as in training.
             part_masks = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
@@ -133,16 +135,16 @@ def write_run(
     output_dir: str,
     is_served: bool = True,
 ) -> str:
-    """Write a run that continues from a checkpoint with masks.
+    """Write a new run that continues from a checkpoint without the cut weights.
 
     Args:
       experiment: the experiment of the new run.
-      model_dir: the folder of the run with the checkpoint.
+      model_dir: the folder of the run that the checkpoint belongs to.
       checkpoint: the path of the checkpoint.
-      cut: the cut of the weights of the checkpoint.
+      cut: the weights of the checkpoint to cut.
       output_dir: the folder of the new run; it must not hold a run.
-      is_served: True starts from the averages of the weights, if there are any, as exports and
-        `choose_cut` do.
+      is_served: True to start from the averages of the weights, if the checkpoint has averages, as
+        exports and `choose_cut` do.
 
     Returns:
       The path of the new checkpoint.
@@ -151,10 +153,11 @@ def write_run(
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
-        # Evaluations and exports read the average of a weight, so it gets the new value, too.
+        # Evaluations and exports read the average of a weight, so the average
+        # gets the new value, too.
         names = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(names, new.astype(values[name].dtype))
-    # The full share is reached, so the new run does not cut again: see `pruned_step`.
+    # Each part has reached its final sparsity, so training does not cut again (see `pruned_step`).
     values |= {
         cuts.share_name(index): np.float64(part.final_sparsity) for index, part in enumerate(parts)
     }
@@ -162,7 +165,7 @@ def write_run(
         part = cuts.find_part(parts, name)
         values[pruned.mask_name(name)] = mask.astype(np.float32)
         _set_to_zero(values, initial, name, mask, part.hides_weights)
-        # With a unit, its bias and its normalisation are cut.
+        # A cut unit also loses its bias and the parameters of its normalisation.
         for vector in cuts.list_beside(name) if part.granularity.is_of_units else []:
             if vector in values:
                 _set_to_zero(values, initial, vector, mask.reshape([-1]), is_hidden=False)
@@ -173,16 +176,17 @@ def write_run(
 
 
 def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:
-    """Return the values of a checkpoint before the cut; the served values if `is_served`."""
+    """Return {variable: value} of a checkpoint; averages replace weights if `is_served`."""
     values = {
-        # The checkpoint may lack masks, which the new cut replaces anyway.
+        # The checkpoint may lack masks: start from initial masks, which the new cut replaces.
         name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
         for name, first in initial.items()
     }
     for name in initial if is_served else ():
         average = averaging.name_in(reader, name)
         if average != name:
-            # Only this reader brings the averages of rows of tables up to date.
+            # `averaging.value_in` also updates the averages of table rows that
+            # recent steps did not use.
             values[name] = values[average] = averaging.value_in(reader, average)
         elif averaging.is_decay(name):
             values[name] = averaging.value_in(reader, name)
@@ -195,7 +199,7 @@ def _set_to_zero(
     """Set cut weights of a variable to 0, and reset their entries in related variables."""
     for owner in [n for n in values if pruned.is_owner(n, name)]:
         values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
-    # Reset slots of the optimizer, as a momentum would move cut weights away from 0.
+    # Reset the slots of the optimizer, because momentum would move cut weights away from 0.
     for other in [n for n in values if n.startswith(f"{name}/") and not pruned.is_state(n)]:
         # Slots of another shape, such as a step counter, have no entry for each weight.
         if values[other].shape == values[name].shape:
@@ -218,8 +222,8 @@ def read_masks(
     """Return {pruned variable: its mask in a checkpoint}; ones if the checkpoint has no mask.
 
     Args:
-      experiment: the experiment with the parts that prune.
-      model_dir: the folder of the run with the checkpoint.
+      experiment: the experiment, whose `pruning` says which variables have masks.
+      model_dir: the folder of the run that the checkpoint belongs to.
       checkpoint: the path of the checkpoint.
 
     Raises:
@@ -229,7 +233,7 @@ def read_masks(
     saved = dict(tf.train.list_variables(checkpoint))
     mismatch.require_same(
         checkpoint,
-        # Leave out masks, which only a run that was pruned before has.
+        # Leave out masks, because only the checkpoint of a pruned run has masks.
         {name: shape for name, shape in saved.items() if not pruned.is_of_pruning(name)},
         {name: v.shape for name, v in initial.items() if not pruned.is_of_pruning(name)},
     )
@@ -237,7 +241,8 @@ def read_masks(
     for name, mask in load_masks(checkpoint).items():
         rule = f"choose all cut weights of {checkpoint}, also {name!r}"
         all_patterns = [list(part.patterns) for part in experiment.model.pruning]
-        # If no pattern matches the variable, it has no mask, and its cut weights would grow again.
+        # A variable that no pattern matches would lose its mask, and its cut
+        # weights would grow again.
         checks.require(name in masks, "Pruning.patterns", rule, all_patterns)
         rule = f"cut as in {checkpoint}, where the mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
@@ -260,7 +265,7 @@ def _is_cut(name: str, names: Collection[str]) -> bool:
 
 
 class _Network:
-    """The network of a checkpoint with served weights, and rows of the training split."""
+    """The network of a checkpoint with served weights, which computes values over training rows."""
 
     def __init__(
         self,
@@ -273,13 +278,13 @@ class _Network:
         data, statistics = experiment.data, fitting.load_statistics(model_dir)
         batch = min(_BATCH, rows)
         batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
-        # This buffer counts batches, and holds as many rows as the buffer of training.
+        # The buffer counts batches; it holds as many rows as the shuffle buffer of training.
         batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
-        # -(-a // b) rounds up.
+        # -(-rows // batch) is rows / batch, rounded up.
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         tf1.train.get_or_create_global_step()
-        # Layers report the inputs of their kernels while they are built.
+        # While layers are built, they report the inputs of their kernels to `notes`.
         notes = layer_hooks.NoteInputs()
         features, labels = self._iterator.get_next()
         self._gradients: dict[str, Any] = {}
@@ -298,15 +303,15 @@ class _Network:
                 )
         self.inputs, self._session = notes.found, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
-        # Kernels in order, from the input of the network to its heads.
+        # Sort the kernels from the input of the network to its heads.
         self.order = [name for name in notes.found if name in self.variables]
-        # This saver reads the averages of a checkpoint, if it has any, as exports do.
+        # `average_saver` restores the averages of a checkpoint as the weights, as exports do.
         saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)
 
     def average(self, fetches: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """Return the means of tensors over the batches."""
+        """Return the means of tensors over all batches."""
         totals, count = {name: np.float64(0) for name in fetches}, 0
         for values in self._run(fetches):
             totals = {name: totals[name] + np.float64(values[name]) for name in fetches}
@@ -314,9 +319,9 @@ class _Network:
         return {name: total / count for name, total in totals.items()}
 
     def _run(self, fetches: Mapping[str, tf.Tensor]) -> Iterator[Arrays]:
-        # Each pass starts again from the first batch.
+        # Start each pass at the first batch.
         self._session.run(self._iterator.initializer)
-        # Without fetches, the session would never reach the end of the data.
+        # With no fetches, the session would read no batch, and the loop would never end.
         while fetches:
             try:
                 yield self._session.run(fetches)
@@ -324,7 +329,7 @@ class _Network:
                 return
 
     def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return {kernel: its gradient}, with weighting and surgery as in training."""
+        """Return {kernel: gradient}, with weighting and surgery as in training."""
         gradients = {name: self._gradients.get(name) for name in names}
         for name, gradient in gradients.items():
             rule = "choose kernels that affect a loss"
@@ -332,30 +337,30 @@ class _Network:
         return gradients
 
     def measure_inputs(self, names: Sequence[str]) -> dict[str, tf.Tensor]:
-        """Return the mean squares of the inputs of these kernels."""
+        """Return {kernel: the mean squares of its inputs}."""
         self.require_inputs(names)
         return {name: criteria.average_squares(self.inputs[name]) for name in names}
 
     def require_inputs(self, names: Sequence[str]) -> None:
-        """Fail unless the inputs of these kernels are known."""
+        """Fail unless layers have reported the inputs of the kernels."""
         for name in names:
             rule = "choose kernels of layers.dense and layers.conv"
             fix = "The criterion reads inputs of layers, which only these layers report."
             checks.require(name in self.inputs, "Pruning.patterns", rule, name, fix)
 
     def read(self, name: str) -> np.ndarray:
-        """Return the value of a variable."""
+        """Return the current value of a variable."""
         return self._session.run(self.variables[name])
 
     def write(self, name: str, value: np.ndarray) -> None:
-        """Set the value of a variable."""
+        """Set a variable to a value."""
         self.variables[name].load(value, self._session)
 
 
 def _select_masks(
     network: _Network, part: pruning.Pruning, before: Arrays, progress: float
 ) -> dict[str, np.ndarray]:
-    """Return the masks of the variables of a part, by scores of their weights."""
+    """Return {variable: mask} for the variables of a part, by the scores of their weights."""
     names, criterion = list(before), part.criterion
     gradients = network.find_gradients(names) if criterion.reads_gradients else {}
     inputs = network.measure_inputs(names) if criterion.reads_inputs else {}
@@ -373,7 +378,8 @@ def _select_masks(
         kernels = [
             criteria.Seen(
                 name=name,
-                # Constants, not variables, as the scores are computed in a separate graph.
+                # Use constants, because scores are computed in a separate
+                # graph without the variables.
                 weights=tf.constant(network.read(name)),
                 gradient=_make_constant(means.get(name)),
                 total=_make_constant(totals.get(name)),
@@ -398,7 +404,7 @@ def _reconstruct_layers(
     before: Arrays,
     progress: float,
 ) -> Cut:
-    """Cut layer by layer; the inputs of a layer come from earlier layers after their cut."""
+    """Cut layer by layer; the input of a layer comes from earlier layers that are already cut."""
     rule = "choose kernels of layers.dense for SparseGpt"
     fix = "It cuts kernels of the shape [inputs, units]."
     network.require_inputs(list(before))
@@ -410,11 +416,11 @@ def _reconstruct_layers(
     is_by_few = isinstance(part.granularity, granularity.NOfM)
     n_of_m = (part.granularity.n, part.granularity.m) if is_by_few else None
     masks, weights = {}, {}
-    # From the input to the heads, so that a layer gets the inputs after earlier cuts.
+    # Go from the input to the heads, so that the inputs of a layer reflect all earlier cuts.
     for name in [name for name in network.order if name in before]:
         flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])  # [rows, D]
         flat = tf.cast(flat, tf.float64)
-        # [D, D]; the mean and the sum over rows differ by a factor, and lead to the same cut.
+        # [D, D]; a mean over rows leads to the same cut as a sum, because they differ by a factor.
         gramian = network.average({name: tf.matmul(flat, flat, transpose_a=True)})[name]
         is_kept, new = sparse_gpt.prune_layer(
             network.read(name),
@@ -425,7 +431,7 @@ def _reconstruct_layers(
             block=criterion.block,
             damping=criterion.damping,
         )
-        # From now on, the session computes later layers with this pruned layer.
+        # Write the cut layer to the session, so that later layers compute with it.
         network.write(name, new)
         masks[name], weights[name] = is_kept.astype(np.float32), new
     return Cut(masks, weights)

@@ -3,13 +3,13 @@
 kept, weights = sparse_gpt.prune_layer(weights, gramian, sparsity=0.5)
 
 E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot",
-2023, arXiv:2301.00774, algorithm 1. A unit has weights w and inputs x over some rows. Cutting w_j,
-with the best change of the later weights, adds `w_j^2 / [H^-1]_jj` to the squared change of the
-unit's output. H is the Gramian of the inputs j, j + 1, ...; this is the saliency of Optimal Brain
-Surgeon (B. Hassibi, D. Stork, 1992). One pass over the inputs in their order lets all units share
-the inverses. Unlike in the paper, a layer loses exactly the requested share. Weights of inputs that
-are 0 in all rows are cut first. If not all of them have to be cut, the remaining ones keep their
-values, because other rows may need them.
+2023, arXiv:2301.00774, algorithm 1. Let a unit have weights w and, over some rows, inputs x. If the
+weight w_j is cut and all later weights change in the best way, the squared change of the unit's
+output grows by `w_j^2 / [H^-1]_jj`. H is the Gramian of the inputs j, j + 1, ... This score is the
+saliency of Optimal Brain Surgeon (B. Hassibi, D. Stork, 1992). The algorithm visits the inputs in
+one order, so all units share the inverses. Unlike in the paper, a layer loses exactly the requested
+share of its weights. Weights of inputs that are 0 in all rows are cut first. If some of these
+weights remain, they do not change, because other rows may need them.
 """
 
 import numpy as np
@@ -24,21 +24,21 @@ def prune_layer(
     block: int = 128,
     damping: float = 0.01,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the weights of a dense layer, and return a mask and the new weights.
+    """Cut weights of a dense layer, and return a mask and the changed weights.
 
     Args:
-      weights: [D, U], of D inputs and U units.
-      gramian: [D, D], the inner products of the inputs over the rows.
-      sparsity: the share to cut, in [0, 1).
-      n_of_m: (n, m) keeps n of m neighbouring inputs of a unit, instead of `sparsity`.
-      kept: bool [D, U]; weights with False are cut first.
-      block: the number of inputs whose weights are compared with each other at once.
-      damping: a number that is added to the Gramian's diagonal, as a share of its mean.
+      weights: the kernel of D inputs and U units, [D, U].
+      gramian: the inner products of the inputs over the rows, [D, D].
+      sparsity: the share of weights to cut, in [0, 1).
+      n_of_m: (n, m) keeps n of every m neighbouring inputs of a unit; `sparsity` is then ignored.
+      kept: False for weights that earlier cuts have removed, [D, U] bool; they are cut first.
+      block: the number of inputs whose weights compete with each other for the cut.
+      damping: a number that is added to the diagonal of the Gramian, as a share of its mean.
 
     Returns:
-      A mask, bool [D, U], False for cut weights, and the new weights, float64 [D, U], 0 where cut.
+      A mask [D, U] bool, False for cut weights, and the new weights [D, U] float64, 0 if cut.
     """
-    # Copy the weights, as the loop below changes them.
+    # Copy the weights, because the loop below changes them.
     weights, is_silent = np.array(weights, np.float64), np.diag(gramian) == 0
     before = np.ones(weights.shape, bool) if kept is None else np.asarray(kept, bool)
     inverse = _factor_inverse(np.array(gramian, np.float64), damping)
@@ -48,41 +48,42 @@ def prune_layer(
     block = block if n_of_m is None else n_of_m[1]
     for start in range(0, num_inputs, block):
         end = min(start + block, num_inputs)
-        # With factors U of H^-1 = U'U, [H^-1]_jj of the inputs from j on is U_jj^2.
+        # With H^-1 = U'U and an upper triangular U, [H^-1]_jj of the inputs from j on is U_jj^2.
         scores = (weights[start:end] / np.diag(inverse)[start:end, np.newaxis]) ** 2
         scores = np.where(is_silent[start:end, np.newaxis], 0.0, scores)
-        # -1 is below all squares, so that earlier cuts come first.
+        # -1 is below all squares, so weights that were cut before are cut first.
         scores = np.where(before[start:end], scores, -1.0)
         if n_of_m is None:
-            # Count over all blocks so far, so that rounding errors do not add up.
+            # Count the remaining weights of all blocks so far, so that
+            # rounding errors do not add up.
             upto = round((1 - sparsity) * end * num_units)
             count = min(max(upto - int(is_kept.sum()), 0), scores.size)
             is_kept[start:end] = _keep_largest(scores.reshape([1, -1]), count).reshape(scores.shape)
         else:
             is_kept[start:end] = _keep_largest(scores.T, n_of_m[0]).T
-        # Weights that were cut before stay cut, even if the sparsity is lower now.
+        # A weight that was cut before stays cut, even if the sparsity is lower now.
         is_kept[start:end] &= before[start:end]
         errors = np.empty([end - start, num_units])  # [block, U]
         for j in range(start, end):
             errors[j - start] = np.where(is_kept[j], 0, weights[j]) / inverse[j, j]
-            # The later inputs of the block make up for the error at once ...
+            # Let later inputs of the block compensate for the cut at once.
             weights[j:end] -= np.outer(inverse[j, j:end], errors[j - start])
-        # ... and all others in a single product for the block, as in the paper.
+        # Let the inputs after the block compensate by a single product, as in the paper.
         weights[end:] -= inverse[start:end, end:].T @ errors
     return is_kept, np.where(is_kept, weights, 0.0)
 
 
 def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
-    """Return the upper factor U of the inverse, U'U, of a Gramian."""
+    """Return the upper triangular factor U of the inverse of a Gramian, H^-1 = U'U."""
     diagonal = np.diag(gramian).copy()
-    diagonal[diagonal == 0] = 1.0  # An input that is always 0 then has no effect.
+    diagonal[diagonal == 0] = 1.0  # An input that is always 0 must not make H singular.
     np.fill_diagonal(gramian, diagonal + damping * diagonal.mean())
-    # NumPy returns the lower factor L of L L' = U' U.
+    # NumPy returns the lower factor L = U', because L L' = U' U.
     return np.linalg.cholesky(np.linalg.inv(gramian)).T
 
 
 def _keep_largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the `count` largest scores of each row; of equal scores, the first ones."""
-    # Sorting the order again gives ranks.
+    """Return a mask of the `count` largest scores in each row; of equal scores, the first."""
+    # `argsort` of `argsort` gives the rank of each score.
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

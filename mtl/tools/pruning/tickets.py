@@ -4,10 +4,10 @@ for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tic
     print(ticket.name, ticket.sparsity, ticket.metrics)
 
 J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
-2019, arXiv:1803.03635. Weights may also go back to a step after 0: J. Frankle et al., "Linear Mode
-Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket has value only if
-it beats its controls: as many weights in each layer at other places, and the same weights with
-other initial values.
+2019, arXiv:1803.03635. A ticket is a pruned network whose weights go back to their initial values,
+or to a step soon after: J. Frankle et al., "Linear Mode Connectivity and the Lottery Ticket
+Hypothesis", 2020, arXiv:1912.05671. A ticket is useful only if it beats two controls: as many
+weights in each layer at random places, and the same weights with other initial values.
 """
 
 import dataclasses
@@ -32,16 +32,16 @@ _log = logging.getLogger(__name__)
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
 
-_OTHER_SEED = 1_000_003  # A large number, as the seeds of other runs rarely differ by it.
+_OTHER_SEED = 1_000_003  # Large, so that two seeds of a user rarely differ by it.
 
 
 class Ticket(NamedTuple):
-    """A trained run of a sparse network.
+    """A sparse network after its training.
 
     Attributes:
-      name: the name of the run's folder.
-      model_dir: the folder of the run.
-      sparsity: the share of pruned weights.
+      name: the name of the folder of the run that has trained the network.
+      model_dir: the path of this folder.
+      sparsity: the share of pruned weights, in [0, 1].
       metrics: the metrics of the last evaluation.
     """
 
@@ -62,25 +62,25 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
     rows: int = 1024,
     on_start: Callable[[str], None] = lambda folder: None,
 ) -> Iterator[Ticket]:
-    """Prune in rounds, and yield the trained tickets.
+    """Prune a run in rounds, and yield the trained network of each round.
 
-    Each round cuts the same share of the remaining weights. A finished round is not trained again,
-    and an interrupted round continues.
+    Each round cuts the same share of the remaining weights. A second call skips rounds that are
+    finished, and continues a round that was interrupted.
 
     Args:
       source: the experiment of the finished run.
-      experiment: the same experiment with `pruning` for the cut of all rounds together.
+      experiment: the same experiment, with `pruning` for the sparsity after the last round.
       model_dir: the folder of the finished run.
-      output_dir: the folder for a run of each round.
+      output_dir: the folder in which each round has a folder.
       rounds: the number of rounds.
-      step: the remaining weights go back to their values at this step of the run, whose first steps
-        are repeated for that; 0 means the initial weights.
+      step: the step whose weights each round starts from; 0 means the initial weights. The first
+        steps of the run are repeated to get these weights.
       controls: some of `CONTROLS`, which every round trains besides its ticket.
       rows: the number of rows for criteria that need inputs or gradients.
-      on_start: called with the folder of each run before it trains.
+      on_start: called with the folder of each new run before the run trains.
 
     Raises:
-      UserError: `finished_pruning.choose_cut` fails.
+      UserError: a setting does not fit, or `finished_pruning.choose_cut` fails.
     """
     _check_settings(source, experiment.model.pruning, step)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
@@ -90,11 +90,11 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         find_progress = functools.partial(_find_progress, share=number / rounds)
         folder = os.path.join(output_dir, name)
         _log.info("Round %d of %d, in %s", number, rounds, folder)
-        # If a checkpoint exists, an interrupted call has already cut this round.
+        # If the folder has a checkpoint, an interrupted call has already cut the weights.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
-            # The masks come from the trained weights, the weights from the early step.
+            # The new run starts from early weights, with the masks of the trained weights.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
@@ -109,18 +109,19 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
                 else:
                     _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
             yield _train_ticket(experiment, target, f"{name}_{control}", on_start)
-        # The next round cuts more weights of the trained ticket.
+        # The next round cuts more weights of the ticket that this round has trained.
         before = folder
 
 
 def _check_settings(
     source: experiment_lib.Experiment, parts: Sequence[pruning.Pruning], step: int
 ) -> None:
-    """Fail unless parts can prune a run in rounds that go back to this step."""
+    """Fail unless `parts` can prune in rounds, and `step` is a step of the run."""
     finished_pruning.require_parts(parts)
     for part in parts:
         rule = "keep the weights as they are, since rounds go back to early weights"
-        # SparseGpt changes the remaining weights, and early weights would undo that.
+        # SparseGpt changes the remaining weights; going back to early
+        # weights would undo the change.
         fits = not isinstance(part.criterion, criteria.SparseGpt)
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
@@ -133,23 +134,24 @@ class _Start(NamedTuple):
 
 
 def _find_progress(part: pruning.Pruning, share: float) -> float:
-    """Return the share of a part's sparsity to reach after a share of the rounds."""
+    """Return the share of the final sparsity that a part reaches after a share of the rounds."""
     sparsity = part.final_sparsity
-    # Each round keeps the same share of the weights, so (1 - sparsity) ** share of them remain.
+    # Each round keeps the same share of the weights, so (1 - sparsity) **
+    # share of all weights remain.
     return (1 - (1 - sparsity) ** share) / sparsity
 
 
 def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int) -> _Start:
-    """Repeat the first steps of a run exactly, and return the checkpoint at the step."""
-    # Schedules that last as long as the run must see the whole number of steps.
+    """Repeat the first steps of a run exactly, and return the checkpoint of `step`."""
+    # Fill in the length of schedules from the whole run, because the short run has fewer steps.
     model = source.model.fill_schedules(source.run.train_steps)
-    steps = max(step, 1)  # The checkpoint of step 0 is saved before the first step.
+    steps = max(step, 1)  # A run has at least one step; it saves step 0 before the first step.
     run = dataclasses.replace(
         source.run,
         train_steps=steps,
         checkpoint_steps=steps,
         checkpoint_secs=None,
-        # Keep the checkpoint of step 0 and the last checkpoint.
+        # Keep two checkpoints: step 0 and the last step.
         keep_checkpoints=2,
     )
     short = dataclasses.replace(source, model=model, run=run)
@@ -160,7 +162,7 @@ def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int)
 
 
 def _draw_anew(source: experiment_lib.Experiment, output_dir: str) -> _Start:
-    """Return the first checkpoint of a run with other initial weights."""
+    """Return the first checkpoint of a run with another seed, and so other initial weights."""
     run = dataclasses.replace(source.run, seed=(source.run.seed + _OTHER_SEED) % 2**31)
     reseeded = dataclasses.replace(source, run=run)
     return _take_first_steps(reseeded, os.path.join(output_dir, "start_reinitialised"), 0)
@@ -190,6 +192,6 @@ def _train_ticket(
 
 
 def _shuffle_masks(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
-    """Return masks with the same number of zeros in each layer, at other places."""
+    """Return masks with the same number of zeros in each layer, at random places."""
     rng = np.random.default_rng(seed)
     return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

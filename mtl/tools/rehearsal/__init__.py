@@ -1,1 +1,1 @@
-"""Tries a run for some steps, and estimates the time and the memory of the whole training."""
+"""Runs a training for some steps, and estimates the time and the memory of the whole training."""

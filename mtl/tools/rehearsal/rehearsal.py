@@ -2,8 +2,8 @@
 
 print(rehearsal_text.describe(rehearsal.rehearse(experiment, "runs/digits")))
 
-The rehearsal uses the code of training in a scratch folder. So an error before the first steps of
-the run ends the rehearsal with the same message.
+A rehearsal runs the code of a training in a temporary folder. An error that would stop the training
+before its first steps stops the rehearsal with the same message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mtl.tools import attached, tensorboard
 from mtl.tools.debugging import inspection, layers
 from mtl.variables import patterns
 
-# Limits in seconds, for reading each split, and for timing batches or steps.
+# Limits in seconds, for reading a split, and for timing batches or steps.
 _READ_SECS = 10.0
 _TIMED_SECS = 5.0
 _TIMED_CALLS = 5
@@ -42,13 +42,13 @@ _BATCHES_AT_ONCE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The rows of a split that were read, through the graph of an evaluation.
+    """The part of a split that a rehearsal reads, with the losses and metrics of an evaluation.
 
     Attributes:
-      rows: the number of rows.
-      batches: the number of batches.
-      secs: the time in seconds, without the first of several batches.
-      is_whole: True if the split has no further rows.
+      rows: the number of rows read.
+      batches: the number of batches read.
+      secs: the time in seconds; the first batch is left out if there are several batches.
+      is_whole: True if the rehearsal has read all rows of the split.
     """
 
     rows: int
@@ -59,10 +59,11 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """The seconds of a batch or a step.
+    """The measured time of a batch or a step.
 
     Attributes:
-      first_secs: seconds of the first batch or step, with all work that is done only once.
+      first_secs: the seconds of the first batch or step, which includes all work that is done only
+        once.
       secs: the median of the seconds of later batches or steps.
     """
 
@@ -77,17 +78,17 @@ class Rehearsed:
     Attributes:
       first_step: the step from which the run would continue.
       last_step: the step at which the run ends.
-      splits: {split: the rows that were read}; the training split comes first.
+      splits: {split: the rows that the rehearsal has read}; the training split comes first.
       batch: the first batch of training.
-      batch_size: the batch size of all replicas together.
+      batch_size: the number of rows in a batch, over all replicas.
       tree: the layers of the model.
       tasks: the names of the tasks.
       predictions: {name: (type, shape for one row)}.
-      num_bytes: bytes of all variables of a training, on one device.
+      num_bytes: the bytes of all variables of a training on one device.
       batches: the time of one batch of the input; None if no step is left to train.
       steps: the time of one step with its input; None if no step is left to train.
-      evaluations: the number of evaluated checkpoints; 0 if it depends on the time.
-      checkpoint_secs: seconds between checkpoints, if their number depends on the time.
+      evaluations: the number of evaluations in the run; 0 if the time decides when to evaluate.
+      checkpoint_secs: the seconds between two checkpoints; None if steps decide when to save.
     """
 
     first_step: int
@@ -106,16 +107,16 @@ class Rehearsed:
 
 
 def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed:
-    """Prepare a run, and time a few of its batches and steps; write nothing into `model_dir`.
+    """Prepare a run, and time some of its batches and steps, without a change to `model_dir`.
 
-    If the run exists, a copy of it continues from the last checkpoint.
+    If the run exists, the rehearsal continues a copy of the run from its last checkpoint.
 
     Args:
       experiment: the experiment of the run.
-      model_dir: the folder of the run, which may be missing.
+      model_dir: the folder of the run; it need not exist.
 
     Raises:
-      UserError: `verbs.train` would fail before its first steps, or the run has several processes.
+      UserError: `verbs.train` would fail before its first step, or the run has several processes.
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_possible("--model_dir", model_dir, "a folder", model_dir)
@@ -131,7 +132,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
 @contextlib.contextmanager
 def _name_folder(scratch: str, model_dir: str) -> Iterator[None]:
-    """Replace the folder of the copy in errors by the folder of the run."""
+    """Replace the path of the temporary folder in errors by the path of the run."""
     try:
         yield
     except checks.UserError as error:
@@ -139,34 +140,34 @@ def _name_folder(scratch: str, model_dir: str) -> Iterator[None]:
 
 
 class _Rehearsal(training.Training):
-    """A training in a scratch folder, which ends after some steps for timing."""
+    """A training in a temporary folder, which ends after some steps."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, first: int):
-        # The rehearsal has no observers, and no `Refit`, which would be the whole run.
+        # Leave out observers, and also `Refit`, which would replace the training.
         plain = dataclasses.replace(experiment, refit=None)
         super().__init__(plain, scratch, lambda: None)
         run = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)
-        # Only the checks count: `TensorBoard` refuses items that the run cannot show.
+        # Build `TensorBoard` only for its checks: it refuses items that the run cannot show.
         for board in attached.select_observers(experiment, tensorboard.TensorBoard):
             board(run)
         rule = "be left out if TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
-        # Schedules are not affected, as they read the number of steps from the experiment.
+        # Schedules ignore the larger number of steps, because they read it from the experiment.
         self._run = dataclasses.replace(
-            # The last step is so far away that `_Timing` ends the training.
+            # Training never reaches the new last step, because `_Timing` stops it earlier.
             experiment.run,
             train_steps=max(first, experiment.run.train_steps) + 10**9,
         )
         self._num_bytes = 0
 
     def rehearse_from(self, checkpoint: str | None, first: int) -> Rehearsed:
-        """Prepare the run, read its splits, and time it from a checkpoint."""
+        """Prepare the run, read its splits, and time its steps from a checkpoint."""
         experiment, data, folder = self._experiment, self._data, self._model_dir
         data.require_memory(data.batch_size)
         build = functools.partial(evaluation_graph.EvaluationGraph, experiment, folder)
-        # Compute the statistics of the columns, as a training does first.
+        # Compute the statistics of the columns first, as a training does.
         preparation.prepare_run(experiment, folder, build)
-        # If training and evaluation have the same split, it is read only once.
+        # A split for both training and evaluation is read only once.
         names = dict.fromkeys((data.train_split, data.eval_split))
         with diagnosis.explain_run_errors(data, experiment.model, None, *names):
             splits = self._read_splits(list(names))
@@ -200,7 +201,7 @@ class _Rehearsal(training.Training):
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             passes = {n: tf1.data.make_initializable_iterator(data.one_pass(n)) for n in names}
-            # Handles, since a single iterator for all splits would refuse columns of lists.
+            # Use handles, because a single iterator for all splits would refuse columns of lists.
             handles = {name: iterator.string_handle() for name, iterator in passes.items()}
             handle, first = tf1.placeholder(tf.string, []), next(iter(passes.values()))
             structure = (first.output_types, first.output_shapes, first.output_classes)
@@ -212,7 +213,7 @@ class _Rehearsal(training.Training):
                 options=graph_options.GraphOptions(statistics=statistics, may_stack=True),
             )
             updates = [update for _, update in spec.eval_metric_ops.values()]
-            # The count waits for losses and metrics, so that the time includes them.
+            # The count depends on losses and metrics, so the measured time includes them.
             with tf.control_dependencies([spec.loss, *updates]):
                 count = tf.identity(types.count_rows(features))
             config = estimators.build_config(self._experiment, model_dir).session_config
@@ -226,13 +227,14 @@ class _Rehearsal(training.Training):
                 return splits
 
     def _time_input(self, first: int) -> tuple[inspection.Batch, Pace]:
-        """Return the first batch of training, and the time of batches without a step."""
+        """Return the first batch of training, and the time of later batches, without a step."""
         with tf.Graph().as_default():
             tf1.set_random_seed(self._run.seed)
             source = self._build_input(self._input_state(), first)
             # With several steps in a session call, the input is an iterator, not a batch.
             batch = source[0].get_next() if self._loop_settings else source
-            # A group has no output, so the time does not include a copy to Python.
+            # A group of ops has no output, so the time does not include a copy
+            # of the batch to Python.
             read = tf.group(tf.nest.flatten(batch, expand_composites=True))
             with tf1.Session() as session:
                 start = time.perf_counter()
@@ -248,7 +250,7 @@ class _Rehearsal(training.Training):
         return inspection.Batch(features, labels), Pace(first_secs, statistics_lib.median(paces))
 
     def _time_steps(self, checkpoint: str | None, first: int) -> Pace:
-        """Train for some session calls, in the same way as the run."""
+        """Train for some session calls with the code of the run, and return the time of a step."""
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         timings: list[_Timing] = []
 
@@ -258,7 +260,7 @@ class _Rehearsal(training.Training):
                 memory.require_variables(list(variables.values()))
             self._num_bytes = sum(map(memory.measure_variable, variables.values()))
             timings.append(_Timing(result))
-            return {"training_hooks": timings[:1]}  # With replicas, the first replica's hooks run.
+            return {"training_hooks": timings[:1]}  # Only the first replica runs hooks.
 
         estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
         input_fn = functools.partial(self._build_input, self._input_state(), first)
@@ -271,7 +273,7 @@ class _Rehearsal(training.Training):
 
 
 class _Timing(tf.compat.v1.train.SessionRunHook):
-    """Times session calls, and ends the training after some."""
+    """Times session calls, and stops the training after a few seconds or calls."""
 
     def __init__(self, result: training_loop.StepResult):
         self._step = result.step
@@ -315,6 +317,6 @@ def _read_split(
             break
         batches += 1
         first_end = time.perf_counter() if batches == 1 else first_end
-    # The first batch counts only if there is no other, as TensorFlow optimizes the graph during it.
+    # Leave out the first of several batches, because TensorFlow optimizes the graph during it.
     start = first_end if batches > 1 else start
     return Split(rows, batches, time.perf_counter() - start, is_whole)

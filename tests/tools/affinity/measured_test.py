@@ -195,7 +195,7 @@ def test_a_run_that_would_write_nothing_is_refused():
     part = affinity.TaskAffinity(every_steps=20)
     with pytest.raises(checks.UserError, match="every_steps must be at most Run.train_steps, 10"):
         _make(part, train_steps=10)
-    rule = "every_steps must be a multiple of Run.summary_steps, 15, as others are not written"
+    rule = "every_steps must be a multiple of Run.summary_steps, 15, to write every result"
     with pytest.raises(checks.UserError, match=rule):
         _make(part, train_steps=40, summary_steps=15)
 

@@ -111,8 +111,9 @@ def _read_lists(
             checks.is_a(f"input {name!r} of row {index}", row, list, "be a list")
         lengths = np.array(list(map(len, rows)), np.int64)
         # In the row format, lists may have different lengths, but the graph needs an array [B, L]
-        # and lengths [B].
-        padding = "" if signature.inputs[name].dtype == tf.string else 0
+        # and lengths [B]. An input of texts accepts only texts, and an input of truth values only
+        # True and False.
+        padding = {tf.string: "", tf.bool: False}.get(signature.inputs[name].dtype, 0)
         width = int(lengths.max())
         padded = [[*row, *[padding] * (width - len(row))] for row in rows]
         inputs[name] = _read_input(signature, name, padded)

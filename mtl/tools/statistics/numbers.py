@@ -223,10 +223,13 @@ class Numbers:
     @property
     def rank_error(self) -> float:
         """The largest error of a quantile, as a share of the numbers; 0 if quantiles are exact."""
+        # `is_exact` moves waiting numbers into the sketch, whose moves are counted below.
+        if self.is_exact:
+            return 0.0
         # A move to a higher level errs by at most one number of the level, upwards and downwards in
         # turns.
         errors = [(moves + 1) // 2 << level for level, moves in enumerate(self._moves)]
-        return 0.0 if self.is_exact else sum(errors) / self.count
+        return sum(errors) / self.count
 
     def count_distinct(self) -> int:
         """Return the number of distinct finite numbers; an estimate if `is_exact` is False."""

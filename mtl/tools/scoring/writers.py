@@ -26,8 +26,9 @@ from mtl.tools.scoring import blocks
 Write = Callable[[blocks.Block], None]
 
 FORMATS = tuple(blocks.MAKERS)
-# The pattern also finds the format of shards, such as predictions.jsonl-00000-of-00010.
-_IN_NAME = re.compile(r"\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)")
+# The pattern finds the last format in a name, also in names of shards, such as
+# predictions.jsonl-00000-of-00010.
+_IN_NAME = re.compile(r"(.*)\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)", re.DOTALL)
 _TEXTS = ("csv", "jsonl")
 # Limits of a row group in Parquet. Groups of few rows waste space and time, but readers load a
 # whole group, and many large rows, such as images, would not fit into memory.
@@ -36,8 +37,8 @@ _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 def format_in(path: str) -> str | None:
     """Return the format of a file from the extension of its name; None if it is unknown."""
-    match = _IN_NAME.search(path.rpartition("/")[2])
-    return match.group(1) if match else None
+    match = _IN_NAME.match(path.rpartition("/")[2])
+    return match.group(2) if match else None
 
 
 def check_name(path: str, format_name: str) -> None:
@@ -62,8 +63,8 @@ def check_name(path: str, format_name: str) -> None:
 def rename_output(name: str, format_name: str) -> str:
     """Return the name of a file with the extension of another format: in-0.csv.gz -> in-0.jsonl."""
     name = name.removesuffix(".gz")
-    if _IN_NAME.search(name):
-        return _IN_NAME.sub(f".{format_name}", name, count=1)
+    if _IN_NAME.match(name):
+        return _IN_NAME.sub(rf"\g<1>.{format_name}", name, count=1)
     return f"{name}.{format_name}"
 
 

@@ -56,3 +56,18 @@ def test_values_that_fit_are_kept(first, later, written, tmp_path):
     write(tmp_path / "o.parquet", first, later)
     found = parquet.read_table(tmp_path / "o.parquet")["id"].to_pylist()
     assert found == (written or [*first, *later])
+
+
+@pytest.mark.parametrize(
+    "name, format_name, renamed",
+    [
+        ("in-0.csv", "csv", "in-0.jsonl"),
+        ("in-0.csvs.gz", "csv", "in-0.jsonl"),
+        ("in.csv.parquet", "parquet", "in.csv.jsonl"),
+        ("of.csv-files.tfrecord-00001-of-00002", "tfrecord", "of.csv-files.jsonl-00001-of-00002"),
+        ("in.txt", None, "in.txt.jsonl"),
+    ],
+)
+def test_the_last_format_in_a_name_counts(name, format_name, renamed):
+    assert writers.format_in(f"data.csv/{name}") == format_name
+    assert writers.rename_output(name, "jsonl") == renamed

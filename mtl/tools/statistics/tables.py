@@ -222,6 +222,10 @@ def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -
         if kinds == {list}:
             return pa.array(list(map(_to_list, values)), pa.list_(pa.string()))
         return pa.array(list(map(_to_text, values)), pa.string())
+    except RecursionError:
+        # From Python 3.12 on, `json` also parses lists that are too deep for recursive functions.
+        where = f"{path} lines {rows[0][0]} to {rows[-1][0]}: field {key!r}"
+        checks.fail(where, f"hold lists at most {json_lines.MOST_LEVELS} deep", "deeper lists")
     except UnicodeEncodeError:
         number = next(n for n, row in rows if not _is_utf8(_dump_value(row.get(key))))
         where, got = f"{path} line {number}: field {key!r}", "half a pair of surrogates"

@@ -161,8 +161,9 @@ class _Tables:
             self._writer = parquet.ParquetWriter(self._file, table_of_group.schema)
         if len(table_of_group):
             self._writer.write_table(table_of_group)
-        # Keep a table without rows, because its schema sets the types of later tables.
-        self._waiting = [table_of_group.slice(0, 0)]
+        # Keep a table without rows, because its schema sets the types of later tables. A slice
+        # without rows would hold the memory of the whole group.
+        self._waiting = [table_of_group.schema.empty_table()]
 
 
 def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import os
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -71,3 +72,12 @@ def test_values_that_fit_are_kept(first, later, written, tmp_path):
 def test_the_last_format_in_a_name_counts(name, format_name, renamed):
     assert writers.format_in(f"data.csv/{name}") == format_name
     assert writers.rename_output(name, "jsonl") == renamed
+
+
+def test_a_row_group_leaves_memory_once_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "_BYTES_IN_GROUP", 1 << 20)
+    texts = [f"{number:08}" * 256 for number in range(1 << 13)]  # 16 MiB
+    with writers.open_writer(str(tmp_path / "o.parquet"), "parquet") as add:
+        before = pa.total_allocated_bytes()
+        add(blocks.MAKERS["parquet"]({"id": texts}))
+        assert pa.total_allocated_bytes() - before < 8 << 20

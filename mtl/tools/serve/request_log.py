@@ -98,19 +98,20 @@ class RequestLog:
 
     def _write_entries(self) -> None:
         entries: list[_Entry] = []
-        until = time.monotonic() + _MOST_SECS
+        rows, until = 0, time.monotonic() + _MOST_SECS
         is_open = True
         while is_open:
             try:
                 entry = self._waiting.get(timeout=max(0.0, until - time.monotonic()))
                 is_open = entry is not None
-                entries += [entry] if entry is not None else []
+                if entry is not None:
+                    entries.append(entry)
+                    rows += entry.answer.request.rows
             except queue.Empty:
                 pass
-            is_full = sum(entry.answer.request.rows for entry in entries) >= _MOST_ROWS
-            if is_full or not is_open or time.monotonic() >= until:
+            if rows >= _MOST_ROWS or not is_open or time.monotonic() >= until:
                 self._write(entries)
-                entries, until = [], time.monotonic() + _MOST_SECS
+                entries, rows, until = [], 0, time.monotonic() + _MOST_SECS
 
     def _write(self, entries: Sequence[_Entry]) -> None:
         groups: dict[Any, list[_Entry]] = {}

@@ -36,7 +36,10 @@ def find(source: Any) -> image_files.ImageFiles | None:
 
 
 def read_columns(
-    files: image_files.ImageFiles | None, chunk: batches.Chunk, columns: Columns
+    files: image_files.ImageFiles | None,
+    chunk: batches.Chunk,
+    columns: Columns,
+    unit: str = "line",
 ) -> Columns:
     """Replace paths of image files in the columns of a chunk by the content of the files.
 
@@ -44,6 +47,7 @@ def read_columns(
       files: the source that says which fields hold paths; None leaves all columns unchanged.
       chunk: the rows, for errors.
       columns: {field: B values}.
+      unit: the unit of the numbers of rows, for errors: "line", or "row" of a table.
 
     Raises:
       UserError: an image cannot be read.
@@ -58,7 +62,7 @@ def read_columns(
         contents = [files.read_file(name, path) for path in paths]
         for number, content in zip(chunk.numbers, contents, strict=True):
             if isinstance(content, str):
-                raise checks.UserError(f"{chunk.path} line {number}: {content}")
+                raise checks.UserError(f"{chunk.path} {unit} {number}: {content}")
         # With None at the end, NumPy cannot choose a type of bytes, which would drop zero bytes.
         images[name] = np.array([*contents, None], object)[:-1]
     return {**columns, **images}

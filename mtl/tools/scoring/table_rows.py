@@ -56,7 +56,8 @@ class Tables:
         rows = arrow.to_table(
             chunk.path, table, columns_by_feature, fields, cells, chunk.numbers[0]
         )
-        columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
+        values = rows.read(0, len(rows))
+        columns = image_rows.read_columns(self.images, chunk, values, unit="row")
         extra = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
 

@@ -221,7 +221,7 @@ class Model:
                 columns = table.read(start, start + _BATCH_ROWS)
                 rows = range(start, min(len(table), start + _BATCH_ROWS))
                 chunk = batches.Chunk(path="the data", numbers=rows, rows=())
-                columns = image_rows.read_columns(files, chunk, columns)
+                columns = image_rows.read_columns(files, chunk, columns, unit="row")
                 try:
                     blocks.append(scorer(examples.serialize_examples(columns)))
                 except batches.RefusedError as error:

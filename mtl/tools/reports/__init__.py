@@ -1,1 +1,1 @@
-"""Writes the results of one or several runs as one HTML file, for `launch.report` and `compare`."""
+"""Writes the HTML pages of `launch.report` and `launch.compare`, with the results of runs."""

@@ -1,4 +1,4 @@
-"""Assesses the predictions of a head: confusion, reliability, ROC, and slices of the rows.
+"""Assesses the predictions of a head: confusion matrix, reliability, ROC curve, slices of rows.
 
 matrix = assess.count_confusion(rows, 10)               # [true, predicted], sums of weights
 wrong = assess.count_confusions(rows)                    # {(true, predicted): sum of weights}
@@ -17,15 +17,21 @@ from mtl.tools.reports import held_out
 
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
-# The number of frequent values of a text field that become slices. A field with more different
-# numbers is divided into quarters.
+# The largest number of values of a field that become slices. Of a text field with more values, only
+# the most frequent values are compared. Numbers with more values are divided into quarters.
 _MOST_VALUES = 12
-# Slices with fewer rows are not compared, because their mean errors vary too much.
+# Slices with fewer rows are not compared, because the mean error of few rows varies too much.
 _FEWEST_ROWS = 30
 
 
 class Bin(NamedTuple):
-    """The weight and mean score of rows with similar scores, and the share or mean of labels."""
+    """A bin of rows with similar scores.
+
+    Attributes:
+      weight: the sum of the weights of the rows.
+      score: the mean score.
+      true: the mean label, or the share of rows that `bin_scores` describes.
+    """
 
     weight: float
     score: float
@@ -33,13 +39,13 @@ class Bin(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """The rows with the same value of a feature.
+    """Compares the rows with one value of a feature to all other rows.
 
     Attributes:
-      field: the feature.
+      field: the name of the feature.
       value: the value that the rows have in common.
-      rows: the number of labelled rows with this value.
-      error: the mean error of the rows with this value.
+      rows: the number of labelled rows with the value.
+      error: the mean error of the rows with the value.
       others: the mean error of all other rows.
       deviations: `error` minus `others`, in standard errors.
     """
@@ -53,14 +59,14 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Count rows by true and predicted class, for few classes.
+    """Count rows by true and predicted class, as a matrix.
 
     Args:
       rows: labels and predictions of N rows.
-      num_classes: the number of classes C; the matrix takes memory for C * C numbers.
+      num_classes: the number of classes C. C must be small, because the matrix holds C * C numbers.
 
     Returns:
-      The sums of the weights of rows, [true class, predicted class] of shape [C, C].
+      The sum of the weights of rows for each [true class, predicted class], [C, C].
     """
     rows = _keep_counted(rows)
     # Encode each pair of classes as one number, because `bincount` counts in one dimension.
@@ -70,18 +76,19 @@ def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
 
 
 def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
-    """Count wrong predictions by class, in memory that only grows with the pairs that occur.
+    """Count wrong predictions for each pair of a true and a predicted class that occurs.
 
     Args:
       rows: labels and predictions of N rows.
 
     Returns:
-      {(true class, predicted class): the sum of the weights of rows}, the most frequent pair first.
+      {(true class, predicted class): the sum of the weights of rows}, with the most frequent pair
+      first.
     """
     rows = _keep_counted(rows)
     classes = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
     pairs, places = np.unique(classes, axis=0, return_inverse=True)
-    # NumPy 2.0 returns `places` with one more axis, other versions as [N].
+    # The shape of `places` is [N, 1] in NumPy 2.0, but [N] in other versions.
     weights = np.bincount(places.reshape(-1), rows.weight, minlength=len(pairs))
     order = np.argsort(-weights, kind="stable")
     weight_of_pair = {
@@ -91,11 +98,17 @@ def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
 
 
 def bin_scores(rows: held_out.Rows) -> list[Bin]:
-    """Return bins of rows with similar scores, to see how reliable the scores are.
+    """Group rows by score into bins, which show how reliable the scores are.
 
-    Bins are of equal width for probabilities, and deciles for numbers; empty bins are left out. A
-    bin has the share of class 1 for a binary task, the share of correct rows for several classes,
-    and the mean label for numbers.
+    The bins of probabilities have equal widths, and the bins of numbers are deciles. Empty bins are
+    left out. `Bin.true` is the share of class 1 for a binary task, the share of correct rows for
+    several classes, and the mean label for numbers.
+
+    Args:
+      rows: labels and predictions of N rows.
+
+    Returns:
+      At most 10 bins, from the lowest scores to the highest.
     """
     rows = _keep_counted(rows)
     if rows.kind == held_out.NUMBER:
@@ -116,7 +129,7 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
 
 
 def _keep_counted(rows: held_out.Rows) -> held_out.Rows:
-    """Return the rows with a label weight above 0 and a prediction other than NaN."""
+    """Return the rows with a label weight above 0 and a finite score."""
     is_counted = (rows.weight > 0) & np.isfinite(rows.score)
     return held_out.Rows(rows.kind, *(column[is_counted] for column in rows[1:]))
 
@@ -125,7 +138,8 @@ def _find_tenths(rows: held_out.Rows) -> np.ndarray:
     """Return the decile of the score of each row."""
     if not len(rows.score):
         return np.zeros(0, np.int64)
-    # Many equal scores make several deciles equal: join these into one bin.
+    # With many equal scores, several deciles are equal. `unique` drops duplicate edges, so there
+    # are fewer bins.
     edges = np.unique(np.quantile(rows.score, np.linspace(0, 1, _BINS + 1)))
     return np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
 
@@ -133,7 +147,7 @@ def _find_tenths(rows: held_out.Rows) -> np.ndarray:
 def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     """Return the corners of the ROC curve of a binary task.
 
-    Rows with equal scores share a corner, so that the area below the curve equals the AUC of the
+    Rows with equal scores share a corner. The area below the curve therefore equals the AUC in the
     evaluation.
 
     Args:
@@ -150,7 +164,7 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     negative = np.cumsum(weight * (1 - rows.target[order]))
     if not len(score) or not positive[-1] or not negative[-1]:
         return []
-    # Mark the last row of each group of equal scores.
+    # True for the last row of each group of equal scores.
     ends = np.append(score[1:] != score[:-1], True)
     x, y = negative[ends] / negative[-1], positive[ends] / positive[-1]
     return [(0.0, 0.0), *zip(x.tolist(), y.tolist(), strict=True)]
@@ -159,21 +173,22 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
 def compare_slices(
     errors: np.ndarray, weights: np.ndarray, fields: Mapping[str, np.ndarray]
 ) -> tuple[list[Slice], int]:
-    """Compare the mean error of slices of the rows with the mean error of all other rows.
+    """Compare the mean error of each slice of rows with the mean error of all other rows.
 
-    A slice consists of the rows with the same value of a field, or of the rows in a quarter of its
-    numbers. If a field has only two slices, the result has only the worse slice, because the other
-    slice would say the same.
+    A slice holds the rows with one value of a field, or the rows between two quartiles of a field
+    of numbers. If a field has only two slices, the result only has the slice with the higher error,
+    since comparing the slice with the lower error would repeat the result.
 
     Args:
-      errors: the error of each row, [N]. Rows with NaN are left out.
-      weights: the weight of each label, [N]. Rows with 0 are left out.
-      fields: {field: its value in each row, [N]}.
+      errors: the error of each row, [N]. Rows whose error is NaN are left out.
+      weights: the weight of each label, [N]. Rows whose weight is 0 are left out.
+      fields: {field: the value in each row, [N]}.
 
     Returns:
-      The slices, with the slice whose error is highest above others first, and their number.
+      The slices, from the largest excess of errors in standard errors to the smallest, and the
+      number of slices.
     """
-    # Rows without a label, or with NaN as a prediction, have no error.
+    # The error of a row is undefined without a label, or if the prediction is NaN.
     labelled = (weights > 0) & np.isfinite(errors)
     result = []
     for field, values in fields.items():
@@ -181,8 +196,10 @@ def compare_slices(
         slices = [
             _compare_slice(field, *entry, error, weight) for entry in _slice_rows(values[labelled])
         ]
-        compared = sorted((entry for entry in slices if entry), key=lambda entry: -entry.deviations)
-        result += compared[:1] if len(slices) == 2 else compared
+        compared_slices = sorted(
+            (entry for entry in slices if entry), key=lambda entry: -entry.deviations
+        )
+        result += compared_slices[:1] if len(slices) == 2 else compared_slices
     return sorted(result, key=lambda entry: -entry.deviations), len(result)
 
 
@@ -190,7 +207,7 @@ def _compare_slice(
     field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
 ) -> Slice | None:
     sizes = int(members.sum()), int((~members).sum())
-    # If nearly all rows have the same value, too few other rows remain for a comparison.
+    # If nearly all rows have the value, too few other rows remain for a comparison.
     if min(sizes) < _FEWEST_ROWS:
         return None
     means, squares = [], []
@@ -201,7 +218,7 @@ def _compare_slice(
         # Estimate the variance of the weighted mean.
         squares.append(float(np.sum(share**2 * (error[mask] - mean) ** 2)))
     spread = math.sqrt(sum(squares))
-    # If all rows have the same error, the standard error is 0, and the comparison undefined.
+    # If all rows have the same error, the standard error is 0, and the comparison is undefined.
     if not spread > 0:
         return None
     mean, others = means
@@ -209,7 +226,10 @@ def _compare_slice(
 
 
 def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the value and the mask of each slice, [N]. Missing numbers form a separate slice."""
+    """Yield the value of each slice as text, and a mask of its rows, [N].
+
+    Missing numbers, NaN, form a separate slice.
+    """
     is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if is_missing.any():
         yield "missing", is_missing
@@ -221,7 +241,7 @@ def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return
-    # If a frequent number makes quartiles equal, there are fewer than four slices.
+    # If quartiles are equal because of a frequent number, there are fewer than four slices.
     edges = np.unique(np.quantile(finite, _QUARTERS))
     yield f"up to {edges[0]:g}", values <= edges[0]
     for low, high in itertools.pairwise(edges):

@@ -1,4 +1,4 @@
-"""Compares a model with trivial ones: the most frequent class, or the mean of the labels.
+"""Compares a model with trivial models, such as one that always predicts the most frequent class.
 
 verdict = baselines.judge(head, metrics, rows)
 verdict.metric, verdict.value, verdict.baseline, verdict.skill    # "auc", 0.91, 0.5, 0.82
@@ -14,22 +14,23 @@ from mtl import types
 from mtl.heads import metrics as metrics_lib
 from mtl.tools.reports import held_out
 
-# An advantage above this many standard errors is rarely due to chance.
+# The number of standard errors above which an advantage is rarely due to chance.
 _CLEAR = 2.0
 
 
 class Verdict(NamedTuple):
-    """A metric of a task for the model and for a trivial model.
+    """Compares a metric of a task between the model and a trivial model.
 
     Attributes:
-      task: the task.
-      metric: the most telling metric of the task, among those with a baseline if there are any.
+      task: the name of the task.
+      metric: the name of the task's most informative metric that has a baseline, or of the most
+        informative metric if no metric has a baseline.
       higher: True if higher is better.
-      value: the metric of the model; NaN if undefined.
+      value: the metric of the model; NaN if the metric is undefined.
       baseline: the metric of the trivial model; None if no metric of the task has a baseline.
-      what: the prediction of the trivial model, in words.
-      deviations: the advantage of the model in standard errors, negative if it is worse; None if it
-        is unknown, such as without rows.
+      what: describes the prediction of the trivial model.
+      deviations: the advantage of the model in standard errors, negative if the model is worse;
+        None if the advantage is unknown, for example without rows.
     """
 
     task: str
@@ -42,22 +43,22 @@ class Verdict(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """The skill: 0 for the trivial model, 1 for a perfect model, below 0 if worse.
+        """The skill score: 1 for a perfect model, 0 for the trivial model, below 0 if worse.
 
-        None if the baseline is unknown or perfect, or the metric is undefined.
+        The skill score is None if the baseline is unknown or perfect, or the metric is undefined.
         """
         if self.baseline is None or not math.isfinite(self.value):
             return None
         perfect = 1.0 if self.higher else 0.0
         way = perfect - self.baseline
-        # A trivial model that is already perfect leaves no room for skill.
+        # If the trivial model is already perfect, the skill score is undefined.
         return (self.value - self.baseline) / way if way else None
 
     @property
     def is_better(self) -> bool | None:
         """True if the model beats the trivial model; None if the baseline is unknown.
 
-        An undefined metric gives False, see `is_undefined`.
+        The result is False if the metric is undefined (`is_undefined`).
         """
         if self.baseline is None or math.isnan(self.baseline):
             return None
@@ -67,42 +68,44 @@ class Verdict(NamedTuple):
 
     @property
     def is_undefined(self) -> bool:
-        """True if the metric is undefined: no labels, labels of one class, or a NaN prediction."""
+        """True if the metric is undefined: without labels, with one class only, or after a NaN."""
         return math.isnan(self.value)
 
     @property
     def is_clear(self) -> bool:
-        """True if the advantage is larger than chance explains, or its error is unknown."""
+        """True if the advantage is too large for chance, or if its standard error is unknown."""
         return self.deviations is None or self.deviations > _CLEAR
 
     @property
     def rank(self) -> float:
-        """A sort key that puts undefined metrics first, and then the tasks with the least skill."""
+        """A sort key that puts undefined metrics first, and then tasks with low skill scores."""
         if math.isnan(self.value):
             return -math.inf
-        # Tasks without skill numbers come last, because nothing is known to be wrong.
+        # Tasks without a skill score come last, because nothing indicates a problem.
         return math.inf if self.skill is None else self.skill
 
 
 def judge(
     head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
 ) -> Verdict | None:
-    """Compare the most telling metric of a head that has a baseline with this baseline.
+    """Compare the most informative metric of a head that has a baseline with the baseline.
 
     Args:
       head: the head of the task.
-      metrics: the metrics of the whole evaluation, {"<task>/<metric>": value}.
-      rows: held-out rows of the task. Without rows, some baselines are unknown.
+      metrics: {"<task>/<metric>": value}, the metrics of the whole evaluation.
+      rows: held-out rows of the task; None if there are no rows, which leaves some baselines
+        unknown.
 
     Returns:
-      The verdict, without a baseline if no metric has one; None if no metric has a direction.
+      The comparison, whose baseline is None if no metric has a baseline; None if no metric is known
+      to be better when higher or lower.
     """
     prefix = f"{head.name}/"
     values = {
         name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)
     }
     order = metrics_lib.find_directions(head, list(values))
-    # Try the most telling metric first.
+    # `order` begins with the most informative metric.
     for metric, higher in order:
         for names, find, prediction in _BASELINES:
             if metric in names:
@@ -125,12 +128,13 @@ def _of_auc(values: Mapping[str, float], rows: held_out.Rows | None, head: types
 
 def _of_balanced(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     names = types.read_member(head, types.ClassHead, "class_names")
-    # If the model always predicts the same class, this class has recall 1, and all others have 0.
+    # If a model always predicts the same class, the class has recall 1, and all other classes have
+    # recall 0.
     return 1 / len(names) if names else None
 
 
 def _of_rmse(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
-    """Return the standard deviation of the labels, computed from R2 and the RMSE if both exist."""
+    """Return the standard deviation of the labels, if possible from R2 and the RMSE."""
     if "r2" in values:
         # R2 = 1 - MSE / variance, so the standard deviation is RMSE / sqrt(1 - R2).
         unexplained = 1 - values["r2"]
@@ -148,20 +152,22 @@ def _from_labels(
     penalise: Callable[[np.ndarray], np.ndarray],
     finish: Callable[[float], float],
 ) -> float | None:
-    """Return the error of a constant prediction; None without labels, or if weights differ."""
+    """Return the error of a constant prediction; None without labels or with unequal weights."""
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)
-    # With different weights, the weighted median would be needed, which is not computed here.
+    # Labels of different weights would need a weighted median, which this function does not
+    # compute.
     if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
         return None
     return finish(float(np.mean(penalise(labels - predict(labels)))))
 
 
 def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
-    """Return the advantage over a trivial model in standard errors; None if it is unknown.
+    """Return the advantage over a trivial model in standard errors; None without a standard error.
 
-    Errors are compared row by row, and an AUC with the AUC of random scores.
+    Accuracy, RMSE and MAE are compared row by row. An AUC is compared with the AUC of random
+    scores.
     """
     if rows is None:
         return None
@@ -170,7 +176,7 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     predicted = rows.predicted[is_counted].astype(np.float64)
     if len(target) < 2:
         return None
-    # An AUC compares pairs of rows, so a single row has no advantage.
+    # An AUC compares pairs of rows, so single rows have no advantage in AUC.
     if metric == "auc" and rows.kind == held_out.BINARY:
         return _rank_lead(rows.score[is_counted], target, weight)
     if metric not in _LEADS or (metric == "accuracy" and rows.kind == held_out.NUMBER):
@@ -179,18 +185,18 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     share = weight / weight.sum()
     mean = float(np.sum(share * lead))
     spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
-    # If all rows have the same advantage, its standard error is 0: the result is infinite or 0.
+    # If all rows have the same advantage, the standard error is 0, and the result is infinite or 0.
     return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
 
 
 def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
     values, places = np.unique(target, return_inverse=True)
-    most = values[np.argmax(np.bincount(places, weight))]
-    return (target == predicted).astype(np.float64) - (target == most)
+    most_frequent = values[np.argmax(np.bincount(places, weight))]
+    return (target == predicted).astype(np.float64) - (target == most_frequent)
 
 
 def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    # Compare squared errors: an RMSE is the root of a mean, which does not split into rows.
+    # Compare squared errors, because the root of a mean over rows cannot be split into rows.
     return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
 
 
@@ -198,17 +204,17 @@ def _lead_in_mae(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) 
     return np.abs(target - np.median(target)) - np.abs(target - predicted)
 
 
-# {metric: a function that returns the advantage over a trivial model for each row, [N]}
+# {metric: a function that returns the advantage over a trivial model in each row, [N]}.
 _LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_mae}
 
 
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
-    """Return how far an AUC is above 0.5, in standard errors of random scores.
+    """Return the difference between an AUC and 0.5, in standard errors of the AUC of random scores.
 
-    Each row has a share of the weight of its class: p for positives, q for negatives. The variance
-    is (P + Q + P Q) / 12, with the sums P and Q of the squares of p and q. For equal weights it is
-    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
-    variables is stochastically larger than the other", 1947.
+    Each row has a share of the weight of its class, called p for positives and q for negatives. The
+    variance of the AUC is (P + Q + P Q) / 12, where P is the sum of p^2, and Q is the sum of q^2.
+    For equal weights, the variance is (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a
+    test of whether one of two random variables is stochastically larger than the other", 1947.
     """
     is_positive = target > 0
     sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())
@@ -217,13 +223,16 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     positive = np.where(is_positive, weight, 0.0) / sums[0]
     negative = np.where(is_positive, 0.0, weight) / sums[1]
     distinct, places = np.unique(score, return_inverse=True)
-    # The share of negatives with each distinct score, the lowest score first.
-    at = np.bincount(places, negative, len(distinct))
-    below = np.cumsum(at) - at / 2  # Negatives with the same score count half.
-    # The AUC is the share of negatives below a positive, averaged over positives.
+    # The share of negatives with each distinct score, from the lowest score to the highest.
+    shares = np.bincount(places, negative, len(distinct))
+    below = np.cumsum(shares) - shares / 2  # Negatives with an equal score count half.
+    # The AUC is the share of negatives with a lower score than a positive, averaged over all
+    # positives.
     area = float(np.sum(positive * below[places]))
-    ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
-    return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)
+    positive_squares, negative_squares = float(np.sum(positive**2)), float(np.sum(negative**2))
+    return (area - 0.5) / math.sqrt(
+        (positive_squares + negative_squares + positive_squares * negative_squares) / 12
+    )
 
 
 _Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]

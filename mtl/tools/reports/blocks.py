@@ -1,4 +1,4 @@
-"""Defines the building blocks of pages: tables, figures, matrices, commands.
+"""Defines the building blocks of HTML pages, such as tables, figures and commands.
 
 blocks.Section("data", "Data", [blocks.Table(["split", "rows"], [["train", 1437]])])
 """
@@ -13,31 +13,31 @@ from mtl.tools.reports import baselines
 
 
 class Marked(NamedTuple):
-    """A cell with the best value of its row."""
+    """A table cell with the best value of its row."""
 
     value: Any
 
 
 class Quiet(NamedTuple):
-    """A less important cell."""
+    """A table cell in a pale colour, for a less important value."""
 
     value: Any
 
 
 class Right(NamedTuple):
-    """A right-aligned cell of text, such as a number with its sign."""
+    """A table cell with right-aligned text, such as a number with its sign."""
 
     text: str
 
 
 class Bar(NamedTuple):
-    """A number in [0, 1] that the page also draws as a bar."""
+    """A table cell with a number in [0, 1], which is also drawn as a bar."""
 
     value: float
 
 
 class Table(NamedTuple):
-    """Rows of cells below a caption. Cells are text, numbers, or special cells of this module."""
+    """A table with a caption. Cells are texts, numbers, or special cells such as `Bar`."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -52,7 +52,7 @@ class Figures(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Counts by row and column, each coloured by its share of its row."""
+    """A matrix of counts, in which each cell is coloured by its share of the row."""
 
     title: str
     names: Sequence[str]
@@ -60,39 +60,39 @@ class Matrix(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A paragraph. With the mood "warning" it stands out; with "note" it is less visible."""
+    """A paragraph of text. The mood "warning" highlights the paragraph; "note" makes it pale."""
 
     text: str
     mood: str = ""
 
 
 class Heading(NamedTuple):
-    """A title within a section."""
+    """A heading within a section."""
 
     text: str
 
 
 class Commands(NamedTuple):
-    """Shell commands: pairs of a purpose and a command."""
+    """A list of shell commands, as pairs of a purpose and a command."""
 
     lines: Sequence[tuple[str, str]]
 
 
 class Verdicts(NamedTuple):
-    """A card for the verdict on each task."""
+    """A card for each task, which compares the model with a trivial model."""
 
     verdicts: Sequence[baselines.Verdict]
 
 
 class Side(NamedTuple):
-    """Blocks in a narrow column beside blocks in a wide column, if there is room."""
+    """A narrow column of blocks beside a wide column, if the window is wide enough."""
 
     narrow: Sequence[Any]
     wide: Sequence[Any]
 
 
 class Fold(NamedTuple):
-    """Blocks that are hidden until a click on the title."""
+    """Blocks that stay hidden until the reader clicks on the title."""
 
     title: str
     blocks: Sequence[Any]
@@ -107,13 +107,13 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A whole page.
+    """A whole HTML page.
 
     Attributes:
       title: the title of the page.
-      state: a word or two, such as "finished".
-      mood: "good", "warning" or "".
-      lead: the lines under the title.
+      state: the state of the run in a word or two, such as "finished".
+      mood: the colour of the state: "good", "warning" or "".
+      lead: lines of text under the title.
       sections: the sections in their order.
       left_out: a line for each missing section, with the reason.
     """
@@ -127,12 +127,12 @@ class Page(NamedTuple):
 
 
 def say_cut(shown: int, total: int, what: str) -> list[Text]:
-    """Return a line if not all items are shown, else [].
+    """Return [a line that says how many items are shown], or [] if all are shown.
 
     Args:
       shown: the number of items on the page.
       total: the number of all items.
-      what: the items and a verb, such as "tasks are".
+      what: names the items, with a verb, such as "tasks are".
     """
-    # Without this line, a part would look like the whole.
+    # Without the line, readers would take a part of the items for all items.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

@@ -1,4 +1,4 @@
-"""Compares runs: settings that differ, metrics of the best checkpoints, speed, size.
+"""Compares runs by their settings, the metrics of their best checkpoints, speed and size.
 
 result = comparison.compare({"a": run_a, "b": run_b})
 result.metrics["digit/accuracy"]["a"], result.best_of("digit/accuracy")
@@ -20,15 +20,16 @@ _SHOWN = 5
 
 
 class Pair(NamedTuple):
-    """The difference between two groups of runs with the same seeds.
+    """The mean difference between two groups of runs that have the same seeds.
 
     Attributes:
-      metric: the metric that is compared.
+      metric: the name of the metric.
       first: the runs of the first group, in the order of their seeds.
-      second: the runs of the second group, in the same order.
-      difference: the mean over seeds of the second group's metric minus the first group's.
+      second: the runs of the second group, in the order of their seeds.
+      difference: the metric of the second group minus the metric of the first group, averaged over
+        seeds.
       error: the standard error of the difference.
-      left_out: seeds for which a group has no run, or an undefined metric.
+      left_out: seeds for which a group has no run or the metric is undefined.
     """
 
     metric: str
@@ -40,12 +41,12 @@ class Pair(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that only differ in their seed, with one run for each seed.
+    """A group of runs that differ only in their seed, with one run for each seed.
 
     Attributes:
-      metric: the metric that is averaged.
+      metric: the name of the metric.
       runs: the runs in which the metric has a value.
-      mean: the mean over these runs; NaN without runs.
+      mean: the mean of the metric over `runs`; NaN without runs.
       error: the standard error of the mean; NaN for fewer than two runs.
       left_out: the runs in which the metric is undefined.
     """
@@ -63,12 +64,13 @@ class Comparison(NamedTuple):
     Attributes:
       runs: {name: run}.
       differing: {setting: {run: value}}.
-      metrics: {metric: {run: value at its best checkpoint}}, without runs that lack the metric.
-      directions: {metric: True if higher is better, False if lower is}; other metrics are absent.
-      figures: numbers about speed and size, {name: {run: number}}.
-      groups: groups of runs that only differ in their seed, for each main metric.
-      pairs: pairs of groups with the same seeds, for each main metric.
-      repeats: {run: earlier run with the same settings and seed}; groups contain only the earlier
+      metrics: {metric: {run: value at the best checkpoint}}. Runs without the metric are absent.
+      directions: {metric: True if higher is better, False if lower is better}. Metrics without a
+        better direction are absent.
+      figures: {name: {run: number}}, with numbers about speed and size.
+      groups: for each main metric, the groups of runs that differ only in their seed.
+      pairs: for each main metric, the pairs of groups with common seeds.
+      repeats: {run: earlier run with the same settings and seed}. Groups contain only the earlier
         run.
     """
 
@@ -83,27 +85,27 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most telling metric of each task, and metrics that choose the best checkpoints."""
+        """The most informative metric of each task, and metrics that select best checkpoints."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property
     def differing_rows(self) -> list[str]:
-        """The fields whose values differ between the rows on which the runs were evaluated.
+        """The fields in which the evaluated rows differ between runs.
 
-        A field is only compared between runs that read it with the same type and recorded checksums
-        of the evaluated rows.
+        A field is only compared between runs that read the field with the same type and stored
+        checksums of the evaluated rows.
         """
         checksums: dict[str, set[str]] = {}
         for run in self.runs.values():
             for field, rows in run.best.get("measured_on", {}).get("fields", {}).items():
                 checksums.setdefault(field, set()).add(rows)
-        # Keys are "<field> <type>", so that fields of different types are never compared.
+        # The keys are "<field> <type>", so fields of different types are never compared.
         return [field.rpartition(" ")[0] for field, rows in checksums.items() if len(rows) > 1]
 
     def best_of(self, metric: str) -> list[str]:
         """Return the names of the runs with the best value of a metric.
 
-        The result is empty if neither direction of the metric is better, if all values are equal,
+        The result is empty if neither higher nor lower values are better, if all values are equal,
         or if the runs were evaluated on different rows.
         """
         defined = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
@@ -113,17 +115,17 @@ class Comparison(NamedTuple):
         return [name for name, value in defined.items() if value == best]
 
 
-def list_repeats(found: Comparison) -> list[str]:
-    """Return a line for each run that repeats the settings and the seed of another run."""
+def list_repeats(result: Comparison) -> list[str]:
+    """Return a line for each run with the same settings and seed as an earlier run."""
     return [
         f"{name} has the same settings and seed as {first}: means contain only {first}."
-        for name, first in found.repeats.items()
+        for name, first in result.repeats.items()
     ]
 
 
-def describe_rows(found: Comparison) -> str:
-    """Return a line if the runs were evaluated on different rows; "" if they were not."""
-    fields = found.differing_rows
+def describe_rows(result: Comparison) -> str:
+    """Return a warning if the runs were evaluated on different rows, and "" otherwise."""
+    fields = result.differing_rows
     if not fields:
         return ""
     more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
@@ -135,13 +137,13 @@ def describe_rows(found: Comparison) -> str:
 
 
 def describe_runs(group: Group) -> str:
-    """Return the runs of a group, and the runs that are left out."""
+    """Return the runs of a group as text, with the runs that are left out."""
     without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
     return (", ".join(group.runs) or "none") + without
 
 
 def describe_left_out(pair: Pair) -> str:
-    """Return the seeds that are left out of a pair as text; "" if all seeds count."""
+    """Return the seeds that a pair leaves out as text; "" if no seed is left out."""
     several = "s" * (len(pair.left_out) > 1)
     seeds = ", ".join(map(str, pair.left_out))
     return f"; without seed{several} {seeds}" if seeds else ""
@@ -153,13 +155,13 @@ def require_same_tasks(runs: Mapping[str, record.Run]) -> None:
     Raises:
       UserError: two runs have different tasks.
     """
-    (first, one), *others = runs.items()
-    for name, other in others:
-        ours, theirs = (sorted(run.experiment.model.tasks) for run in (one, other))
-        if ours != theirs:
+    (first, first_run), *other_runs = runs.items()
+    for name, other in other_runs:
+        first_runs, second_runs = (sorted(run.experiment.model.tasks) for run in (first_run, other))
+        if first_runs != second_runs:
             raise checks.UserError(
-                f"the runs must have the same tasks: {first} has {_list_tasks(ours)}, "
-                f"{name} has {_list_tasks(theirs)}."
+                f"the runs must have the same tasks: {first} has {_list_tasks(first_runs)}, "
+                f"{name} has {_list_tasks(second_runs)}."
             )
 
 
@@ -168,12 +170,12 @@ def _list_tasks(tasks: Sequence[str]) -> str:
 
 
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
-    """Compare runs with the same tasks."""
+    """Compare runs; all runs have the same tasks."""
     metrics = _turn_figures({name: run.metrics for name, run in runs.items()})
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
     groups, repeats = _group_by_seed(experiments)
-    # Skip metrics without a direction: a difference would be neither better nor worse.
+    # Skip metrics for which neither higher nor lower is better: a difference would say nothing.
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
@@ -201,7 +203,7 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    # The first run represents all runs: they have the same tasks, or at least the same --metric.
+    # The first run stands for all runs, which have the same tasks, or at least the same --metric.
     model = next(iter(runs.values())).experiment.model
     best_metrics = [run.experiment.best.metric for run in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *best_metrics])
@@ -214,12 +216,12 @@ def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> 
 
 
 def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
-    """Return whether higher is better: a head says so, or else the `Best` of the runs."""
+    """Return True if higher is better, according to a head or to `Best`; None if unknown."""
     direction = next(iter(runs.values())).experiment.model.find_direction(metric)
     if direction is not None:
         return direction
     best = [run.experiment.best for run in runs.values()]
-    # If two runs disagree, the direction is unknown.
+    # If runs disagree, the better direction is unknown.
     directions = {settings.higher_is_better for settings in best if settings.metric == metric} - {
         None
     }
@@ -229,19 +231,20 @@ def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
 def _group_by_seed(
     experiments: Mapping[str, experiment_lib.Experiment],
 ) -> tuple[list[dict[int, str]], dict[str, str]]:
-    """Return groups of runs that differ only by their seed, and runs that repeat a seed.
+    """Return groups of runs that differ only in their seed, and runs that repeat a seed.
 
-    A second run with a seed is left out, because it does not show the effect of the seed.
+    A second run with the same seed is left out, because it does not show how results depend on the
+    seed.
 
     Returns:
-      For each group of at least two seeds {seed: its first run}, and {repeated run: first run}.
+      {seed: first run} for each group of at least two seeds, and {repeated run: first run}.
     """
     groups: list[dict[int, str]] = []
     repeats: dict[str, str] = {}
     for group in flat_settings.group_by_seed(experiments):
         by_seed: dict[int, str] = {}
         for name in group:
-            # Of several runs with a seed, take the first in the order of the arguments.
+            # If several runs have the same seed, use the first run in the order of the arguments.
             first = by_seed.setdefault(experiments[name].run.seed, name)
             if first != name:
                 repeats[name] = first
@@ -268,7 +271,7 @@ def _list_pairs(
 def _pair_groups(
     metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
 ) -> Pair | None:
-    """Return the mean difference over common seeds; None for fewer than two common seeds."""
+    """Return the mean difference between two groups; None for fewer than two common seeds."""
     all_seeds = sorted(first.keys() | second.keys())
     seeds = [
         seed
@@ -280,16 +283,17 @@ def _pair_groups(
     ]
     if len(seeds) < 2:
         return None
-    ours, theirs = (tuple(group[seed] for seed in seeds) for group in (first, second))
-    # Subtract seed by seed: the common effects of a seed, such as the order of rows, cancel out.
-    differences = [values[b] - values[a] for a, b in zip(ours, theirs, strict=True)]
+    first_runs, second_runs = (tuple(group[seed] for seed in seeds) for group in (first, second))
+    # Subtract seed by seed, so that common effects of a seed, such as the order of rows, cancel
+    # out.
+    differences = [values[b] - values[a] for a, b in zip(first_runs, second_runs, strict=True)]
     mean = statistics.fmean(differences)
     left_out = tuple(seed for seed in all_seeds if seed not in seeds)
-    return Pair(metric, ours, theirs, mean, _standard_error(differences), left_out)
+    return Pair(metric, first_runs, second_runs, mean, _standard_error(differences), left_out)
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    # The spread of a single value is unknown.
+    # A single value has no standard error.
     if len(values) < 2:
         return math.nan
     return statistics.stdev(values) / math.sqrt(len(values))
@@ -300,7 +304,8 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
     for name, run in runs.items():
         figures = by_run[name] = dict(run.speeds)
         if run.checkpoint:
-            # Hold the checkpoint, because a training might delete it meanwhile.
+            # `holding` protects the checkpoint, because a running training might delete it
+            # meanwhile.
             with run.holding():
                 sizes = record.count_parameters(run.checkpoint)
             figures["parameters"], figures["checkpoint_bytes"] = sizes
@@ -309,15 +314,15 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
     return _turn_figures(by_run)
 
 
-def sort_by(found: Comparison, metric: str) -> list[str]:
-    """Return the names of the runs that have a metric, the best first.
+def sort_by(result: Comparison, metric: str) -> list[str]:
+    """Return the names of the runs that have a metric, from the best to the worst.
 
     Raises:
-      UserError: all runs lack the metric, or neither direction of it is better.
+      UserError: no run has the metric, or neither higher nor lower values are better.
     """
-    # The error lists the metrics; if no run has metrics, it says so.
-    checks.one_of("--metric", metric, sorted(found.metrics) or ["(none is evaluated)"])
+    # The error lists the existing metrics, or "(none is evaluated)".
+    checks.one_of("--metric", metric, sorted(result.metrics) or ["(none is evaluated)"])
     rule = "be a metric for which higher or lower values are better"
-    checks.require(metric in found.directions, "--metric", rule, metric)
-    values = {n: v for n, v in found.metrics[metric].items() if not math.isnan(v)}
-    return sorted(values, key=lambda name: values[name], reverse=found.directions[metric])
+    checks.require(metric in result.directions, "--metric", rule, metric)
+    values = {n: v for n, v in result.metrics[metric].items() if not math.isnan(v)}
+    return sorted(values, key=lambda name: values[name], reverse=result.directions[metric])

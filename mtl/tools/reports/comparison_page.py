@@ -1,4 +1,4 @@
-"""Turns a comparison into a page with tables, and with the curves of all runs in each picture.
+"""Turns a comparison of runs into an HTML page with tables and curves.
 
 page = comparison_page.describe(comparison)
 """
@@ -13,28 +13,28 @@ from mtl.tools.reports import blocks, comparison, curve_sections
 _MOST_TASKS = 20
 
 
-def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
-    """Return the page of a comparison.
+def describe(result: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
+    """Return a page that describes a comparison of runs.
 
     Args:
-      found: the comparison.
-      order: names of runs in the order of the page; all other runs come last.
+      result: the comparison.
+      order: the names of runs to show first, in the order of the page; all other runs follow.
     """
-    names = [*order, *(name for name in found.runs if name not in order)]
+    names = [*order, *(name for name in result.runs if name not in order)]
     parts = [
-        ("runs", "Runs", _tell_runs(found, names)),
-        ("metrics", "Metrics of the best checkpoints", _tell_metrics(found, names)),
-        ("seeds", "Same settings, other seeds", _tell_seeds(found)),
-        ("settings", "Settings that differ", _tell_settings(found, names)),
-        ("curves", "Curves", _draw_curves(found, names)),
-        ("figures", "Speed and size", _tell_figures(found, names)),
+        ("runs", "Runs", _tell_runs(result, names)),
+        ("metrics", "Metrics of the best checkpoints", _tell_metrics(result, names)),
+        ("seeds", "Same settings, other seeds", _tell_seeds(result)),
+        ("settings", "Settings that differ", _tell_settings(result, names)),
+        ("curves", "Curves", _draw_curves(result, names)),
+        ("figures", "Speed and size", _tell_figures(result, names)),
     ]
     return blocks.Page(
         title=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
         state=f"{len(names)} runs",
         mood="",
         lead=["The best value of each metric is green."],
-        # Instead of blocks, a section may be a text: the reason why it is left out.
+        # A text in place of a list of blocks is the reason why the section is left out.
         sections=[blocks.Section(*part) for part in parts if not isinstance(part[2], str)],
         left_out=[f"{title}: {why}" for _, title, why in parts if isinstance(why, str)],
     )
@@ -111,7 +111,7 @@ def _tell_settings(result: comparison.Comparison, names: Sequence[str]) -> list 
 
 
 def _draw_curves(result: comparison.Comparison, names: Sequence[str]) -> list | str:
-    # All runs have the same tasks, so the first run determines the metrics to draw.
+    # All runs have the same tasks, so the tasks of the first run determine the metrics to draw.
     first_run = result.runs[names[0]]
     groups: list = []
     tasks = first_run.experiment.model.tasks
@@ -139,7 +139,7 @@ def _overlay_curves(
     for name in names:
         run = result.runs[name]
         source = run.training if is_training else run.evaluations
-        # Runs without a curve count, too, so that a run has the same colour in each picture.
+        # Include runs without a curve, so that a run has the same colour in all pictures.
         curves[name] = source.curves.get(tag, {})
     if not any(curves.values()):
         return None

@@ -1,4 +1,4 @@
-"""Writes a comparison as text for a terminal of any width, and as CSV.
+"""Writes a comparison of runs as text for a terminal, and as a CSV file.
 
 print(comparison_text.describe(comparison, width=80))
 comparison_text.write_csv("runs.csv", comparison)
@@ -18,80 +18,80 @@ _LONGEST = 48
 _BEST = "*"
 
 
-def describe(found: comparison.Comparison, width: int) -> str:
-    """Return all tables of a comparison as text.
+def describe(result: comparison.Comparison, width: int) -> str:
+    """Return a comparison of runs as text, as several tables.
 
     Args:
-      found: the comparison.
-      width: the largest number of letters in a line; only long words may exceed it.
+      result: the comparison.
+      width: the largest number of characters in a line. Only lines with long words are longer.
     """
-    runs = list(found.runs)
+    runs = list(result.runs)
     tables = [
-        ("Runs", ["run", "state", "best step"], [_tell_state(found, name) for name in runs]),
-        ("Settings that differ", ["setting", *runs], _list_settings(found)),
+        ("Runs", ["run", "state", "best step"], [_tell_state(result, name) for name in runs]),
+        ("Settings that differ", ["setting", *runs], _list_settings(result)),
         (
             f"Metrics of the best checkpoints ({_BEST} marks the best value)",
             ["metric", *runs],
-            [_write_row(metric, found, runs) for metric in found.main_metrics],
+            [_write_row(metric, result, runs) for metric in result.main_metrics],
         ),
-        ("Runs that differ only by their seed", ["metric", "runs", "mean"], _list_groups(found)),
+        ("Runs that differ only by their seed", ["metric", "runs", "mean"], _list_groups(result)),
         (
             "Paired differences, seed by seed",
             ["metric", "second - first", "mean"],
-            _list_pairs(found),
+            _list_pairs(result),
         ),
-        ("Speed and size", ["what", *runs], _list_figures(found)),
+        ("Speed and size", ["what", *runs], _list_figures(result)),
     ]
     parts = [
         f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows
     ]
-    parts += ["\n".join(lines)] if (lines := comparison.list_repeats(found)) else []
-    parts += [line] if (line := comparison.describe_rows(found)) else []
+    parts += ["\n".join(lines)] if (lines := comparison.list_repeats(result)) else []
+    parts += [line] if (line := comparison.describe_rows(result)) else []
     return "\n\n".join(parts)
 
 
-def rank(found: comparison.Comparison, metric: str, width: int) -> str:
-    """Return a table of the runs as text, sorted by a metric, the best run first.
+def rank(result: comparison.Comparison, metric: str, width: int) -> str:
+    """Return a table of the runs as text, sorted by a metric from the best run to the worst.
 
     Args:
-      found: the comparison.
+      result: the comparison.
       metric: the name of the metric.
-      width: the largest number of letters in a line; only long words may exceed it.
+      width: the largest number of characters in a line. Only lines with long words are longer.
 
     Raises:
-      UserError: all runs lack the metric, or neither direction of it is better.
+      UserError: no run has the metric, or neither higher nor lower values are better.
     """
-    order = comparison.sort_by(found, metric)
+    order = comparison.sort_by(result, metric)
     rows = []
     for place, name in enumerate(order, 1):
-        run, settings = found.runs[name], _tell_differences(found, name)
+        run, settings = result.runs[name], _tell_differences(result, name)
         rows.append(
             [
                 str(place),
                 name,
-                summary.shorten(found.metrics[metric][name]),
+                summary.shorten(result.metrics[metric][name]),
                 _tell_best(run),
                 settings,
             ]
         )
     header = ["", "run", metric, "best step", "settings unlike most"]
     lines = [lay_out([header, *rows], width)]
-    absent = [name for name in found.runs if name not in order]
+    absent = [name for name in result.runs if name not in order]
     if absent:
         lines.append(f"These runs have no {metric}: {', '.join(absent)}.")
-    lines += [line] if (line := comparison.describe_rows(found)) else []
+    lines += [line] if (line := comparison.describe_rows(result)) else []
     return "\n".join(lines)
 
 
 def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Return rows as text in columns, or as a block of lines for each row if columns are too wide.
+    """Return rows as a table, or as a block of lines for each row if the table is too wide.
 
     Args:
-      rows: the cells, with the header first.
-      width: the largest width of the columns together, in letters.
+      rows: the header, and then the rows of cells.
+      width: the largest number of characters in a line of the table.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # There are two spaces before the first column, and two between columns.
+    # The table has two spaces before the first column and between columns.
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(f"  {line}" for line in aligned.align_columns(rows))
     header, *body = rows
@@ -107,17 +107,17 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
     return "\n".join(blocks)
 
 
-def write_csv(path: str, found: comparison.Comparison) -> None:
-    """Write a CSV file with a line for each run: folder, state, figures, metrics and settings."""
-    differing = [f"setting: {setting}" for setting in found.differing]
+def write_csv(path: str, result: comparison.Comparison) -> None:
+    """Write a CSV file with the folder, state, figures, metrics and settings of each run."""
+    differing = [f"setting: {setting}" for setting in result.differing]
     fixed = ["run", "model_dir", "state", "step", "best_step"]
-    rows: list[list] = [[*fixed, *found.figures, *found.metrics, *differing]]
-    for name, run in found.runs.items():
+    rows: list[list] = [[*fixed, *result.figures, *result.metrics, *differing]]
+    for name, run in result.runs.items():
         state, _ = run.state
         cells = [name, run.model_dir, state, run.step, run.best_step]
-        cells += [_write_exactly(values, name) for values in (*found.figures.values(),)]
-        cells += [_write_exactly(values, name) for values in found.metrics.values()]
-        rows.append([*cells, *(row[name] for row in found.differing.values())])
+        cells += [_write_exactly(values, name) for values in (*result.figures.values(),)]
+        cells += [_write_exactly(values, name) for values in result.metrics.values()]
+        rows.append([*cells, *(row[name] for row in result.differing.values())])
     atomic.write(path, csv_text.write(rows))
 
 
@@ -197,10 +197,10 @@ def _write_number(values: Mapping[str, float], name: str) -> str:
 
 
 def _tell_differences(result: comparison.Comparison, name: str) -> str:
-    """Return the settings in which a run differs from most others."""
+    """Return the settings in which a run differs from most other runs, as text."""
     texts = []
     for setting, row in result.differing.items():
-        # If several values are equally frequent, the value of the first run counts as usual.
+        # If several values are equally frequent, `most_common` returns the value of the first run.
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
         if row[name] not in (usual, flat_settings.ABSENT):
             texts.append(f"{setting}={flat_settings.cut_apart(row, _LONGEST)[name]}")
@@ -208,8 +208,8 @@ def _tell_differences(result: comparison.Comparison, name: str) -> str:
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:
-    """Yield a name for each folder: its last part, or the whole path if folders share this part."""
+    """Yield a name for each folder: the last part of its path, or the path if names are equal."""
     names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
     for folder, name in zip(folders, names, strict=True):
-        # Two runs named "a" in different folders need their paths.
+        # If two folders have the same name, only their paths tell them apart.
         yield name if names.count(name) == 1 else folder

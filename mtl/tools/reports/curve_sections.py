@@ -1,4 +1,4 @@
-"""Writes the sections of a report about the scalars of a run: curves, balancing, gates."""
+"""Writes the sections of a report with scalars of a run: curves, balancing and gates."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _OF_ALL = {
 
 
 def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
-    """Return the losses and main metrics of the tasks over the steps."""
+    """Return a section with curves of the losses and main metrics; a text if there are none."""
     tasks = row_sections.choose_tasks(run, verdicts)
     task_figures = [(task, pictures) for task in tasks if (pictures := draw_task(run, task))]
     overall = _draw_overall(run)
@@ -38,17 +38,17 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
 
 
 def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
-    """Draw the loss of a task, and its most telling metrics."""
-    best, evaluated = run.best_step, run.evaluations.curves
+    """Draw curves of a task's loss and most informative metrics."""
+    best, evaluations = run.best_step, run.evaluations.curves
     losses = {
         "training": run.training.curves.get(f"{task}/loss", {}),
-        "held out": evaluated.get(f"{task}/average_loss", {}),
+        "held out": evaluations.get(f"{task}/average_loss", {}),
     }
     pictures = []
     if any(losses.values()):
         pictures.append(line_charts.draw_curves("loss", losses, "loss", best))
     for metric in main_metrics(run, task)[:_MOST_METRICS]:
-        curve = evaluated.get(f"{task}/{metric}")
+        curve = evaluations.get(f"{task}/{metric}")
         if curve:
             title = f"{metric}, held out"
             pictures.append(line_charts.draw_curves(title, {metric: curve}, metric, best))
@@ -56,25 +56,29 @@ def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
 
 
 def main_metrics(run: record.Run, task: str) -> list[str]:
-    """Return the metrics of a task that have a better direction, the most telling first."""
+    """Return the metrics of a task for a report, from the most to the least informative.
+
+    Metrics are left out if neither higher nor lower values are better.
+    """
     head = run.experiment.model.heads_by_task[task]
     prefix = f"{task}/"
     task_metrics = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
     names = [name for name, _ in metrics_lib.find_directions(head, task_metrics)]
     left_out = ("average_loss", "nan_predictions")
-    # Metrics of slices of the rows would fill the page.
+    # Leave out metrics of slices of the rows, which would fill the page.
     names = [name for name in names if not metrics_lib.split_slice(name)[1]]
-    # A slash marks a metric of a single class.
+    # A name with a slash belongs to a metric of a single class.
     return [n for n in names if n not in left_out and "/" not in n and "error_bound" not in n]
 
 
 def _draw_overall(run: record.Run) -> list[figures.Figure]:
-    """Draw the total loss, the learning rate and the norm of the gradient."""
+    """Draw curves of the total loss, the learning rate and the norm of the gradient."""
     pictures = []
     for tag, title in _OF_ALL.items():
         points = run.training.curves.get(tag, {})
         if points:
-            # Draw the learning rate on a linear axis: a logarithm would distort its schedule.
+            # Draw the learning rate on a linear axis, because a logarithmic axis distorts
+            # schedules.
             is_log = tag != "learning_rate"
             picture = line_charts.draw_curves(title, {tag: points}, title, run.best_step, is_log)
             pictures.append(picture)
@@ -82,12 +86,12 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
 
 
 def tell_balancing(run: record.Run) -> list | str:
-    """Return the weights of the tasks, and the scalars about their gradients."""
+    """Return a section about the weights and gradients of tasks; a text if there are none."""
     groups = balancing_picture.group(run.training.curves)
     moving = {
         key: curves
         for key, curves in groups.items()
-        # Scalars that never change get a sentence or a table instead of a picture.
+        # Scalars that never change are described by a sentence or a table instead of a picture.
         if any(max(points.values()) > min(points.values()) for points in curves.values())
     }
     if not moving:
@@ -110,7 +114,7 @@ def _tell_fixed_weights(curves: event_files.Curves) -> list | str:
 
 
 def _tell_cosines(title: str, curves: event_files.Curves) -> list:
-    """Return the mean cosine of each pair of tasks, and how often the pair conflicted."""
+    """Return a table of the cosines between gradients of tasks, and how often they are negative."""
     means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
     rows = [
         [pair, means[pair], blocks.Bar(float(np.mean(np.asarray([*curves[pair].values()]) < 0)))]
@@ -124,7 +128,7 @@ def _tell_cosines(title: str, curves: event_files.Curves) -> list:
 
 
 def tell_gates(run: record.Run) -> list | str:
-    """Return the weights of the experts by gate, and the entropy of the gates."""
+    """Return a section about the weights of experts in each gate; a text if there are no gates."""
     weights, kinds = gates_picture.group(run.training.curves)
     if not weights:
         return "the network has no gates."
@@ -138,7 +142,7 @@ def tell_gates(run: record.Run) -> list | str:
     ]
     shown_gates = list(weights.items())[: row_sections.MOST_TASKS]
     pictures = [gates_picture.draw_gate(gate, curves) for gate, curves in shown_gates]
-    # Each of these pictures shows all gates, so there are only a few of them.
+    # Pictures by `draw_kinds` show all gates at once, so there are only a few such pictures.
     pictures += gates_picture.draw_kinds(kinds)
     return [
         blocks.Figures(pictures),

@@ -1,10 +1,10 @@
-"""Finds groups of tasks that help each other most if they are trained together.
+"""Finds the groups of tasks whose joint training helps the tasks most.
 
 measured = grouping.Measured.from_pairs(affinity_picture.group(curves), tasks)
 best, *next_best = grouping.propose(measured, models=2)
 print(grouping.describe(measured, [best, *next_best]))
 
-Tasks are numbers from 0 on. A set of tasks is an integer: bit t is 1 if the set has task t.
+Tasks are numbered from 0. An integer represents a set of tasks: bit t is 1 if the set has task t.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from mtl import aligned, checks
 from mtl.tools.drawing import affinity_picture
 
 MOST_TASKS = 14
-"""The largest number of tasks T: the search tries up to 3^T pairs of sets, which takes seconds."""
+"""The largest number of tasks T. The search tries up to 3^T pairs of sets, which takes seconds."""
 
 _PROPOSALS = 3
 _WHERE = "launch.affinity"
@@ -26,13 +26,14 @@ _WHERE = "launch.affinity"
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The affinities of T tasks that a run measured at N steps.
+    """The affinities between T tasks that a run measured at N steps.
 
     Attributes:
       tasks: the names of the tasks.
       steps: the global steps, [N].
-      values: the affinity of the first task onto the second, [N, T, T]; NaN if a task had no label
-        at this step.
+      values: [N, T, T]: the affinity of the first task onto the second task, which says how much a
+        training step of the first task reduces the loss of the second task; NaN if the batch had no
+        label of a task.
     """
 
     tasks: Sequence[str]
@@ -41,16 +42,17 @@ class Measured:
 
     @classmethod
     def from_pairs(cls, pairs: affinity_picture.Pairs, tasks: Sequence[str]) -> "Measured":
-        """Return the affinities among some tasks.
+        """Return the affinities between some tasks of a run.
 
         Args:
           pairs: the measurements of a run.
-          tasks: the tasks, at least two, in the order of the result.
+          tasks: the names of at least two tasks, in the order of the result.
 
         Raises:
-          UserError: there are fewer than two tasks, or the run has not measured a pair of them.
+          UserError: there are fewer than two tasks, or the run has not measured a pair of tasks.
         """
-        # Pairs of a task and itself show whether the steps of a task help this task.
+        # Include pairs of a task with itself, which show whether the steps of a task help the task
+        # itself.
         all_pairs = [(one, other) for one in tasks for other in tasks]
         fix = "Groups need several tasks."
         checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
@@ -66,25 +68,25 @@ class Measured:
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean affinities, [T, T]."""
-        # A batch without labels of a task has NaN for some pairs, and values for others.
+        """The mean affinities over all steps, [T, T]."""
+        # `nanmean` skips NaN: a step lacks the pairs whose tasks had no label in the batch.
         return np.nanmean(self.values, axis=0)
 
     def find_harmful_steps(self) -> list[str]:
-        """Return the tasks that their own steps did not improve: these steps were too long."""
+        """Return the tasks whose training steps were too long to reduce the loss of the task."""
         effects = np.diagonal(self.mean)
         return [task for task, value in zip(self.tasks, effects, strict=True) if value <= 0]
 
 
 class Group(NamedTuple):
-    """The tasks that a model trains, and the tasks that it serves, both as sets in bits."""
+    """The tasks that a model trains and the tasks that it serves, as bits of integers."""
 
     trained: int
     served: int
 
 
 class Proposal(NamedTuple):
-    """Groups that together serve each task once, and the sum of the affinities onto all tasks."""
+    """Groups that serve each task once, and as the score, the sum of affinities onto all tasks."""
 
     groups: tuple[Group, ...]
     score: float
@@ -93,16 +95,16 @@ class Proposal(NamedTuple):
 def propose(
     measured: Measured, models: int, may_overlap: bool = False, count: int = _PROPOSALS
 ) -> list[Proposal]:
-    """Return the best proposals for a number of models, the best first.
+    """Return the best ways to divide tasks among models, from the highest score.
 
-    The affinity onto a task is the mean affinity of the other tasks in its model, or 0 if the model
-    trains only this task. The score of a proposal is the sum over all tasks. The search is
-    exhaustive: no other groups have a higher score.
+    The affinity onto a task is the mean affinity of the other tasks in the same model onto the
+    task, or 0 if the model trains only this task. The score of a proposal is the sum over all
+    tasks. The search is exhaustive, so no other division has a higher score.
 
     Args:
       measured: the affinities.
-      models: the largest number of groups.
-      may_overlap: True if a model may train tasks that another model serves.
+      models: the largest number of models.
+      may_overlap: True to let a model train tasks that another model serves.
       count: the largest number of proposals to return.
 
     Raises:
@@ -125,32 +127,32 @@ def propose(
 
 
 def average_onto(affinities: np.ndarray) -> np.ndarray:
-    """Compute the mean affinity of each set of tasks onto each of its tasks.
+    """Compute the mean affinity of the tasks in each set onto each task of the set.
 
     Args:
       affinities: the affinity of the first task onto the second, [T, T].
 
     Returns:
-      [2^T, T]: the mean affinity of the other tasks in the set; 0 if the task is alone in the set
-      or not in the set.
+      [2^T, T]: the mean affinity of the other tasks in a set onto a task; 0 if the task is alone in
+      the set or not in the set.
     """
     num_tasks = len(affinities)
-    # [2^T, T]: 1 if the set has the task.
+    # holds [2^T, T] is 1 if the set has the task.
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     onto_others = np.array(affinities, np.float64)
-    # A task does not count as its own partner.
+    # A task is not a partner of itself.
     np.fill_diagonal(onto_others, 0.0)
-    # Divide by at least 1: a set of one task has the sum 0, and so the affinity 0 / 1.
+    # Divide by at least 1, so that a set of one task gets the affinity 0 / 1.
     partners = np.maximum(holds.sum(axis=1, keepdims=True) - 1, 1)
-    # `holds @ others` adds up the affinities of a set onto each task, and `holds *` sets tasks
+    # The matrix product adds up the affinities of a set onto each task. The first factor sets tasks
     # outside the set to 0.
     return holds * (holds @ onto_others) / partners
 
 
 def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of each set of served tasks, [2^T], and the best tasks to train with it.
+    """Return the score of each set of served tasks, [2^T], and the best set of tasks to train.
 
-    If models may not overlap, a model trains exactly the tasks that it serves. Otherwise, a model
+    If `may_overlap` is False, a model trains exactly the tasks that it serves. Otherwise, a model
     may train more tasks than it serves.
     """
     sets = np.arange(len(onto))
@@ -159,22 +161,22 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
         num_tasks = onto.shape[1]
         for served in range(1, len(onto)):
             members = [task for task in range(num_tasks) if served >> task & 1]
-            # List all supersets: unite the set with each subset of the other tasks.
+            # Unite the set with each subset of the other tasks, which gives all supersets.
             larger = served | _list_subsets(len(onto) - 1 & ~served)
             sums = onto[larger][:, members].sum(axis=1)
-            best = int(np.argmax(sums))  # For equal sums, this is the set itself.
+            best = int(np.argmax(sums))  # `argmax` prefers the set itself in ties.
             scores[served], trained[served] = sums[best], larger[best]
     return scores, trained
 
 
 def _find_best_partitions(
-    scores: np.ndarray, num_tasks: int, most: int, count: int
+    scores: np.ndarray, num_tasks: int, limit: int, count: int
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """Return the best partitions of all tasks into at most `most` sets, [(score, sets)].
+    """Return the best partitions of all tasks into at most `limit` sets, [(score, sets)].
 
-    Dynamic programming: in round n, best[S] holds the best partitions of the set S into at most n
-    sets. Each of these consists of a set with the first task of S, and of a best partition of the
-    other tasks into at most n - 1 sets.
+    The algorithm is dynamic programming. In round n, best[S] holds the best partitions of a set S
+    into at most n sets. A best partition consists of a set with the first task of S, and of a best
+    partition of the remaining tasks into at most n - 1 sets.
     """
     all_tasks = 2**num_tasks - 1
     best: dict[int, list[tuple[float, tuple[int, ...]]]]
@@ -182,19 +184,19 @@ def _find_best_partitions(
         task_set: [(float(scores[task_set]), (task_set,))] for task_set in range(1, all_tasks + 1)
     }
     best[0] = [(0.0, ())]
-    for number in range(2, most + 1):
-        # The best score of each set with one group less, from the last round.
+    for number in range(2, limit + 1):
+        # The best score of each set in the last round, with one group less.
         tops = np.array([best[task_set][0][0] for task_set in range(all_tasks + 1)])
-        # The empty set needs no group, so a partition may have fewer groups than allowed.
+        # With the empty set, a partition may have fewer groups than allowed.
         next_best = {0: best[0]}
         # The last round only needs the set of all tasks.
-        for task_set in [all_tasks] if number == most else range(1, all_tasks + 1):
-            # The lowest bit is the first task. The group with this task comes first, so no
+        for task_set in [all_tasks] if number == limit else range(1, all_tasks + 1):
+            # The lowest bit is the first task. The group with the first task comes first, so no
             # partition is tried in several orders.
             first_task = task_set & -task_set
             parts = first_task | _list_subsets(task_set ^ first_task)
-            # Only the `count` best first sets, each with its best remaining partition, can be part
-            # of the `count` best partitions.
+            # Rank the possible first sets by the best score that a partition with the set can have.
+            # The `count` best partitions begin with one of the `count` best sets in this ranking.
             order = np.argsort(-(scores[parts] + tops[task_set ^ parts]), kind="stable")
             candidates = [
                 (float(scores[part]) + score, (part, *sets))
@@ -207,47 +209,51 @@ def _find_best_partitions(
 
 
 def _list_subsets(task_set: int) -> np.ndarray:
-    """Return all subsets of a set, the empty set first."""
+    """Return all subsets of a set, beginning with the empty set."""
     subsets = np.zeros(1, np.int64)
     while task_set:
-        # Each task doubles the list: first the subsets without the task, then those with it.
+        # Each task doubles the list: the subsets without the task are followed by the subsets with
+        # it.
         bit = task_set & -task_set
         subsets = np.concatenate([subsets, subsets | bit])
         task_set ^= bit
     return subsets
 
 
-def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, float]:
-    """Return the difference of the scores of two proposals, and its standard error.
+def compare(measured: Measured, first: Proposal, second: Proposal) -> tuple[float, float]:
+    """Return the difference between the scores of two proposals, and the standard error.
 
-    The error comes from the differences at single steps, because the affinities of a step vary
-    together. Steps count as independent. Steps without a value for a pair are left out.
+    The standard error is estimated from the differences at single steps, because the affinities of
+    a step are correlated. Steps are treated as independent. Steps that lack the value of a pair are
+    left out.
 
     Args:
       measured: the affinities.
-      one: a proposal.
-      other: the proposal whose score is subtracted.
+      first: a proposal.
+      second: the proposal whose score is subtracted.
 
     Returns:
-      The difference of the scores, and its standard error; NaN if fewer than two steps count.
+      The difference of the scores, and its standard error, which is NaN if fewer than two steps
+      have values for all pairs.
     """
-    weights = _weigh_pairs(one, len(measured.tasks)) - _weigh_pairs(other, len(measured.tasks))
-    # Pairs with equal weights in both proposals cancel out, even if they have no values.
+    weights = _weigh_pairs(first, len(measured.tasks)) - _weigh_pairs(second, len(measured.tasks))
+    # Pairs with equal weights in both proposals cancel out, so the values of these pairs are not
+    # needed.
     differs = weights != 0
     step_values = (measured.values[:, differs] * weights[differs]).sum(axis=1)
     differences = step_values[np.isfinite(step_values)].tolist()
-    return one.score - other.score, affinity_picture.estimate_error(differences)
+    return first.score - second.score, affinity_picture.estimate_error(differences)
 
 
 def _weigh_pairs(proposal: Proposal, num_tasks: int) -> np.ndarray:
-    """Return the weight of each affinity in the score, [T, T]."""
+    """Return the weight of each affinity in the score of a proposal, [T, T]."""
     weights = np.zeros([num_tasks, num_tasks])
     for trained, served in proposal.groups:
         members = _list_tasks(trained)
         for task in _list_tasks(served):
             for partner in members:
                 if partner != task:
-                    # The affinity onto a task is the mean over its partners.
+                    # The affinity onto a task is the mean over the partners of the task.
                     weights[partner, task] = 1 / (len(members) - 1)
     return weights
 
@@ -257,34 +263,34 @@ def _list_tasks(task_set: int) -> list[int]:
 
 
 def name_tasks(measured: Measured, whole: int) -> list[str]:
-    """Return the names of a set of tasks."""
+    """Return the names of the tasks in a set."""
     return [measured.tasks[task] for task in _list_tasks(whole)]
 
 
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
-    """Return a text about proposals.
+    """Return a text that describes proposals.
 
-    It shows the best proposal with the affinity onto each task, then how far the scores of other
-    proposals are below, with standard errors.
+    The text shows the best proposal with the affinity onto each task, and by how much the scores of
+    the other proposals are lower, with standard errors.
     """
     best = proposals[0]
     lines = aligned.align_columns(_tabulate_tasks(measured, best), right=[2])
     parts = ["\n".join(f"  {line}" for line in lines)]
     parts.append(f"  Sum over the tasks: {best.score:.3g}.")
     for other in proposals[1:]:
-        apart, error = compare(measured, best, other)
+        difference, error = compare(measured, best, other)
         groups = " | ".join(_describe_group(measured, group) for group in other.groups)
-        parts.append(f"  Next best: {groups}, {apart:.2g} ± {error:.2g} below.")
+        parts.append(f"  Next best: {groups}, {difference:.2g} ± {error:.2g} below.")
     if len(proposals) > 1:
-        apart, error = compare(measured, best, proposals[1])
-        # `not >` instead of `<=`, because a single measurement has the error NaN.
-        if not apart > 2 * error:
+        difference, error = compare(measured, best, proposals[1])
+        # Use `not >` instead of `<=`, because the error of a single measurement is NaN.
+        if not difference > 2 * error:
             parts.append("  The first two are not clearly different: measure more often or longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
 
 
 def _tabulate_tasks(measured: Measured, proposal: Proposal) -> list[tuple[str, str, str, str]]:
-    """Return the header and a row for each task."""
+    """Return a table about a proposal: the header, and a row for each task."""
     affinities = average_onto(measured.mean)
     rows = [("model", "task", "affinity onto it", "trained with")]
     for number, (trained, served) in enumerate(proposal.groups, 1):

@@ -1,4 +1,4 @@
-"""Predicts held-out rows, and returns predictions, labels and fields of these rows.
+"""Computes predictions for held-out rows, and collects labels and fields of the rows.
 
 seen = held_out.predict_rows(experiment, "runs/digits", "runs/digits/best/model.ckpt-750", 100_000)
 seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
@@ -23,7 +23,7 @@ from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
-# Probabilities below this count as this number, because 0 has an infinite log loss.
+# The least probability in log losses. The log loss of a probability of 0 would be infinite.
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
 
@@ -31,15 +31,16 @@ _Kind = TypeVar("_Kind")
 
 
 class Rows(NamedTuple):
-    """The labels and predictions of a head for each row, [N] each.
+    """The labels and predictions of a head for N rows. All arrays have the shape [N].
 
     Attributes:
       kind: "binary", "classes" or "number".
       target: the true class id or number; 0 if the label is missing.
       predicted: the predicted class id or number.
-      score: for a binary task the probability of class 1, for several classes the probability of
-        the predicted class, for numbers the predicted number.
-      error: minus the logarithm of the true class's probability, or the distance of numbers.
+      score: the probability of class 1 for a binary task, the probability of the predicted class
+        for several classes, or the predicted number.
+      error: minus the logarithm of the probability of the true class; for numbers, the absolute
+        difference between prediction and label.
       weight: the weight of the label in the metrics; 0 if the label is missing.
     """
 
@@ -52,12 +53,12 @@ class Rows(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The labels and predictions of a head with C labels per row.
+    """The labels and predictions of a head with C labels in each of N rows.
 
     Attributes:
-      entries: the N C labels of all N rows, each as a row of kind "binary".
+      entries: all N C labels. Each label counts as a row of the kind "binary".
       errors: the weighted mean error over the labels of each row, [N].
-      weights: the sum of the weights of each row's labels, [N].
+      weights: the sum of the label weights in each row, [N].
     """
 
     entries: Rows
@@ -66,23 +67,23 @@ class Labels(NamedTuple):
 
 
 class Unlabelled(NamedTuple):
-    """The numbers that a head without labels predicts, [N], and the name of these numbers."""
+    """The predictions of a head without labels, [N], and the name of the prediction."""
 
     name: str
     values: np.ndarray
 
 
 class Seen(NamedTuple):
-    """The predictions for held-out rows.
+    """The predictions, labels and fields of held-out rows.
 
     Attributes:
       rows: the number of rows that were predicted.
       total: the number of rows in the split.
-      tasks: {task: its rows}, for heads with one label per row whose predictions are classes or
-        numbers.
-      fields: {feature: its values, [N]}, for features with one value per row.
-      labels: {task: its labels}, for heads with several labels per row.
-      unlabelled: {task: its predictions}, for heads of densities and scores.
+      tasks: {task: labels and predictions}, for heads with one label in each row that predict
+        classes or numbers.
+      fields: {feature: values, [N]}, for features with one value in each row.
+      labels: {task: labels and predictions}, for heads with several labels in each row.
+      unlabelled: {task: predictions}, for heads that predict densities or scores without labels.
     """
 
     rows: int
@@ -101,7 +102,7 @@ class Seen(NamedTuple):
 def predict_rows(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str, most_rows: int
 ) -> Seen:
-    """Predict the split that the run evaluates, or `most_rows` rows drawn from it at random.
+    """Predict the evaluation split of a run, or a random sample of `most_rows` rows.
 
     Args:
       experiment: the experiment of the run.
@@ -113,7 +114,7 @@ def predict_rows(
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
     """
     data, model = experiment.data, experiment.model
-    # Only features with one value per row can form slices.
+    # Only features with one value in each row can form slices.
     scalar_names = [name for name, field in data.spec.feature_fields.items() if not field.shape]
     label_names = _list_labels(experiment)
     keep = [*scalar_names, *label_names]
@@ -134,7 +135,7 @@ def predict_rows(
             rows += len(next(iter(batch.values())))
             for name in scalar_names:
                 values_of[name].append(batch[name])
-            with eager.execute_eagerly():  # Estimator's graph is the default graph here.
+            with eager.execute_eagerly():  # Estimator has made its graph the default.
                 labels = {name: kept_fields.read_batch(batch, name) for name in label_names}
                 for head in heads:
                     entries = _read_head(head, batch, labels)
@@ -156,7 +157,7 @@ def _keep_kind(results: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind
 
 
 def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return the labels with one value per row, and those with several that a head predicts."""
+    """Return labels with one value in each row, and labels with several values for a head."""
     fields = experiment.data.spec.label_fields
     several = [getattr(head, "field", None) for head in experiment.model.heads]
     return [name for name, field in fields.items() if not field.shape or name in several]
@@ -170,9 +171,9 @@ def _read_batches(data: pipeline.Pipeline) -> tf.data.Dataset:
 def _read_head(
     head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
 ) -> Rows | Labels | Unlabelled | None:
-    """Return labels and predictions of a head for a batch; None if a report cannot show them."""
+    """Return a head's labels and predictions for a batch; None if a report cannot show them."""
     predictions = _select_entries(batch, f"{head.name}/")
-    # Heads of densities and scores have no labels, so only their numbers are shown.
+    # Heads of densities and scores have no labels, so a report shows only their predictions.
     if not isinstance(head, (types.ExampleHead, base.Labelled)):
         for name in _UNLABELLED:
             if name in predictions:
@@ -182,22 +183,22 @@ def _read_head(
     target, present = (tensor.numpy() for tensor in head.targets(labels[head.field]))
     if target.ndim == 2 and {"probabilities", "multi_hot"} <= predictions.keys():
         return _read_labels(head, predictions, labels)
-    # Heads of maps have a label for each place, which a report does not show.
+    # Heads of maps have a label for each pixel, which a report does not show.
     if not target.ndim == present.ndim == 1:
         return None
-    # A missing label may be -1 or NaN, which cannot be an index of a class: set it to 0.
+    # Set missing labels to 0, because they may be -1 or NaN, which cannot be an index of a class.
     return _read_rows(predictions, np.where(present, target, 0), head.row_weights(labels).numpy())
 
 
 def _select_entries(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the entries whose names begin with a prefix, without the prefix."""
+    """Return the entries of a batch whose names begin with a prefix; remove the prefix."""
     return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
 
 
 def _read_rows(
     predictions: Mapping[str, Any], target: np.ndarray, weight: np.ndarray
 ) -> Rows | None:
-    """Return the rows of a head with one label per row; None without classes and numbers."""
+    """Return the rows of a head with one label in each row; None without classes and numbers."""
     if {"class_id", "probability"} <= predictions.keys():
         score = predictions["probability"]
         true = np.where(target > 0.5, score, 1 - score)
@@ -205,7 +206,7 @@ def _read_rows(
     if {"class_id", "probabilities"} <= predictions.keys():
         probabilities, ids = predictions["probabilities"], target.astype(int)
         class_ids = predictions["class_id"]
-        # [B, C] -> [B], the probability of each row's predicted class.
+        # [B, C] -> [B]: the probability of the predicted class in each row.
         score = np.take_along_axis(probabilities, class_ids[:, np.newaxis], 1)[:, 0]
         true = np.take_along_axis(probabilities, ids[:, np.newaxis], 1)[:, 0]
         return _rows(CLASSES, target, class_ids, score, true, weight)
@@ -220,7 +221,7 @@ def _read_labels(
     head: types.WeighingHead, predictions: Mapping[str, Any], labels: types.Tensors
 ) -> Labels:
     score = predictions["probabilities"]
-    # `examples` also takes logits, but only targets and weights are used: zeros are enough.
+    # `examples` needs logits, but zeros are enough, because only its targets and weights are used.
     _, target, weight = head.examples(tf.zeros(score.shape), labels)
     target, weight = target.numpy(), weight.numpy()
     true = np.where(target > 0.5, score, 1 - score)
@@ -240,8 +241,8 @@ def _rows(
 
 
 def _join_parts(parts: list[Any]) -> Any:
-    """Concatenate the results of all batches of a task, attribute by attribute."""
-    # All parts have the same class, because the head determines it.
+    """Concatenate the results of a task over all batches, attribute by attribute."""
+    # All parts have the same class, because the head determines the class.
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(

@@ -1,4 +1,4 @@
-"""Renders a page as one HTML file that loads nothing from elsewhere and runs no scripts.
+"""Renders a page as a single HTML file, without scripts and without links to other files.
 
 html = page.render(blocks.Page(...))
 """
@@ -15,13 +15,15 @@ from mtl.monitoring import summary
 from mtl.tools.drawing import figures, texts
 from mtl.tools.reports import blocks
 
-# Names of columns are vertical if the longest name and all names together exceed these numbers.
+# Names of a matrix's columns are written vertically if the longest name has more characters than
+# the first number, and if the product of its length and the number of columns exceeds the second
+# number.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
 
 
 def render(page: blocks.Page) -> str:
-    """Return the page as HTML that is also valid XML."""
+    """Return a page as HTML that is also valid XML."""
     return _make_environment().get_template("page.html.jinja").render(page=page)
 
 
@@ -30,11 +32,11 @@ def _make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
-        # A misspelt name in a template must fail, instead of leaving a cell empty.
+        # A misspelt name in a template must raise an error instead of leaving a cell empty.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # This replaces characters that XML forbids, before values are escaped.
+        # Replace characters that XML forbids in all values before they are escaped.
         finalize=_clean_text,
     )
     environment.filters.update(short=shorten, exact=summary.exactly, percent=_write_percent)
@@ -46,30 +48,30 @@ def _make_environment() -> jinja2.Environment:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a cell holds a number."""
-    # In Python, True is an int.
+    """Return True if the value of a cell is a number."""
+    # Exclude bool, because True is an int in Python.
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def _is_of_kind(item: Any, kind: str) -> bool:
-    """Return whether a block or a cell has the class of `blocks` with this name."""
+    """Return True if a block or a cell is an instance of the class with this name in `blocks`."""
     return type(item).__name__ == kind
 
 
 def _is_right(cell: Any) -> bool:
-    """Return whether a cell is right-aligned."""
+    """Return True if a cell is right-aligned."""
     if isinstance(cell, blocks.Marked | blocks.Quiet):
         return is_number(cell.value)
     return isinstance(cell, blocks.Right | blocks.Bar) or is_number(cell)
 
 
 def shorten(value: Any) -> str:
-    """Return a number with the digits of `launch.evaluate`; a count with all digits."""
+    """Return a float with as many digits as `launch.evaluate`, and an integer with all digits."""
     return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
 
 
 def _is_crowded(matrix: blocks.Matrix) -> bool:
-    """Return whether the names of columns must be vertical."""
+    """Return True if the names of a matrix's columns must be written vertically."""
     longest = max(map(len, matrix.names), default=0)
     return longest > _MOST_LETTERS and len(matrix.names) * longest > _MOST_LETTERS_IN_ALL
 
@@ -79,7 +81,7 @@ def _write_percent(value: float) -> str:
 
 
 def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return for each row its name, and for each cell its count and its share of the row."""
+    """Return the rows of a matrix as (name, cells), with the count and the share of each cell."""
     totals = matrix.counts.sum(axis=1)
     return [
         (name, [(float(c), float(c / total) if total else 0.0) for c in row])
@@ -88,6 +90,6 @@ def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, floa
 
 
 def _clean_text(value: Any) -> Any:
-    # Markup comes from this package, as SVG or HTML, and is clean.
+    # Markup is SVG or HTML that this package has made, without forbidden characters.
     is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
     return texts.replace_unprintable(value) if is_text else value

@@ -1,4 +1,4 @@
-"""Reads the results of a run from its folder.
+"""Reads the results of a run from the folder of the run.
 
 run = record.read_run(experiment, "runs/digits")
 run.best_step, run.metrics["digit/accuracy"], run.is_training
@@ -30,7 +30,7 @@ _SPEEDS = ("steps_per_sec", "examples_per_sec")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """The facts about a run that its folder contains.
+    """The results of a run, from the files in its folder.
 
     Attributes:
       experiment: the settings of the run.
@@ -40,7 +40,7 @@ class Run:
       best: the content of `best.json`; {} before the first evaluation.
       step: the step of the last checkpoint.
       is_training: True if a process trains in the folder now.
-      doubts: reasons to doubt the result of the run.
+      doubts: warnings about the result of the run.
     """
 
     experiment: experiment_lib.Experiment
@@ -54,52 +54,56 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
+        """The name of the run's folder."""
         return run_directory.name_run(self.model_dir)
 
     @property
     def state(self) -> tuple[str, str]:
-        """The progress of the run in a few words, and "good" or "warning"."""
+        """The progress of the run in a few words, and its mood: "good" or "warning"."""
         last_step = self.experiment.run.train_steps
         if self.is_training:
             return f"still training, step {self.step:,} of {last_step:,}", "warning"
         if self.step >= last_step:
             return "finished", "good"
         patience = self.experiment.best.patience
-        # Early stopping completes a run, just as the last step does.
+        # A run that early stopping has ended is also complete.
         if patience is not None and self.best.get("evaluations_since", 0) >= patience:
             return f"ended early, at step {self.step:,} of {last_step:,}", "good"
         return f"stopped at step {self.step:,} of {last_step:,}", "warning"
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint; None if no checkpoint is the best yet."""
+        """The step of the best checkpoint; None before the first best checkpoint."""
         return self.best.get("step")
 
     @property
     def shown_step(self) -> int | None:
-        """The step whose evaluation is shown: the best step, or else the last evaluated step."""
+        """The step whose metrics a report shows: the best step, else the last evaluated step."""
         return self.last_evaluated if self.best_step is None else self.best_step
 
     @functools.cached_property
     def evaluated_steps(self) -> set[int]:
-        """The steps of all evaluations."""
-        # If all values of an evaluation are NaN, its step is only in `broken`.
+        """The steps at which the run was evaluated."""
+        # If all values of an evaluation are NaN, the step of the evaluation is only in `broken`.
         finite = (step for points in self.evaluations.curves.values() for step in points)
         return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
 
     @functools.cached_property
     def last_evaluated(self) -> int | None:
-        """The step of the last evaluation."""
+        """The step of the last evaluation; None without evaluations."""
         return max(self.evaluated_steps, default=None)
 
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics at `shown_step`; NaN if a value was not finite."""
+        """{metric: value} at `shown_step`; NaN for a value that was not finite."""
         return self.metrics_at(self.shown_step)
 
     def metrics_at(self, step: int | None) -> dict[str, float]:
-        """Return the metrics of a step, NaN if a value was not finite; {} without an evaluation."""
+        """Return {metric: value} at a step; NaN for a value that was not finite.
+
+        Args:
+          step: the step of an evaluation; other steps, and None, have no metrics.
+        """
         finite = {
             n: points[step] for n, points in self.evaluations.curves.items() if step in points
         }
@@ -108,17 +112,17 @@ class Run:
 
     @functools.cached_property
     def checkpoint(self) -> str | None:
-        """The path of the best checkpoint, or else of the latest; None before the first."""
+        """The path of the best checkpoint, else of the latest; None without checkpoints."""
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
             paths = run_directory.list_checkpoints(folder)
-            # A checkpoint lacks files while it is written or deleted.
+            # A checkpoint that is being written or deleted lacks files.
             if paths and run_directory.is_checkpoint(paths[-1]):
                 return paths[-1]
         return None
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Return a context in which a training cannot delete the checkpoint of the report."""
+        """Return a context in which a running training cannot delete the report's checkpoint."""
         with contextlib.ExitStack() as stack:
             if self.checkpoint:
                 stack.enter_context(run_directory.hold_checkpoint(self.model_dir, self.checkpoint))
@@ -126,10 +130,11 @@ class Run:
 
     @functools.cached_property
     def speeds(self) -> dict[str, float]:
-        """The medians of `steps_per_sec` and `examples_per_sec` over the run."""
+        """{name: median over the run} for `steps_per_sec` and `examples_per_sec`."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
         return {
-            # Take the median, because a mean would include pauses, such as the first call.
+            # Use the median, because a mean would include pauses, such as the first call of the
+            # session.
             name: statistics.median(points.values())
             for name, points in curves.items()
             if points
@@ -137,17 +142,17 @@ class Run:
 
     @functools.cached_property
     def export(self) -> dict[str, Any]:
-        """Path, kind, bytes and `model.json` of the newest export; {} if the run has no export.
+        """The path, kind, bytes and `model.json` of the newest export; {} without an export.
 
-        If a best checkpoint exists, this is an export of kind "best" if possible: other exports may
-        come from an earlier run in the same folder.
+        If a best checkpoint exists, an export of the kind "best" is preferred, because other
+        exports may come from an earlier run in the same folder.
         """
         kinds = ("latest",) if self.best_step is None else ("best", "latest")
         return _read_export(self.model_dir, kinds)
 
 
 def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
-    """Read the facts about a run from its folder.
+    """Read the results of a run from its folder.
 
     Args:
       experiment: the settings of the run.
@@ -172,9 +177,9 @@ def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
 
 
 def count_parameters(checkpoint: str) -> tuple[int, int]:
-    """Count the parameters of the model and the bytes of a checkpoint.
+    """Count the parameters in a checkpoint, and the bytes of its files.
 
-    Variables of an optimizer do not count as parameters. Their names are `<variable>/<optimizer>`.
+    Variables of an optimizer, whose names are `<variable>/<optimizer>`, do not count as parameters.
 
     Args:
       checkpoint: the path of the checkpoint.
@@ -190,7 +195,7 @@ def count_parameters(checkpoint: str) -> tuple[int, int]:
         is_state = name.rpartition("/")[0] in shapes or pruned.is_of_pruning(name)
         if is_model and not is_state:
             total += math.prod(shape)
-    # Files must begin with "model.ckpt-1.": without the dot, those of step 10 would match, too.
+    # The prefix ends in a dot, because "model.ckpt-1" would also match the files of step 10.
     files = storage.listed(*os.path.split(f"{checkpoint}."))
     return total, sum(tf.io.gfile.stat(file).length for file in files)
 
@@ -199,7 +204,7 @@ def _read_export(model_dir: str, kinds: Sequence[str]) -> dict[str, Any]:
     for kind in kinds:
         folder = os.path.join(model_dir, "export", kind)
         versions = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-        # Sort versions as numbers, and remove the slash that object stores add to folders.
+        # Sort versions as numbers, without the slash that object stores append to folders.
         numbered = sorted((v.rstrip("/") for v in versions if v.rstrip("/").isdigit()), key=int)
         if numbered:
             path = os.path.join(folder, numbered[-1])
@@ -211,9 +216,9 @@ def _describe_export(path: str) -> dict[str, Any]:
     file = os.path.join(path, "assets.extra", "model.json")
     if not tf.io.gfile.exists(file):
         return {}
-    with tf.io.gfile.GFile(file, "rb") as opened:
+    with tf.io.gfile.GFile(file, "rb") as stream:
         try:
-            content = json.loads(opened.read())
+            content = json.loads(stream.read())
         except ValueError:
             return {}
     return content if isinstance(content, dict) else {}
@@ -229,7 +234,7 @@ def _bytes_of(folder: str) -> int:
 
 def _is_training(model_dir: str) -> bool:
     try:
-        # The lock shows whether the training process still runs or has been killed.
+        # The lock is free if no training process runs, even after a process was killed.
         lock.require_free(model_dir)
     except checks.UserError:
         return True

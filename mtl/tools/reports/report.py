@@ -1,4 +1,4 @@
-"""Writes the report of a run: results, curves, data, settings, and commands to repeat the run.
+"""Writes the report of a run, with results, curves, data, settings and commands to repeat the run.
 
 page = report.describe_run(experiment, "runs/digits", most_rows=100_000)
 report.write("report.html", page)
@@ -28,7 +28,7 @@ from mtl.tools.reports import (
 
 _log = logging.getLogger(__name__)
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 _CHOSEN = (
@@ -46,8 +46,8 @@ _UNDEFINED = (
 _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
-class _Looked(NamedTuple):
-    """The results of reading the data, if that was possible, and the problems while reading."""
+class _Reading(NamedTuple):
+    """The results of reading the data of a run, and the problems while reading."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -55,7 +55,7 @@ class _Looked(NamedTuple):
 
 
 def write(path: str, whole: blocks.Page) -> int:
-    """Write a page atomically as one HTML file.
+    """Write a page as one HTML file, atomically.
 
     Args:
       path: the path of the file.
@@ -72,12 +72,12 @@ def write(path: str, whole: blocks.Page) -> int:
 def describe_run(
     experiment: experiment_lib.Experiment, model_dir: str, most_rows: int
 ) -> blocks.Page:
-    """Read the folder of a run and return its report.
+    """Read the folder of a run, and return a page with the report.
 
     Args:
       experiment: the settings of the run.
       model_dir: the folder of the run, which stays unchanged.
-      most_rows: the largest number of rows to read of each split; 0 reads no rows.
+      most_rows: the largest number of rows to read from each split; 0 to read no rows.
 
     Raises:
       UserError: a file in the folder is damaged.
@@ -88,7 +88,7 @@ def describe_run(
 
 
 def _describe_run(run: record.Run, most_rows: int) -> blocks.Page:
-    reading = _look(run, most_rows)
+    reading = _read_data(run, most_rows)
     verdicts = _judge(run, reading.seen)
     parts = [
         ("verdict", "Verdict", _tell_verdict(run, verdicts)),
@@ -133,13 +133,13 @@ def _write_lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[
     return [*lines, f"Written on {today}."]
 
 
-def _look(run: record.Run, most_rows: int) -> _Looked:
-    """Read at most `most_rows` rows of each split; return problems instead of raising them."""
+def _read_data(run: record.Run, most_rows: int) -> _Reading:
+    """Read at most `most_rows` rows of each split; return errors instead of raising them."""
     if most_rows <= 0:
-        return _Looked(None, (), [])
+        return _Reading(None, (), [])
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
-    # A report is useful even if the data cannot be read: the page lists the problems instead.
+    # A report is useful even if the data cannot be read, so the page lists errors.
     facts = [
         _try_finding(problems, splits.look_at, experiment, split, most_rows)
         for split in dict.fromkeys((data.train_split, data.eval_split))
@@ -148,23 +148,23 @@ def _look(run: record.Run, most_rows: int) -> _Looked:
     if run.checkpoint:
         predict = held_out.predict_rows
         seen = _try_finding(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
-    return _Looked(seen, [split_facts for split_facts in facts if split_facts], problems)
+    return _Reading(seen, [split_facts for split_facts in facts if split_facts], problems)
 
 
 def _try_finding(
-    problems: list[str], find: Callable[..., _Found], *arguments: Any
-) -> _Found | None:
+    problems: list[str], find: Callable[..., _Result], *arguments: Any
+) -> _Result | None:
     try:
         return find(*arguments)
     except checks.UserError as error:
-        # Both splits may fail for the same reason: list it once.
+        # If both splits fail for the same reason, list the reason only once.
         if str(error) not in problems:
             problems.append(str(error))
         return None
 
 
 def _judge(run: record.Run, seen: held_out.Seen | None) -> list[baselines.Verdict]:
-    # Metrics come from the whole split. Baselines of a sample of its rows would not fit them.
+    # Metrics come from the whole split, so baselines must not come from a sample of its rows.
     tasks = seen.tasks if seen and seen.is_whole else {}
     metrics = run.metrics
     verdicts = [
@@ -181,13 +181,13 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
         parts.append(blocks.Text(_CHOSEN, "note"))
     ranking = sorted(verdicts, key=lambda verdict: verdict.rank)
     doubtful = ranking[: row_sections.MOST_TASKS]
-    # Show the tasks with the least skill, but in the order of the experiment.
+    # Show the tasks with the lowest skill scores, but in the order of the experiment.
     parts.append(blocks.Verdicts([verdict for verdict in verdicts if verdict in doubtful]))
     if len(ranking) > len(doubtful):
         parts.append(
             blocks.Text(
-                f"{len(doubtful)} of {len(ranking)} tasks are shown, the tasks with the least "
-                "skill.",
+                f"{len(doubtful)} of {len(ranking)} tasks are shown, the tasks with the lowest "
+                "skill scores.",
                 "note",
             )
         )
@@ -195,11 +195,11 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
-    """Return a summary of the verdicts, each line with its mood."""
+    """Return lines that sum up the verdicts on all tasks, and the mood of each line."""
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    # The condition means that no task is worse, unclear or undefined.
+    # If the condition is true, no task is worse, unclear or undefined.
     if better and better + unknown == len(verdicts):
         lines.append((f"{_count_tasks(better, len(verdicts))} {_TRIVIAL}.", ""))
     for outcome in _DOUBTFUL:
@@ -217,14 +217,14 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
 
 
 def _count_tasks(better: int, total: int) -> str:
-    """Return the number of better tasks as the beginning of a sentence."""
+    """Return the beginning of a sentence about the number of tasks that beat a trivial model."""
     if better < total:
         return f"{better} of {total} tasks {'beats' if better == 1 else 'beat'}"
     return {1: "The task beats", 2: "Both tasks beat"}.get(better, f"All {better} tasks beat")
 
 
 def _group_by_outcome(verdicts: Sequence[baselines.Verdict]) -> Mapping[str, list[str]]:
-    """Return {outcome: its tasks}, with the name of the metric after a task if it is undefined."""
+    """Return {outcome: tasks}; the name of an undefined metric follows the name of its task."""
     tasks: dict[str, list[str]] = collections.defaultdict(list)
     for verdict in verdicts:
         name = f"{verdict.task} ({verdict.metric})" if verdict.is_undefined else verdict.task
@@ -249,8 +249,8 @@ def _find_outcome(verdict: baselines.Verdict) -> str:
 
 def _tell_settings(run: record.Run) -> list:
     all_settings = list(flat_settings.flatten(run.experiment))
-    # Settings that the user chose come first; the page folds the defaults.
-    changed = [setting for setting in all_settings if not setting.is_default]
+    # Settings that the user has changed come first; a fold hides all settings with defaults.
+    changed_settings = [setting for setting in all_settings if not setting.is_default]
     defaults = [setting for setting in all_settings if setting.is_default]
     header = ["part", "setting", "value", "default"]
     return [
@@ -261,11 +261,11 @@ def _tell_settings(run: record.Run) -> list:
                     _name_part(setting),
                     setting.name,
                     flat_settings.cut(setting.value),
-                    blocks.Quiet(_told_default(setting)),
+                    blocks.Quiet(_write_default(setting)),
                 ]
-                for setting in changed
+                for setting in changed_settings
             ],
-            f"{len(changed)} settings differ from their defaults, or have no default.",
+            f"{len(changed_settings)} settings differ from their defaults, or have no default.",
         ),
         blocks.Fold(
             f"{len(defaults)} settings at their defaults",
@@ -286,5 +286,5 @@ def _name_part(setting: flat_settings.Setting) -> str:
     return f"{setting.part or 'experiment'} ({setting.kind})"
 
 
-def _told_default(setting: flat_settings.Setting) -> str:
+def _write_default(setting: flat_settings.Setting) -> str:
     return "" if setting.default is None else flat_settings.cut(setting.default)

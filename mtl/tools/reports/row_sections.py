@@ -1,4 +1,4 @@
-"""Writes the sections of a report that read rows: the data, and the evaluation of each head."""
+"""Writes the sections of a report about the data and the evaluation of each head."""
 
 import math
 import os
@@ -11,44 +11,47 @@ from mtl import types
 from mtl.tools.drawing import figures, line_charts
 from mtl.tools.reports import assess, baselines, blocks, held_out, record, splits
 
-# A run may have hundreds of tasks: only this many, the tasks with the least skill, get pictures.
+# The largest number of tasks with pictures. A run may have hundreds of tasks; tasks with the lowest
+# skill scores get pictures.
 MOST_TASKS = 20
 # The largest number of tasks in the table of labels.
 _MOST_LABELLED = 100
 _MOST_CLASSES = 12
-# A matrix with more classes needs the whole width of the page.
+# The largest number of classes of a matrix beside a table. Larger matrices need the whole width of
+# the page.
 _MOST_BESIDE = 5
 # The largest number of classes in a table of rows by class.
 _MOST_COUNTED = 100
 _MOST_FIELDS = 200
 _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
-# A difference above this many standard errors is rarely due to chance.
+# The number of standard errors above which a difference is rarely due to chance.
 _FAR = 2.0
-# The share of slices that chance alone puts more than `_FAR` standard errors above others.
+# The share of slices whose error exceeds the error of other rows by more than `_FAR` standard
+# errors by chance alone.
 _BY_CHANCE = 0.025
 _LOSS = "log loss"
 
 
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
-    """Return the tasks to draw, in their order: all, or the tasks with the least skill."""
+    """Return the tasks to draw: all tasks, or those with the lowest skill scores."""
     tasks = list(run.experiment.model.tasks)
     ranks = {verdict.task: verdict.rank for verdict in verdicts}
-    # A task without a verdict comes first, because its skill is unknown.
+    # Tasks without a baseline come first, because their skill score is unknown.
     drawn_tasks = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
     return [task for task in tasks if task in drawn_tasks]
 
 
-def say_chosen(run: record.Run, chosen: Sequence[str]) -> list[blocks.Text]:
-    """Return a line that says how many tasks are shown; [] if all are."""
-    items = "tasks, those with least skill, are"
-    return blocks.say_cut(len(chosen), len(run.experiment.model.tasks), items)
+def say_chosen(run: record.Run, shown_tasks: Sequence[str]) -> list[blocks.Text]:
+    """Return [a line that says how many tasks are shown], or [] if all tasks are shown."""
+    items = "tasks, those with the lowest skill scores, are"
+    return blocks.say_cut(len(shown_tasks), len(run.experiment.model.tasks), items)
 
 
 def tell_data(
     run: record.Run, facts: Sequence[splits.Facts], problems: Sequence[str]
 ) -> list | str:
-    """Return rows, labels of each task and missing values, by split."""
+    """Return a section about rows, labels and missing values by split; a text without rows."""
     if not facts:
         return " ".join(problems) or "no rows were read, as --rows is 0."
     parts: list = [
@@ -92,9 +95,9 @@ def _say(labels: splits.Labels) -> str:
 
 
 def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
-    """Return tables of rows by class for the first tasks, and a line on tasks with many classes.
+    """Return tables with the rows of each class, and a line about tasks with many classes.
 
-    The table of labels shows the largest class of each task, even if it has many classes.
+    Of tasks with many classes, only the table of labels shows the largest class.
     """
     tables, large = [], []
     for task in run.experiment.model.tasks:
@@ -102,7 +105,7 @@ def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
             entry.split: entry.tasks[task] for entry in facts if task in entry.tasks
         }
         counts_of_splits = {split: labels.counts for split, labels in labels_of_splits.items()}
-        # All splits have the same classes.
+        # The classes of a task are the same in all splits.
         names = list(next(iter(counts_of_splits.values()), {}))
         if 0 < len(names) <= _MOST_COUNTED:
             rows = [
@@ -117,14 +120,14 @@ def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
 
 
 def _say_large(tasks: Sequence[str]) -> list[blocks.Text]:
-    """Return a line if some tasks have too many classes to count."""
+    """Return a line about the tasks with too many classes for a table; [] without such tasks."""
     names = ", ".join(tasks[:MOST_TASKS]) + ", ..." * (len(tasks) > MOST_TASKS)
     line = f"Left out, because they have more than {_MOST_COUNTED} classes: {names}."
     return [blocks.Text(line, "note")] if tasks else []
 
 
 def _tell_missing(facts: Sequence[splits.Facts]) -> list:
-    # List only fields with missing values in some split.
+    # List only fields with missing values in at least one split.
     fields = [name for name in facts[0].missing if any(entry.missing.get(name) for entry in facts)]
     if not fields:
         return [blocks.Text("No value is missing in any field.", "note")]
@@ -142,7 +145,7 @@ def _tell_missing(facts: Sequence[splits.Facts]) -> list:
 def tell_evaluation(
     run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
 ) -> list | str:
-    """Return the metrics of every head, and pictures of its predictions."""
+    """Return a section with the metrics of all heads, and with pictures of their predictions."""
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     parts: list = [
@@ -162,7 +165,8 @@ def tell_evaluation(
     for head in run.experiment.model.heads:
         if head.name in tasks:
             parts += [blocks.Heading(head.name), *_tell_head(run, head, seen)]
-    # Leave out Estimator's `loss`, a mean over batches: `average_loss` is the mean over rows.
+    # Leave out Estimator's `loss`, which is a mean over batches, in favour of `average_loss`, the
+    # mean over rows.
     left_out = {"loss"} - {run.experiment.best.metric} if "average_loss" in run.metrics else set()
     common = [name for name in run.metrics if "/" not in name and name not in left_out]
     parts += [blocks.Heading("all tasks"), _tell_metrics(run, common, "")]
@@ -172,7 +176,7 @@ def tell_evaluation(
 def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) -> list:
     prefix = f"{head.name}/"
     names = [name for name in run.metrics if name.startswith(prefix)]
-    # The page folds the recalls of single classes, because there may be thousands.
+    # Put the recalls of single classes into a fold, because there may be thousands of classes.
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
     pictures, slices = _picture_head(head, seen) if seen else ([], [])
@@ -184,7 +188,7 @@ def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) ->
 
 
 def _lay_out(table: blocks.Table, pictures: Sequence[Any]) -> list:
-    """Return a table with pictures beside it, and with wide pictures below it."""
+    """Return a table with small pictures beside it and wide pictures below it."""
     wide = [picture for picture in pictures if _is_wide(picture)]
     beside = [picture for picture in pictures if not _is_wide(picture)]
     return [blocks.Side([table], beside) if beside else table, *wide]
@@ -195,13 +199,13 @@ def _is_wide(picture: Any) -> bool:
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
-    """Return pictures of a head's predictions and a table of slices; both empty without rows."""
-    # A head without labels has no errors, so draw its numbers instead.
+    """Return pictures of a head's predictions and a table of slices; [] and [] without rows."""
+    # A head without labels has no errors, so draw the distribution of its predictions.
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
         quantity = unlabelled.name.replace("_", " ")
         return [blocks.Figures([_draw_shares(quantity, unlabelled.values)])], []
     labels = seen.labels.get(head.name)
-    # If a head has several labels per row, draw each label as a row of one binary task.
+    # If a head has several labels in each row, treat each label as a row of a binary task.
     rows = labels.entries if labels else seen.tasks.get(head.name)
     if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
         return [], []
@@ -216,9 +220,9 @@ def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
 
 
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
-    """Return the metrics at the best checkpoint and at the last evaluation."""
+    """Return a table of metrics at the best checkpoint and at the last evaluation."""
     best, last_values = run.metrics, run.metrics_at(run.last_evaluated)
-    # If both are the same step, one column is enough.
+    # If the best checkpoint is also the last, a single column is enough.
     is_same = run.shown_step == run.last_evaluated
     checkpoint = "last" if run.best_step is None else "best"
     header = ["metric", f"{checkpoint} (step {run.shown_step})"]
@@ -226,7 +230,7 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
         header.append(f"last (step {run.last_evaluated})")
     rows = []
     for name in sorted(names):
-        # These metrics warn of problems, so show them only if they are not 0.
+        # Metrics that warn of problems are shown only if they are not 0.
         is_warning = name.endswith(("nan_predictions", "_error_bound"))
         if not is_warning or best[name] != 0:
             row = [name.removeprefix(prefix), best[name]]
@@ -235,10 +239,13 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
 
 
 def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
-    """Draw the reliability of scores, and the ROC of a binary task; `of_all` completes titles."""
+    """Draw the reliability of scores, and the ROC curve of a binary task.
+
+    `of_all` stands in titles before the names of quantities.
+    """
     bins = [(entry.score, entry.true) for entry in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
-        # The diagonal goes from the smallest to the largest coordinate of both axes.
+        # The line of a perfect model goes from the smallest to the largest coordinate of both axes.
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
         lines = {"label": bins, "perfect": [(low, low), (high, high)]}
         title = "mean label by predicted number, for each tenth of the rows"
@@ -263,10 +270,10 @@ def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
 
 
 def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
-    """Return the rows by true and predicted class; for many classes, only frequent confusions."""
+    """Return a confusion matrix; for many classes, a table of the most frequent confusions."""
     if rows.kind == held_out.NUMBER:
         return []
-    # Binary heads may have no names for their classes.
+    # Binary heads may lack names for their classes.
     names = list(types.read_member(head, types.ClassHead, "class_names")) or ["0", "1"]
     if len(names) > _MOST_CLASSES:
         return [_tell_confusions(names, assess.count_confusions(rows))]
@@ -283,9 +290,9 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
 
 
 def _draw_shares(quantity: str, values: np.ndarray) -> figures.Figure:
-    """Draw the cumulative share of rows over a value with the name `what`."""
+    """Draw the cumulative distribution of a quantity over rows."""
     values = np.sort(values[np.isfinite(values)])
-    # The share i / n of n values is at most the i-th smallest value.
+    # Of n values, the share i / n is at most as large as the i-th smallest value.
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))
     title = f"share of rows whose {quantity} is at most"
@@ -304,10 +311,10 @@ def _tell_slices(
     errors: np.ndarray, weights: np.ndarray, seen: held_out.Seen, quantity: str
 ) -> list:
     slices, number = assess.compare_slices(errors, weights, seen.fields)
-    far = [entry for entry in slices if entry.deviations > _FAR]
-    shown_slices = far[:_MOST_SLICES]
-    if not far:
-        # Tables without fields of single values have no slices, so they get no line.
+    far_slices = [entry for entry in slices if entry.deviations > _FAR]
+    shown_slices = far_slices[:_MOST_SLICES]
+    if not far_slices:
+        # Without fields that have one value in each row, there are no slices to report.
         line = f"None of {number} slices is clearly worse than all other rows." if number else ""
         return [blocks.Text(line, "note")] if line else []
     table = blocks.Table(
@@ -317,7 +324,7 @@ def _tell_slices(
         f"{_BY_CHANCE * number:.2g} of them would be more than {_FAR:.0f} standard errors above "
         "other rows",
     )
-    return [table, *blocks.say_cut(len(shown_slices), len(far), "such slices are")]
+    return [table, *blocks.say_cut(len(shown_slices), len(far_slices), "such slices are")]
 
 
 def _tell_slice(entry: assess.Slice) -> list:

@@ -1,4 +1,4 @@
-"""Writes the sections of a report about the size of a model, problems, and the next commands."""
+"""Writes the sections of a report about size, large gradients, problems and next commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mtl.variables import pruned
 _MOST_SAMPLES = 20
 _MOST_STEPS = 10
 _MOST_TAGS = 10
-# Report an expert or a layer if more than this share of its units is dead.
+# The share of dead units above which an expert or a layer is reported.
 _DEAD_SHARE = 0.1
 _AUDITS = ("training", "checkpoints")
 
 
 def tell_size(run: record.Run) -> list | str:
-    """Return parameters, bytes of checkpoint and export, speed, and the share of cut weights."""
+    """Return a section about the number of parameters, sizes of files, speed and pruned weights."""
     if run.checkpoint is None:
         return "no checkpoint is saved yet."
     parameters, size = record.count_parameters(run.checkpoint)
@@ -60,7 +60,7 @@ def tell_size(run: record.Run) -> list | str:
 def _tell_export(export: dict) -> blocks.Text:
     if not export:
         return blocks.Text("There is no export.", "note")
-    # Without held-out rows, an export is published unchecked.
+    # Without held-out rows, an export is published without a check.
     if "difference" not in export:
         return blocks.Text(f"The export {export['path']} was not checked.", "note")
     return blocks.Text(
@@ -71,7 +71,7 @@ def _tell_export(export: dict) -> blocks.Text:
 
 
 def tell_samples(run: record.Run) -> list | str:
-    """Return the samples with the largest mean gradient norm in the clip audit."""
+    """Return a section about the samples with the largest gradients; a text without an audit."""
     for name in _AUDITS:
         path = os.path.join(run.model_dir, "clip_audit", name, "samples.parquet")
         if tf.io.gfile.exists(path):
@@ -116,7 +116,7 @@ def _draw_norms(norms: np.ndarray) -> figures.Figure:
 def _make_cell(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    # Class ids are stored as floats, like other labels: write 3.0 as 3.
+    # Class ids are stored as floats, like all labels, so write 3.0 as 3.
     is_label = name.startswith(("label/", "prediction/"))
     if is_label and isinstance(value, np.number):
         return blocks.Right(f"{value:g}")
@@ -124,10 +124,10 @@ def _make_cell(name: str, value: Any) -> Any:
 
 
 def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
-    """Return a line for each certain or possible problem."""
+    """Return a section with a line for each known or possible problem of a run."""
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")
-    # The scalar counts all skipped steps so far, so its last value is the total.
+    # The scalar `skipped_steps` counts all skipped steps so far, so its last value is the total.
     if skipped and skipped[max(skipped)] > 0:
         count = skipped[max(skipped)]
         lines.append(f"{count:.0f} steps were skipped, because a value was not finite.")
@@ -167,16 +167,16 @@ def _tell_dead(run: record.Run) -> list[str]:
     return [
         f"{100 * points[max(points)]:.0f}% of the units of {name} are dead at the end."
         for name, points in curves.items()
-        # Only the last value counts: units may be dead early and recover.
+        # Only the last value is used, because units that are dead early may recover.
         if points[max(points)] > _DEAD_SHARE
     ]
 
 
 def tell_commands(run: record.Run) -> list:
-    """Return commands that repeat the run, predict with its model and serve the model."""
+    """Return a section with commands that repeat a run, predict with its model and serve it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     checkpoint = "best" if run.best.get("step") is not None else "latest"
-    # In the same folder, the command would continue this run.
+    # Use another folder, because in the folder of the run, the command would continue the run.
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
     config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [
@@ -199,8 +199,8 @@ def tell_commands(run: record.Run) -> list:
         ),
     ]
     if run.export:
-        served = shlex.quote(storage.make_absolute(os.path.dirname(run.export["path"])))
-        serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
+        export_folder = shlex.quote(storage.make_absolute(os.path.dirname(run.export["path"])))
+        serve = f"docker run -p 8501:8501 -v {export_folder}:/models/{name} -e MODEL_NAME={name} "
         lines.append(
             ("Try a server on this machine", f"python -m launch.serve --model_dir {folder}")
         )

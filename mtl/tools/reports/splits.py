@@ -1,4 +1,4 @@
-"""Counts the rows, labels and missing values of a split, or of a sample of its rows.
+"""Counts rows, labels and missing values in a split, or in a sample of the split.
 
 facts = splits.look_at(experiment, "train", most_rows=100_000)
 facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
@@ -24,16 +24,16 @@ _MOST_CLASSES = 1000
 
 
 class Labels(NamedTuple):
-    """The labels of a task.
+    """Counts and statistics of the labels of a task.
 
     Attributes:
       labelled: the number of rows that have a label with a weight above 0.
-      counts: {class: rows}, if the task has at most 1000 classes, else {}. If a row has several
-        labels, it may count for any number of classes.
-      classes: the number of classes; 0 for numbers.
+      counts: {class: number of rows}; {} if the task has more than 1000 classes. A row with several
+        labels may count for several classes.
+      classes: the number of classes; 0 if labels are numbers.
       largest: the most frequent class and its number of rows; None if no row has a class.
-      mean: the mean of numbers; None for classes.
-      spread: the standard deviation of numbers; None for classes.
+      mean: the mean of the labels; None if labels are classes.
+      spread: the standard deviation of the labels; None if labels are classes.
     """
 
     labelled: int
@@ -45,14 +45,14 @@ class Labels(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The facts about a split.
+    """Counts of rows, labels and missing values in a split.
 
     Attributes:
       split: the name of the split.
       rows: the number of rows that were read.
       total: the number of rows in the split.
-      tasks: {task: its labels} in the rows that were read.
-      missing: {field: the number of rows without a value}.
+      tasks: {task: counts of its labels} in the rows that were read.
+      missing: {field: number of rows without a value}.
     """
 
     split: str
@@ -63,11 +63,11 @@ class Facts(NamedTuple):
 
 
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
-    """Count the rows of a split, or of `most_rows` rows drawn from it at random.
+    """Count rows, labels and missing values in a split, or in a random sample of `most_rows` rows.
 
     Args:
       experiment: the experiment of the run.
-      split: the split.
+      split: the name of the split.
       most_rows: the largest number of rows to read.
 
     Raises:
@@ -75,7 +75,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     """
     data, model = experiment.data, experiment.model
     counters = [LabelCounter(head) for head in model.heads if isinstance(head, types.WeighingHead)]
-    # The head of a label defines which values count as missing, such as -1 for a class.
+    # The head of a label says which values are missing, such as -1 for a class.
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
@@ -98,19 +98,19 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
 def _count_missing(
     field: spec_lib.Field, values: Any, head: base.Labelled | None
 ) -> tuple[int, int]:
-    """Return the number of rows, and the number of rows without a value or with the default.
+    """Return the number of rows, and of rows in which a field lacks a value or has its default.
 
-    If the field is the label of a head, the head decides which values are missing.
+    If the field is the label of a head, the head says which values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
-        # A list without values counts as missing.
+        # An empty list counts as missing.
         lengths = values.row_lengths().numpy()
         return len(lengths), int((lengths == 0).sum())
     array = values.numpy()
     is_missing = np.zeros(array.shape, bool)
     if array.dtype.kind == "f":
         is_missing |= np.isnan(array)
-    # Strings are bytes here; an empty string means that the value is missing.
+    # Texts are bytes in the array. An empty text means that the value is missing.
     elif array.dtype == object:
         is_missing |= array == b""
     if head is not None:
@@ -131,7 +131,7 @@ class LabelCounter:
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
-        # A map has a class for each place instead of each row, so its classes are not counted.
+        # A map has a class for each pixel instead of each row, so its classes are not counted.
         is_dense = types.read_member(head, types.MapHead, "is_dense")
         self._names = () if is_dense else types.read_member(head, types.ClassHead, "class_names")
         self._labelled = 0
@@ -157,37 +157,39 @@ class LabelCounter:
         """
         is_counted = weights > 0
         self._labelled += int(is_counted.sum())
-        # Several labels per row: [B, C] of 0 and 1.
+        # For several labels in a row, targets are 0 or 1, [B, C].
         if targets.ndim == 2 and targets.shape[1] == len(self._names):
             is_known = present.reshape(len(targets), -1) & is_counted[:, np.newaxis]
             hits = (targets > 0.5) & is_known
             self._counts.update(hits.nonzero()[1].tolist())
-        # One class per row: ids [B].
+        # For one class in a row, targets are ids, [B].
         elif targets.ndim == 1 and self._names:
             self._counts.update(targets[is_counted & present].astype(int).tolist())
         elif targets.ndim == 1:
             self._join(targets[is_counted & present].astype(np.float64))
 
     def _join(self, numbers: np.ndarray) -> None:
-        """Update the mean and the sum of squared distances, as `heads.metrics.Moments` does."""
+        """Update the mean and the sum of squared deviations with more numbers, [M]."""
         if not len(numbers):
             return
         mean, number = float(numbers.mean()), self._number + len(numbers)
         difference = mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
-        # Squares within both parts do not contain the distance between the two means: add it.
+        # The squared deviations within each part lack the distance between the two means, so add
+        # the distance.
         self._squares += difference**2 * self._number * len(numbers) / number
         self._mean += difference * len(numbers) / number
         self._number = number
 
     def tell(self) -> Labels:
-        """Return the counts so far."""
+        """Return the counts and statistics of all labels so far."""
         names, totals = self._names, self._counts
         is_few = len(names) <= _MOST_CLASSES
         counts = {name: totals[place] for place, name in enumerate(names)} if is_few else {}
         largest = None
         if totals:
-            # Of equally frequent classes take the first by id, independent of the order of rows.
+            # Of equally frequent classes, use the class with the lowest id, whatever the order of
+            # rows is.
             place = max(totals, key=lambda place: (totals[place], -place))
             largest = (names[place], totals[place])
         mean = spread = None

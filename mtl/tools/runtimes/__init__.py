@@ -1,1 +1,1 @@
-"""Exports in the formats of other runtimes: ids as inputs, ONNX, TensorFlow Lite."""
+"""Writes exports for runtimes other than TensorFlow Serving, such as ONNX and TensorFlow Lite."""

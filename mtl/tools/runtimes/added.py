@@ -1,4 +1,4 @@
-"""Adds the files of `Serving.portable` to exports, and to exports that become other formats.
+"""Adds the folder `portable` to exports that other runtimes will run.
 
 add_files = added.choose_files(experiment.serving)
 exporter = estimators.build_exporter(experiment, "runs/digits", add_files)
@@ -12,12 +12,12 @@ from mtl.tools.runtimes import frozen, portable
 
 
 def choose_files(settings: serving.Serving, is_converted: bool = False) -> serving.AddFiles:
-    """Return a function that adds the files that exports with these settings need.
+    """Return a function that adds the folder `portable` to an export if the export needs it.
 
     Args:
       settings: the settings of exports.
-      is_converted: True if the export becomes a file of another runtime. If that file needs ids,
-        the export gets the folder `portable`, as with `Serving.portable = True`.
+      is_converted: True if the export is converted for another runtime. If the runtime needs ids as
+        inputs, the export gets the folder `portable`, as with `Serving.portable = True`.
     """
 
     def add_files(written: serving.Written) -> None:
@@ -28,7 +28,7 @@ def choose_files(settings: serving.Serving, is_converted: bool = False) -> servi
 
 
 def _add_portable(written: serving.Written) -> None:
-    """Write the files for other runtimes into the folder of an export, and check them."""
+    """Write the folder `portable` of an export, and compare its predictions with the checkpoint."""
     directory, estimator, checkpoint, spec, may_drop_units, held_out = written
     portable.write_portable(directory, estimator, checkpoint, spec, may_drop_units)
     if held_out is not None:
@@ -37,7 +37,7 @@ def _add_portable(written: serving.Written) -> None:
 
 
 def observe(run: types.ObservedRun) -> types.RunObserver:
-    """Return an observer that adds these files to the exports of a training."""
+    """Return an observer that adds the folder `portable` to the exports of a training."""
     return _Observer(choose_files(run.experiment.serving))
 
 

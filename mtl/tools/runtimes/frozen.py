@@ -1,4 +1,4 @@
-"""Freezes a signature of an export for other runtimes: features as tensors, weights as constants.
+"""Freezes a signature of an export for other runtimes, with weights as constants.
 
 with frozen_lib.load_intact(directory) as source:
     frozen = frozen_lib.freeze(source.model, source.name)
@@ -31,29 +31,29 @@ from mtl.serving import (
 from mtl.tools.runtimes import outside_ids, portable
 from mtl.tools.runtimes.encoders import encoder
 
-# The first signature has the fewest outputs to convert.
+# Prefer the lean signature, which has fewer outputs to convert.
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
 
-# Operations that come with lookups of columns, but lie outside of their scopes.
+# Operations that belong to lookups of columns, but lie outside of the columns' scopes.
 _WITH_LOOKUPS = {"HashTableV2", "LookupTableSizeV2"}
 
-# Lines of TensorFlow's errors with these texts only give a place in the graph.
+# Lines with these texts in TensorFlow's errors only name a place in the graph.
 _PLACES = ("Graph execution error", "Detected at node", "Node:", "[[")
 
 Requests = list[dict[str, np.ndarray]]
 
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
-"""Runs a model in another runtime, {input: array} -> {output: array}."""
+"""A function that runs a model in another runtime: {input: array} -> {output: array}."""
 
 
 class Source(NamedTuple):
-    """A signature that another runtime will compute.
+    """A signature of an export that is converted for another runtime.
 
     Attributes:
       model: the SavedModel with the signature.
       name: the name of the signature.
-      requests: the inputs of the signature in the warm-up requests.
-      encode: a function from rows to inputs of the signature.
+      requests: the inputs of each warm-up request, {input: [B, ...]}.
+      encode: a function from rows to the inputs of the signature.
     """
 
     model: loaded.Loaded
@@ -68,19 +68,19 @@ class Source(NamedTuple):
         held_out: rows.HeldOut | None = None,
         allowed: float = verification.TOLERANCE,
     ) -> float:
-        """Compare another runtime with the export and, row by row, with the checkpoint.
+        """Compare the outputs of another runtime with the export, and with the checkpoint.
 
-        If `allowed` is above `verification.TOLERANCE`, only numbers are compared.
+        If `allowed` is above `verification.TOLERANCE`, only outputs of floats are compared.
 
         Args:
-          run: the other runtime.
-          what: the name of the file of the other runtime.
-          held_out: rows with predictions of the checkpoint; None compares only the warm-up
+          run: a function that runs the model in the other runtime.
+          what: the name of the converted model, for errors.
+          held_out: rows with predictions of the checkpoint; None to compare only the warm-up
             requests.
           allowed: the largest allowed difference.
 
         Returns:
-          The largest difference.
+          The largest difference of an output.
 
         Raises:
           RefusedError: an output differs by more than `allowed`.
@@ -105,9 +105,9 @@ class Frozen(NamedTuple):
     """A graph whose inputs are placeholders, and whose weights are constants.
 
     Attributes:
-      graph: the graph.
-      inputs: {tensor: feature}.
-      outputs: {tensor: output of the signature}.
+      graph: the graph, which is rewritten in place for a runtime.
+      inputs: {name of a tensor: input of the signature}.
+      outputs: {name of a tensor: output of the signature}.
     """
 
     graph: graphs.Graph
@@ -116,15 +116,15 @@ class Frozen(NamedTuple):
 
     @property
     def graph_def(self) -> tf.compat.v1.GraphDef:
-        """The nodes that the outputs need, and all inputs."""
+        """The graph with only the inputs and the nodes that the outputs need."""
         return self.graph.pruned([graphs.name_of(name) for name in (*self.outputs, *self.inputs)])
 
 
 def find_requests(directory: str) -> tuple[str, Requests]:
-    """Return the signature "raw/lean" of an export, or "raw", with its warm-up requests.
+    """Return the name of the signature "raw/lean" of an export, or "raw", and its warm-up requests.
 
     Raises:
-      UserError: the export has neither of the signatures.
+      UserError: the export has neither "raw/lean" nor "raw" with warm-up requests.
     """
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
@@ -136,25 +136,26 @@ def find_requests(directory: str) -> tuple[str, Requests]:
 
 @contextlib.contextmanager
 def load_intact(directory: str) -> Iterator[Source]:
-    """Load the signature that other runtimes compute, and close the export at the end.
+    """Load the signature to convert for other runtimes, and close the export at the end.
 
-    This is the signature with ids, if the export holds it, and otherwise the signature of
-    `find_requests`.
+    If the export has the folder portable/ids, the signature takes ids. Otherwise, `find_requests`
+    chooses the signature.
 
     Raises:
-      UserError: a file is missing or damaged, or the export has none of the signatures.
+      UserError: a file is missing or damaged, or the export has no signature to convert.
     """
     metadata.require_intact(directory)
     folder = os.path.join(directory, portable.FOLDER, portable.IDS)
     has_ids = tf.io.gfile.isdir(folder)
     try:
         if has_ids:
-            # The checksums of the export, which are checked above, include the files in `folder`.
+            # The files in `folder` are intact, because `require_intact` has also checked their
+            # checksums.
             source = _open_ids(directory, folder)
         else:
             name, requests = find_requests(directory)
             model = loaded.open_export(directory)
-            source = Source(model, name, requests, lambda some: some.raw())
+            source = Source(model, name, requests, lambda batch: batch.raw())
     except (OSError, ValueError, tf.errors.OpError) as error:
         fix = "Export it again with launch.export."
         raise checks.UserError(
@@ -168,13 +169,13 @@ def _open_ids(directory: str, folder: str) -> Source:
     encode = encoder.Encoder(folder)
     raw = warm_up.predict_inputs(directory)
     requests = next((raw[name] for name in _NAMES if name in raw), [])
-    encoded = [encode(_split_lists(given)) for given in requests]
+    encoded_requests = [encode(_split_lists(request)) for request in requests]
     model = loaded.open_export(folder)
-    return Source(model, settings.DEFAULT, encoded, lambda some: encode(some.values))
+    return Source(model, settings.DEFAULT, encoded_requests, lambda batch: encode(batch.values))
 
 
 def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the columns of raw inputs, with lists without padding."""
+    """Return {feature: B values} from raw inputs; lists lose their padding."""
     lengths = {inputs.length_name(name): name for name in raw if inputs.length_name(name) in raw}
     columns: dict[str, Any] = {name: array for name, array in raw.items() if name not in lengths}
     for length, name in lengths.items():
@@ -183,7 +184,7 @@ def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def needs_ids(directory: str) -> bool:
-    """Return True if other runtimes can run an export on ids, but not on raw features."""
+    """Return True if other runtimes can only run an export with ids as inputs."""
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
     if name is None:
@@ -193,22 +194,22 @@ def needs_ids(directory: str) -> bool:
 
 
 def _describe_damage(error: Exception) -> str:
-    """Return the fault of a file, without the place in the graph that reads it."""
-    # TensorFlow writes {{node name}} where the graph has the operation that failed.
+    """Return the cause of an error, without the place in the graph."""
+    # TensorFlow's messages name the operation that failed as {{node name}}.
     lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
     causes = [line for line in lines if line and not line.startswith(_PLACES)]
     return (causes or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
 
 
 def freeze(model: loaded.Loaded, name: str) -> Frozen:
-    """Return the graph of a signature.
+    """Return the graph of a signature, with weights as constants.
 
     Args:
-      model: the export, whose session holds the weights.
-      name: the signature.
+      model: the export. Its session holds the weights.
+      name: the name of the signature.
 
     Returns:
-      A graph with a placeholder for each input, folded, whose weights are constants.
+      The graph after constant folding, with a placeholder for each input.
     """
     signature = model.signatures[name]
     inputs = {info.name: key for key, info in signature.inputs.items()}
@@ -229,13 +230,14 @@ def _compare_outputs(
     allowed: float,
     source: str,
 ) -> Iterator[float]:
-    """Yield the difference of each output of another runtime from the expected output."""
+    """Yield the difference between each output of another runtime and the expected output."""
     for key, target in expected.items():
         value = outputs[key]
-        # With 8 bits, the predicted class may change if two classes are nearly equally likely.
+        # With 8-bit weights, the predicted class may change if two classes are nearly equally
+        # likely.
         if target.dtype.kind != "f" and allowed > verification.TOLERANCE:
             continue
-        if target.dtype.kind in "OS":  # TensorFlow returns text as bytes.
+        if target.dtype.kind in "OS":  # TensorFlow returns texts as bytes.
             target = np.char.decode(target.astype(bytes))
             is_bytes = any(isinstance(text, bytes) for text in value.flat)
             value = np.char.decode(value.astype(bytes)) if is_bytes else value.astype(str)
@@ -243,33 +245,35 @@ def _compare_outputs(
         yield verification.require_close(where, value, target, allowed, source)
 
 
-def describe_lacking(made: Frozen, operations: Iterable[str]) -> str:
-    """Return a text that lists operations and the columns that need them; "" without operations.
+def describe_lacking(model: Frozen, operations: Iterable[str]) -> str:
+    """Return a list, as text, of operations that a runtime lacks and the columns that need them.
 
     Args:
-      made: the graph that uses the operations.
-      operations: the names of the operations in TensorFlow.
+      model: the graph that uses the operations.
+      operations: TensorFlow's names of the operations.
     """
-    lacking, of_column = set(operations), dict[str, set[str]]()
-    for node in made.graph_def.node:
+    missing, of_column = set(operations), dict[str, set[str]]()
+    for node in model.graph_def.node:
         column = outside_ids.find_column(node.name)
-        features = sorted(map(repr, _list_inputs(made, node.name))) if node.op in lacking else []
+        features = sorted(map(repr, _list_inputs(model, node.name))) if node.op in missing else []
         if features and column:
             where = f" (column {column!r} of {', '.join(features)})"
             of_column.setdefault(where, set()).add(node.op)
     in_columns = set().union(*of_column.values())
     texts = [f"{', '.join(sorted(names))}{where}" for where, names in sorted(of_column.items())]
-    others = lacking - in_columns - (_WITH_LOOKUPS if in_columns else set())
-    return ", ".join([*texts, *sorted(others)])
+    other_operations = missing - in_columns - (_WITH_LOOKUPS if in_columns else set())
+    return ", ".join([*texts, *sorted(other_operations)])
 
 
-def _list_inputs(made: Frozen, name: str) -> list[str]:
-    """Return the inputs that a node depends on."""
-    reached = {node.name for node in made.graph.pruned([name]).node}
-    return [key for tensor, key in made.inputs.items() if graphs.name_of(tensor) in reached]
+def _list_inputs(model: Frozen, name: str) -> list[str]:
+    """Return the inputs of a signature that a node depends on."""
+    reachable_nodes = {node.name for node in model.graph.pruned([name]).node}
+    return [
+        key for tensor, key in model.inputs.items() if graphs.name_of(tensor) in reachable_nodes
+    ]
 
 
 def describe_error(error: Any) -> str:
-    """Return the first line of an error that is not empty."""
+    """Return the first line of an error message that is not empty."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next(filter(None, lines), type(error).__name__)

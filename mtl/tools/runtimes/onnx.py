@@ -1,4 +1,6 @@
-"""Converts an export to ONNX, for runtimes other than TensorFlow's; needs the extra `onnx`.
+"""Converts an export to ONNX, for runtimes without TensorFlow.
+
+The conversion needs the extra `onnx` of this package.
 
 difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
 """
@@ -26,15 +28,15 @@ _OPSET = 17
 
 
 def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) -> float:
-    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
+    """Convert the signature "raw/lean" of an export, or else "raw", to ONNX.
 
-    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. All
-    inputs are required. The outputs keep their names.
+    The inputs of the ONNX model are the features as tensors, or ids if the export has the folder
+    portable/ids. All inputs are required. The outputs have the names of the signature.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the file of ONNX. It is written only if its outputs equal the outputs of the export for
-        the warm-up requests.
+      path: the path of the ONNX file. The file is only written if its outputs for the warm-up
+        requests equal the outputs of the export.
       held_out: rows for which the outputs must also equal the predictions of the checkpoint.
 
     Returns:
@@ -51,7 +53,7 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
         converted = os.path.join(scratch, "model.onnx")
         _convert_graph(converter, frozen.freeze(source.model, source.name), converted)
         with _one_line():
-            # This session only checks the file; clients choose their providers themselves.
+            # The session only checks the file, so a provider for the CPU is enough.
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
         run = functools.partial(_run_session, session)
         difference = source.check(run, "ONNX export", held_out)
@@ -88,71 +90,72 @@ def _place(converted: str, path: str) -> None:
         tf.io.gfile.copy(converted, partial, overwrite=True)
 
 
-def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
-    spelled_out.write_buckets(made.graph)
-    spelled_out.write_bounds(made.graph)
-    spelled_out.write_logs(made.graph)
-    spelled_out.write_sums(made.graph, made.graph_def)
-    graph_def = made.graph_def
+def _convert_graph(converter: Any, model: frozen.Frozen, path: str) -> None:
+    spelled_out.write_buckets(model.graph)
+    spelled_out.write_bounds(model.graph)
+    spelled_out.write_logs(model.graph)
+    spelled_out.write_sums(model.graph, model.graph_def)
+    graph_def = model.graph_def
     try:
         with _silence_log():
             converted, _ = converter.convert.from_graph_def(
                 graph_def,
-                input_names=list(made.inputs),
-                output_names=list(made.outputs),
-                # {name of a tensor, such as x:0: its name in the signature}.
-                tensors_to_rename={**made.inputs, **made.outputs},
+                input_names=list(model.inputs),
+                output_names=list(model.outputs),
+                # {name of a tensor, such as x:0: name in the signature}.
+                tensors_to_rename={**model.inputs, **model.outputs},
                 opset=_OPSET,
                 custom_op_handlers={"SelectV2": (_convert_select, [])},
                 output_path=path,
             )
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        # tf2onnx may name another operation, far behind the cause.
-        reason = _describe_lacking(made, _list_without_rule(graph_def))
+        # List missing operations here, because the error of tf2onnx may name another operation.
+        reason = _describe_lacking(model, _list_without_rule(graph_def))
         reason = reason or frozen.describe_error(error)
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
-    # tf2onnx may return a graph with operations that ONNX lacks, which would fail only at loading.
-    unknown = _describe_lacking(made, _list_unknown(converted.graph))
+    # tf2onnx may return a graph with operations that ONNX lacks, which would only fail when it is
+    # loaded.
+    unknown = _describe_lacking(model, _list_unknown(converted.graph))
     if unknown:
         raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
 
 
 def _convert_select(context: Any, node: Any, name: str, arguments: Any) -> Any:
-    """Convert SelectV2 to Where; the rule of tf2onnx multiplies by 0, which does not drop a NaN."""
+    """Convert SelectV2 to Where, because tf2onnx multiplies by 0, which keeps NaN."""
     del context, name, arguments
     node.type = "Where"
     return node
 
 
-def _describe_lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
-    """Return a text that says which operations ONNX lacks; "" without operations."""
-    listed = frozen.describe_lacking(made, operations)
-    return listed and f"ONNX has no operation {listed}."
+def _describe_lacking(model: frozen.Frozen, operations: Iterable[str]) -> str:
+    """Return a sentence about operations that ONNX lacks; "" without operations."""
+    operation_list = frozen.describe_lacking(model, operations)
+    return operation_list and f"ONNX has no operation {operation_list}."
 
 
 def _list_without_rule(graph: tf.compat.v1.GraphDef) -> list[str]:
     """Return the operations of a graph for which tf2onnx has no rule."""
     rules = _import_module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
-    # tf2onnx drops or handles these without a rule.
-    known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
-    return [node.op for node in graph.node if node.op not in known]
+    # tf2onnx needs no rules for the operations that are listed here.
+    supported_operations = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
+    return [node.op for node in graph.node if node.op not in supported_operations]
 
 
 @contextlib.contextmanager
 def _silence_log() -> Iterator[None]:
     """Keep tf2onnx from logging tracebacks of its internal errors."""
     logger = logging.getLogger("tf2onnx")
-    before = logger.level
+    earlier_level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(earlier_level)
 
 
 def _list_unknown(graph: Any) -> Iterator[str]:
-    """Yield the operations that ONNX lacks, also in loops and branches."""
+    """Yield the operations of a graph that ONNX lacks, also in loops and branches."""
     for node in graph.node:
         if not _import_module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type
@@ -165,6 +168,6 @@ def _list_unknown(graph: Any) -> Iterator[str]:
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Errors of onnxruntime have no common class.
+    except Exception as error:  # Errors of onnxruntime lack a common class.
         reason = frozen.describe_error(error)
         raise checks.UserError(f"onnxruntime cannot run this model: {reason}") from error

@@ -1,12 +1,13 @@
-"""Removes the lookups of texts from a graph: its inputs become ids, and a client encodes texts.
+"""Removes lookups of texts from a graph, whose inputs become ids that a client computes.
 
 outside_ids.take_lookups(graph, inputs, tables)
 # {"job/categorical_job": Placed(node, lookup, "job", kind, ...)}
 outside_ids.list_obstacles(graph_def)    # {"RaggedCross": ["crossed_a_x_b"]}
 
-A lookup such as `table[text]` treats each value alone, and the operations between an input and its
-lookup only move values: they select, reshape or mask them. So the same operations can move ids.
-For each lookup, this module copies these operations, and gives the copy a placeholder of ids.
+A lookup such as `table[text]` treats each value separately, and the operations between an input and
+its lookup only move values: these operations select, reshape or mask values. The operations that
+move texts can therefore also move ids. For each lookup, this module copies the operations, and
+connects the copy to a placeholder of ids.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from mtl.serving import graphs
 from mtl.tools.runtimes.encoders import encoder
 
 _FIND, _HASH, _SIZE = "LookupTableFindV2", "StringToHashBucketFast", "LookupTableSizeV2"
-# Operations that lead from an integer to its digits, for each value alone.
+# Operations that turn an integer into its digits, value by value.
 _TO_DIGITS = ("AsString", "Cast", "Identity")
-# {operation that moves the values of its first input: its attribute with the type of the values}.
+# {operation that moves the values of its first input: attribute with the type of the values}.
 _MOVES = {
     "EnsureShape": "T",
     "ExpandDims": "T",
@@ -43,34 +44,34 @@ _OBSTACLE = re.compile(
     r"AsString|String\w+|StaticRegex\w+|Regex\w+|Unicode\w+|LookupTable\w+|RaggedCross|Substr"
     r"|ReduceJoin|UnsortedSegmentJoin|(Sparse)?Fingerprint|Parse(Single)?Example\w*|DecodeRaw"
 )
-_STRING = 7  # The number of the type of texts in a graph.
+_STRING = 7  # The number of the type "string" in a graph.
 _COLUMN = re.compile(r"(?:^|/)features(?:_\d+)?/([^/]+)/")
 
 
 class Table(NamedTuple):
-    """The contents of a lookup table, in the order of its values."""
+    """The keys and values of a lookup table, sorted by value."""
 
     keys: np.ndarray
     values: np.ndarray
 
     @property
     def is_vocabulary(self) -> bool:
-        """True if the table numbers texts from 0 on."""
+        """True if the keys are texts, and the values are 0, 1, 2 and so on."""
         numbered = self.values.dtype == np.int64 and self.keys.dtype == object
         return numbered and np.array_equal(self.values, np.arange(len(self.values)))
 
 
 class Placed(NamedTuple):
-    """A placeholder of ids.
+    """A placeholder of ids that replaces a lookup.
 
     Attributes:
       node: the name of the placeholder in the graph.
-      lookup: the name of the node that looked values up.
+      lookup: the name of the lookup's node.
       field: the feature that the ids encode.
       kind: `encoder.VOCABULARY` or `encoder.HASH`.
       size: the number of categories or buckets.
-      unknown: the number of ids for texts outside of a vocabulary.
-      table: the name of the node of the vocabulary; "" for a hash.
+      unknown: the number of ids for texts that are not in the vocabulary.
+      table: the name of the table's node; "" for a hash.
     """
 
     node: str
@@ -83,11 +84,11 @@ class Placed(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the graph.
+    """A lookup of texts in a graph.
 
     Attributes:
       node: the name of the node with the ids.
-      tokens: the reference to the texts.
+      tokens: the reference to the tensor with the texts.
       kind, size, unknown, table: as in `Placed`.
     """
 
@@ -105,45 +106,46 @@ def take_lookups(
     tables: Mapping[str, Table],
     without: Collection[str] = (),
 ) -> dict[str, Placed]:
-    """Replace lookups of inputs by placeholders of ids; lookups of other texts stay.
+    """Replace lookups by placeholders of ids if the texts come directly from inputs.
 
     Args:
-      graph: the graph, which is rewritten; variables are constants.
-      inputs: {placeholder: field}.
-      tables: {node of a table: its contents}.
-      without: columns whose lookups stay.
+      graph: the graph, whose variables are constants. The graph is rewritten in place.
+      inputs: {name of a placeholder: field}.
+      tables: {name of a table's node: contents of the table}.
+      without: the names of columns whose lookups stay.
 
     Returns:
-      {"<field>/<column>": placeholder}.
+      {"<field>/<column>": placeholder of ids}.
     """
-    placed: dict[str, Placed] = {}
+    placeholders: dict[str, Placed] = {}
     copies: dict[tuple[Any, ...], str] = {}
     for lookup in _find_lookups(graph, tables):
         chain = _trace_tokens(graph, lookup.tokens, inputs)
         if chain is None or find_column(lookup.node) in without:
             continue
         source, path = chain[-1], chain[:-1]
-        # Lookups of a feature in one table, or in equally many buckets, share an input.
+        # Two lookups of the same feature share an input if they use the same table, or equally many
+        # buckets.
         key = (source, *lookup[2:])
         if key not in copies:
-            name = _name_input(inputs[source], lookup.node, placed)
-            node = _place_input(graph, source, f"ids_{len(placed)}")
-            placed[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
+            name = _name_input(inputs[source], lookup.node, placeholders)
+            node = _place_input(graph, source, f"ids_{len(placeholders)}")
+            placeholders[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
             copies[key] = node
         ids = _copy_path(graph, path, copies[key], key, copies)
-        # The node keeps its name, so that the nodes that read the ids need no change.
+        # The node of the lookup keeps its name, so the nodes that read the ids need no change.
         graph.set(lookup.node, "Identity", [ids], T=tf.int64)
-    return placed
+    return placeholders
 
 
 def find_column(name: str) -> str:
-    """Return the column whose scope holds a node; "" outside of columns."""
+    """Return the name of the column whose scope holds a node; "" for other nodes."""
     match = _COLUMN.search(name)
     return match[1] if match else ""
 
 
 def list_obstacles(graph_def: tf.compat.v1.GraphDef) -> dict[str, list[str]]:
-    """Return {operation on texts or examples: the columns that use it} for a frozen graph."""
+    """Return {operation on texts or tf.Examples: columns that use it} for a frozen graph."""
     obstacles: dict[str, list[str]] = {}
     for node in graph_def.node:
         is_compared = node.op in ("Equal", "NotEqual") and node.attr["T"].type == _STRING
@@ -154,13 +156,14 @@ def list_obstacles(graph_def: tf.compat.v1.GraphDef) -> dict[str, list[str]]:
 
 
 def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Lookup]:
-    """Return the lookups of the graph, vocabularies first."""
+    """Return the lookups of a graph: first in vocabularies, and then by hashes."""
     lookups, of_unknown, readers = [], set(), graph.readers()
     for node in graph.nodes.values():
         if node.op != _FIND:
             continue
         name, default = graphs.name_of(node.input[0]), graph.value(node.input[2])
-        # An encoder reads vocabularies from files of texts in order; other tables do not fit.
+        # Skip other tables, because an encoder reads a vocabulary from a file whose lines are
+        # numbered.
         if name not in tables or not tables[name].is_vocabulary or default is None:
             continue
         size, choice = len(tables[name].keys), _find_choice(graph, node, readers)
@@ -169,7 +172,7 @@ def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Loo
             of_unknown.add(buckets.name)
             places = buckets.attr["num_buckets"].i
             lookups.append(_Lookup(ids.name, node.input[1], encoder.VOCABULARY, size, places, name))
-        # All unknown texts share the id behind the vocabulary.
+        # All unknown texts share the id after the vocabulary.
         elif default == size:
             lookups.append(_Lookup(node.name, node.input[1], encoder.VOCABULARY, size, 1, name))
     for node in graph.nodes.values():
@@ -182,9 +185,10 @@ def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Loo
 def _find_choice(
     graph: graphs.Graph, find: Any, readers: Mapping[str, list[Any]]
 ) -> tuple[Any, Any] | None:
-    """Return the node of ids and its hash, if several ids stand for unknown texts; else None.
+    """Return the nodes of the ids and of the hash of unknown texts; None without a hash.
 
-    TensorFlow writes `StaticVocabularyTable` as where(ids != default, ids, hash + size).
+    `StaticVocabularyTable` with several ids for unknown texts is where(ids != default, ids, hash +
+    size) in the graph.
     """
     for node in readers.get(find.name, ()):
         if node.op != "SelectV2" or graphs.name_of(node.input[1]) != find.name:
@@ -200,11 +204,11 @@ def _find_choice(
 def _trace_tokens(
     graph: graphs.Graph, reference: str, inputs: Mapping[str, str]
 ) -> list[str] | None:
-    """Return the nodes from a reference back to an input, which is last; None if there is none."""
+    """Return the nodes from a reference back to an input; None if no input is reached."""
     chain = []
     while True:
         node = graph.nodes.get(graphs.name_of(reference))
-        # Only the first output of these nodes holds values.
+        # Only the first output of a node may hold the values.
         if node is None or reference.partition(":")[2] not in ("", "0"):
             return None
         chain.append(node.name)
@@ -216,17 +220,17 @@ def _trace_tokens(
 
 
 def _gives_digits(node: Any) -> bool:
-    """Return True if a node keeps an integer, or writes its digits."""
+    """Return True if a node keeps integers, or turns integers into texts of digits."""
     if node.op != "Cast":
         return node.op in _TO_DIGITS
     types = (tf.as_dtype(node.attr[key].type).name for key in ("SrcT", "DstT"))
     return all(name in _INTEGERS for name in types)
 
 
-def _name_input(field: str, node: str, placed: Mapping[str, Placed]) -> str:
+def _name_input(field: str, node: str, placeholders: Mapping[str, Placed]) -> str:
     name = f"{field}/{find_column(node) or 'ids'}"
     number = 2
-    while name in placed:
+    while name in placeholders:
         name, number = f"{field}/{find_column(node) or 'ids'}_{number}", number + 1
     return name
 
@@ -245,25 +249,25 @@ def _copy_path(
     key: tuple[Any, ...],
     copies: dict[tuple[Any, ...], str],
 ) -> str:
-    """Copy a path of nodes that move values, to move ids; return the last node of the copy."""
-    before = source
+    """Copy a path of nodes so that the copy moves ids; return the last node of the copy."""
+    last_node = source
     for name in reversed(path):
         node = graph.nodes[name]
         if node.op in _MOVES and (key, name) not in copies:
             attributes = {**dict(node.attr), _MOVES[node.op]: tf.int64}
-            copied = f"{name}/{source}"
-            graph.set(copied, node.op, [before, *node.input[1:]], **attributes)
-            copies[key, name] = copied
-        before = copies.get((key, name), before)
-        # Texts and ids have the same shapes, so shapes can be read from ids.
-        copies.setdefault(("shape", name), before)
+            copy_name = f"{name}/{source}"
+            graph.set(copy_name, node.op, [last_node, *node.input[1:]], **attributes)
+            copies[key, name] = copy_name
+        last_node = copies.get((key, name), last_node)
+        # Texts and ids have the same shape, so shapes can be read from ids.
+        copies.setdefault(("shape", name), last_node)
     copies.setdefault(("shape", key[0]), source)
     _read_shapes(graph, {name: copies["shape", name] for name in (*path, key[0])})
-    return before
+    return last_node
 
 
 def _read_shapes(graph: graphs.Graph, copies: Mapping[str, str]) -> None:
-    """Make operations that read only the shape of values read the shape of ids."""
+    """Let operations that only need the shape of values read the shape of ids instead."""
     for node in list(graph.nodes.values()):
         if node.op in _SHAPES and graphs.name_of(node.input[0]) in copies:
             ids = copies[graphs.name_of(node.input[0])]
@@ -273,14 +277,14 @@ def _read_shapes(graph: graphs.Graph, copies: Mapping[str, str]) -> None:
 def read_tables(
     session: tf.compat.v1.Session, graph_def: tf.compat.v1.GraphDef
 ) -> dict[str, Table]:
-    """Return the contents of the tables of a session.
+    """Return the contents of the hash tables of a session.
 
     Args:
       session: a session with initialised tables.
-      graph_def: the nodes of its graph.
+      graph_def: the graph of the session.
 
     Returns:
-      {node of a hash table: its pairs, sorted by value}.
+      {name of a table's node: contents, sorted by value}.
     """
     tables = {}
     for node in graph_def.node:
@@ -291,18 +295,19 @@ def read_tables(
         with session.graph.as_default():
             pairs = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
         read_keys, read_values = session.run([pairs.keys, pairs.values])
-        # A hash table exports its pairs in no order, but ids number the lines of a vocabulary.
+        # Sort the pairs, because a hash table exports pairs in any order, but ids are the numbers
+        # of lines in a vocabulary.
         order = np.argsort(read_values, kind="stable")
         tables[node.name] = Table(read_keys[order], read_values[order])
     return tables
 
 
 def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
-    """Add an operation that fills the tables of a graph; call it in the graph.
+    """Return a new operation that fills the hash tables of a graph, which is the default graph.
 
     Args:
-      graph: the graph that keeps some of the tables.
-      tables: {node: contents}; tables that the graph lacks are left out.
+      graph: the graph with some of the tables.
+      tables: {name of a table's node: contents}. Tables that the graph lacks are skipped.
     """
     fills = []
     for name, table in tables.items():

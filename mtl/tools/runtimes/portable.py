@@ -1,10 +1,11 @@
-"""Writes an export for runtimes other than TensorFlow Serving: raw features, or ids, as inputs.
+"""Writes an export for runtimes other than TensorFlow Serving.
 
 portable.write_portable(written, estimator, checkpoint, spec)
 # <written>/portable/raw   one signature with a plain placeholder for each feature
 # <written>/portable/ids   the same for ids, with vocabularies and encoders
 
-A server finds versions by the numbers of their folders, so it ignores these two within a version.
+Servers only look for folders whose names are numbers, so they ignore the folder `portable` of a
+version.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from mtl.tools.runtimes.encoders import encoder
 
 FOLDER, RAW, IDS = "portable", "raw", "ids"
 _ENCODERS = ("encoder.py", "encoder.h")
-# A protobuf has at most 2 GB; 1 MB is left for the nodes themselves.
+# The limit of all weights. A protocol buffer has at most 2 GB, and the nodes may take 1 MB.
 _MAX_BYTES = 2**31 - 2**20
-# Another number of rows reveals a shape that was fixed by mistake.
+# Further numbers of rows to try, which reveal a batch size that was fixed by mistake.
 _BATCHES = (7, 1)
 
 
 class _Built(NamedTuple):
-    """The graph of a model for plain inputs.
+    """The graph of a model whose inputs are plain placeholders.
 
     Attributes:
       graph: the graph.
@@ -67,20 +68,22 @@ def write_portable(
     spec: spec_lib.Spec,
     may_drop_units: bool = False,
 ) -> None:
-    """Write the two SavedModels `portable/raw` and `portable/ids` into the folder of an export.
+    """Write the SavedModels portable/raw and portable/ids into the folder of an export.
 
     Args:
       directory: the folder of the export.
       estimator: the Estimator of the run, with the signatures of exports.
       checkpoint: the checkpoint to export.
-      spec: the features.
-      may_drop_units: True leaves out units that cannot change a prediction, as after pruning.
+      spec: the features of the model.
+      may_drop_units: True to remove units that cannot change a prediction, for example after
+        pruning.
 
     Raises:
       UserError: the weights do not fit into the 2 GB of a graph.
     """
     target = os.path.join(directory, FOLDER)
-    # The graphs differ: the encoder drops empty texts, so only the graph of raw features does.
+    # Build two graphs, because only the graph of raw features drops empty texts: for ids, the
+    # encoder drops empty texts.
     for name in (RAW, IDS):
         built = _build_graph(estimator, spec, drops_empty=name == RAW)
         _require_small(built.graph)
@@ -98,35 +101,36 @@ def write_portable(
 def verify_portable(
     directory: str, held_out: rows.Rows, expected: Mapping[str, np.ndarray]
 ) -> float:
-    """Return the largest difference of both SavedModels from the checkpoint, row by row.
+    """Return the largest difference between predictions of both SavedModels and the checkpoint.
 
     Args:
       directory: the folder of the export.
-      held_out: rows to try; the encoder of the export encodes them.
-      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint for these rows.
+      held_out: the rows to predict. The encoder of the export turns texts into ids.
+      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint for the rows.
 
     Raises:
-      RefusedError: an output differs, or a SavedModel fails on all rows, 7 rows or 1 row.
+      RefusedError: an output differs, or a SavedModel fails for all rows, for 7 rows or for 1 row.
     """
     encode = encoder.Encoder(os.path.join(directory, FOLDER, IDS))
-    encodings = {RAW: lambda some: some.raw(), IDS: lambda some: encode(some.values)}
+    encodings = {RAW: lambda batch: batch.raw(), IDS: lambda batch: encode(batch.values)}
     differences = [0.0]
     for name, prepare in encodings.items():
         what = os.path.join(FOLDER, name)
         with loaded.load_export(os.path.join(directory, what)) as model:
-            for batch in (len(held_out), *_BATCHES):
-                some = held_out.first(batch)
+            for size in (len(held_out), *_BATCHES):
+                batch = held_out.first(size)
                 try:
-                    outputs = model([settings.DEFAULT], prepare(some))
+                    outputs = model([settings.DEFAULT], prepare(batch))
                 except tf.errors.OpError as error:
                     reason = error.message.splitlines()[0]
                     raise verification.RefusedError(
-                        f"{what} fails on {len(some)} rows: {reason}"
+                        f"{what} fails on {len(batch)} rows: {reason}"
                     ) from error
                 for (_, key), value in outputs.items():
-                    target = expected[key][: len(some)]
-                    # On a tie, a class may change with the batch size.
-                    if value.dtype.kind == "f" or len(some) == len(held_out):
+                    target = expected[key][: len(batch)]
+                    # Compare classes only for all rows, because in a tie the class may depend on
+                    # the batch size.
+                    if value.dtype.kind == "f" or len(batch) == len(held_out):
                         where = f"output {key!r} of {what}"
                         differences.append(verification.require_close(where, value, target))
     return max(differences)
@@ -143,7 +147,7 @@ def _build_graph(
             features = spec.drop_empty_texts(features)
         mode = compat.estimator.ModeKeys.PREDICT
         model_spec = estimator.model_fn(features, None, mode, estimator.config)
-        # The lean signature, if it exists, has fewer outputs to compute and to check.
+        # Prefer the lean signature, which has fewer outputs to compute and to check.
         output = model_spec.export_outputs.get(
             settings.LEAN, model_spec.export_outputs[settings.DEFAULT]
         )
@@ -152,7 +156,7 @@ def _build_graph(
 
 
 def _require_small(graph: tf.Graph) -> None:
-    """Fail unless all variables fit into the graph as constants."""
+    """Fail unless all variables fit into a graph as constants."""
     variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
     size = sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)
     fix = "Leave Serving.portable out: other runtimes read weights as constants of the graph."
@@ -163,7 +167,7 @@ def _require_small(graph: tf.Graph) -> None:
 def _add_input(
     field: spec_lib.Field, placeholders: dict[str, tf.Tensor]
 ) -> tf.Tensor | tf.RaggedTensor:
-    """Add the placeholders of a field, and return its values as a model takes them."""
+    """Add the placeholders of a field to the graph; return the field as a feature of the model."""
     name = inputs.op_name(field.name)
     if not field.is_ragged:
         placeholders[field.name] = tf1.placeholder(field.dtype, [None, *field.shape], name=name)
@@ -175,7 +179,7 @@ def _add_input(
 
 
 def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> None:
-    """Write a SavedModel of raw features, with lookup tables, and weights as constants."""
+    """Write the SavedModel with raw features as inputs, with lookup tables and constant weights."""
     with session.graph.as_default():
         _save_model(
             folder,
@@ -186,7 +190,7 @@ def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> Non
             main_op=tf1.tables_initializer(),
         )
     with saved_model.edited(folder) as meta_graph:
-        # The paths of vocabularies are valid only on this machine.
+        # Remove the paths of vocabularies, which only exist on this machine.
         signatures.forget_paths(meta_graph)
     optimized.Optimized()(folder)
 
@@ -208,7 +212,7 @@ def _save_model(
 def _write_ids(
     folder: str, session: tf.compat.v1.Session, built: _Built, spec: spec_lib.Spec, may_drop: bool
 ) -> None:
-    """Write a SavedModel of ids, with the files that encode texts as ids."""
+    """Write the SavedModel with ids as inputs, with the files that encode texts as ids."""
     tables = outside_ids.read_tables(session, session.graph.as_graph_def())
     outputs = [tensor.op.name for tensor in built.outputs.values()]
     input_nodes = {tensor.op.name: name for name, tensor in built.inputs.items()}
@@ -218,12 +222,14 @@ def _write_ids(
     spelled_out.write_bounds(graph)
     spelled_out.write_float32(graph)
     fields = {node: name for node, name in input_nodes.items() if name in spec.features}
-    graph_def, placed = _take_ids(graph.pruned([*outputs, *input_nodes]), outputs, fields, tables)
-    reached = {node.name for node in graph_def.node}
-    plain = {name: node for node, name in input_nodes.items() if node in reached}
+    graph_def, ids_inputs = _take_ids(
+        graph.pruned([*outputs, *input_nodes]), outputs, fields, tables
+    )
+    reachable_nodes = {node.name for node in graph_def.node}
+    plain = {name: node for node, name in input_nodes.items() if node in reachable_nodes}
     with tf.Graph().as_default() as rewritten, tf1.Session() as saving:
         tf.import_graph_def(graph_def, name="")
-        nodes = {**plain, **{name: placeholder.node for name, placeholder in placed.items()}}
+        nodes = {**plain, **{name: placeholder.node for name, placeholder in ids_inputs.items()}}
         tensors = {name: rewritten.get_tensor_by_name(f"{node}:0") for name, node in nodes.items()}
         results = {
             name: rewritten.get_tensor_by_name(tensor.name)
@@ -231,7 +237,7 @@ def _write_ids(
         }
         fill = outside_ids.fill_tables(rewritten, tables)
         _save_model(folder, saving, tensors, results, main_op=fill)
-    _write_encoder(folder, spec, plain, placed, tables)
+    _write_encoder(folder, spec, plain, ids_inputs, tables)
 
 
 def _take_ids(
@@ -240,22 +246,24 @@ def _take_ids(
     fields: Mapping[str, str],
     tables: Mapping[str, outside_ids.Table],
 ) -> tuple[tf.compat.v1.GraphDef, dict[str, outside_ids.Placed]]:
-    """Return a graph with placeholders of ids, and the placeholders that it needs.
+    """Return a graph with placeholders of ids, and the placeholders.
 
-    A column that needs texts beside ids, such as `Growing`, keeps its lookups, so that its input
-    is only texts.
+    A column that needs texts as well as ids, such as `Growing`, keeps its lookups and gets texts as
+    inputs.
     """
     without: set[str] = set()
     while True:
-        # Copy the graph, as `take_lookups` rewrites it.
+        # Copy the graph, because `take_lookups` rewrites it in place.
         graph = graphs.Graph(tf1.GraphDef.FromString(graph_of_texts.SerializeToString()))
-        placed = outside_ids.take_lookups(graph, fields, tables, without)
+        ids_inputs = outside_ids.take_lookups(graph, fields, tables, without)
         graph_def = graph.pruned(outputs)
         of_texts = set().union(*outside_ids.list_obstacles(graph_def).values(), {""}) - {""}
-        columns = {outside_ids.find_column(input_.lookup) for input_ in placed.values()}
+        columns = {outside_ids.find_column(input_.lookup) for input_ in ids_inputs.values()}
         if not of_texts & columns:
             nodes = {node.name for node in graph_def.node}
-            return graph_def, {n: input_ for n, input_ in placed.items() if input_.node in nodes}
+            return graph_def, {
+                n: input_ for n, input_ in ids_inputs.items() if input_.node in nodes
+            }
         without |= of_texts & columns
 
 
@@ -263,17 +271,17 @@ def _write_encoder(
     folder: str,
     spec: spec_lib.Spec,
     plain: Collection[str],
-    placed: Mapping[str, outside_ids.Placed],
+    ids_inputs: Mapping[str, outside_ids.Placed],
     tables: Mapping[str, outside_ids.Table],
 ) -> None:
-    """Write encoder.txt, the vocabularies, and the programs that read them."""
+    """Write encoder.txt and the vocabularies, and copy the encoders in Python and C++."""
     files: dict[str, str] = {}
     lines = list(_describe_features(spec))
     for name in plain:
         field = name if name in spec.features else name.removesuffix(inputs.length_name(""))
         kind = encoder.VALUES if name in spec.features else encoder.LENGTH
         lines.append(("input", name, field, kind))
-    for name, input_ in placed.items():
+    for name, input_ in ids_inputs.items():
         settings_of = [str(input_.size)]
         if input_.table:
             file = files.setdefault(input_.table, f"vocabulary_{len(files)}.txt")
@@ -284,18 +292,18 @@ def _write_encoder(
         text = b"".join(encoder.escape_bytes(key) + b"\n" for key in tables[table].keys)
         atomic.write(os.path.join(folder, file), text)
     for name in _ENCODERS:
-        # Copy the encoder, so that a client runs the version that fits its export.
+        # With a copy, a client uses the version of the encoder that fits the export.
         program = pathlib.Path(encoder.__file__).with_name(name).read_bytes()
         atomic.write(os.path.join(folder, name), program)
 
 
 def _describe_features(spec: spec_lib.Spec) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of encoder.txt about features."""
+    """Yield the lines of encoder.txt that describe features."""
     for name, field in spec.feature_fields.items():
         shape = encoder.LIST if field.is_ragged else ",".join(map(str, field.shape))
         default = () if field.default is None else (str(field.default),)
         if field.dtype == "bool" and default:
-            # The encoders read truth values as 0 and 1.
+            # The encoders expect truth values as 0 or 1.
             default = (str(int(field.default)),)
         yield ("feature", name, field.dtype, shape, *default)
     for counts, name in spec.counted.items():

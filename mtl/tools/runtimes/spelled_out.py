@@ -1,4 +1,4 @@
-"""Replaces operations that other runtimes lack by operations that they have.
+"""Replaces operations that other runtimes lack by operations that they support.
 
 spelled_out.write_buckets(graph)         # Bucketize -> a count of the boundaries up to a value
 spelled_out.write_logs(graph)            # Log1p -> Log
@@ -15,35 +15,36 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.serving import graphs
 
-# Operations whose float64 may become float32 beside a logarithm of integers.
+# Operations that may compute in float32 instead of float64 near a logarithm of integers.
 _SHORT = {"Abs", "Cast", "Log1p", "Mul", "SelectV2", "Sign", "Sub", "ZerosLike"}
 
 
 def write_buckets(graph: graphs.Graph) -> None:
-    """Replace Bucketize by a count of the boundaries up to the value."""
+    """Replace Bucketize by a count of the boundaries that are at most the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
-            # [boundaries], compared with [..., 1]. The bucket is the count of lower boundaries.
+            # Compare boundaries [boundaries] with values [..., 1]. The bucket is the number of
+            # boundaries that are at most the value.
             boundaries = np.array(node.attr["boundaries"].list.f, np.float32)
             bounds = graph.set_constant(f"{node.name}/boundaries", boundaries)
             _count_bounds(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
 
 
 def write_bounds(graph: graphs.Graph) -> None:
-    """Replace UpperBound, the place of a value among ascending bounds, by a count of bounds."""
+    """Replace UpperBound, the position of a value among ascending bounds, by a count of bounds."""
     for node in list(graph.nodes.values()):
         if node.op == "UpperBound":
             bounds, values = node.input
-            # [rows, 1, boundaries], compared with [rows, values, 1].
+            # Compare bounds [rows, 1, boundaries] with values [rows, values, 1].
             bounds = _expand_axis(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
             _count_bounds(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
 
 
 def write_logs(graph: graphs.Graph) -> None:
-    """Replace Log1p of float32 by Log, to the precision of float32 from 0 on.
+    """Replace Log1p of float32 by Log, without losing precision for values from 0 on.
 
-    Log(1 + x) loses digits of a small x. With the rounded sum u = 1 + x, the term
-    log(u) x / (u - 1) keeps them (W. Kahan). If u is 1, the result is x.
+    Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term
+    log(u) x / (u - 1) keeps the digits (W. Kahan). If u is 1, the result is x.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and node.attr["T"].type == tf.float32.as_datatype_enum:
@@ -64,17 +65,18 @@ def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
     ratio = make("ratio", "RealDiv", value, divisor)
     precise = make("precise", "Mul", log, ratio)
     small = make("small", "SelectV2", vanishes, value, precise)
-    # Above 1, the plain logarithm is exact enough. It is also right for infinity, for which the
-    # ratio is NaN.
+    # For x above 1, the plain logarithm is precise enough. The plain logarithm is also right for
+    # infinity, where the ratio is NaN.
     is_large = make("is_large", "Greater", value, one)
     graph.set(name, "SelectV2", [is_large, log, small], T=tf.float32)
 
 
 def write_float32(graph: graphs.Graph) -> None:
-    """Replace float64 in columns that subtract the mean of large integers, without a loss.
+    """Replace float64 by float32 in columns that standardise large integers, without a loss.
 
-    TensorFlow Lite lacks float64, and OpenVINO rounds it to float32. The whole part of the mean is
-    subtracted as int64, which is exact. Logarithms fit into float32. Other uses of float64 stay.
+    TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. The integer part of the
+    mean is subtracted as int64, which is exact. For logarithms, float32 is precise enough. Other
+    uses of float64 stay.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and _has_type(node, "T", tf.float64):
@@ -99,12 +101,14 @@ def _has_type(node: Any, key: str, dtype: tf.DType) -> bool:
     return graphs.attribute(node, key).type == dtype.as_datatype_enum
 
 
-def _cast_value(graph: graphs.Graph, name: str, value: str, before: Any, after: Any) -> str:
-    return graph.set(name, "Cast", [value], SrcT=before, DstT=after)
+def _cast_value(
+    graph: graphs.Graph, name: str, value: str, source_type: Any, target_type: Any
+) -> str:
+    return graph.set(name, "Cast", [value], SrcT=source_type, DstT=target_type)
 
 
 def _shorten_log(graph: graphs.Graph, log: Any) -> None:
-    """Compute a logarithm of integers in float32, with all float64 operations around it."""
+    """Compute a logarithm of integers and all connected operations in float32."""
     readers = graph.readers()
     part = _find_part(graph, log, readers)
     # Other operations may need the precision of float64.
@@ -122,17 +126,17 @@ def _shorten_log(graph: graphs.Graph, log: Any) -> None:
 
 
 def _find_part(graph: graphs.Graph, first: Any, readers: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return {name: node} of all nodes with float64 that are connected with a node."""
-    waiting, part = [first], dict[str, Any]()
-    while waiting:
-        node = waiting.pop()
+    """Return {name: node} for all nodes with float64 that are connected with a node."""
+    queue, part = [first], dict[str, Any]()
+    while queue:
+        node = queue.pop()
         is_double = _has_type(node, _key_of_result(node), tf.float64)
         if node.name in part or node.op in ("Const", "IsFinite") or not is_double:
             continue
         part[node.name] = node
-        waiting += readers.get(node.name, [])
+        queue += readers.get(node.name, [])
         if node.op != "Cast":
-            waiting += [graph.nodes[graphs.name_of(reference)] for reference in node.input]
+            queue += [graph.nodes[graphs.name_of(reference)] for reference in node.input]
     return part
 
 
@@ -148,10 +152,10 @@ def _shorten_constant(graph: graphs.Graph, reference: str) -> str:
 
 
 def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
-    """Turn float32(x - mean) of integers x into float32(x - floor(mean)) - (mean - floor(mean))."""
+    """Replace float32(x - mean) by float32(x - floor(mean)) - rest, for an integer x."""
     difference = graph.nodes[graphs.name_of(cast.input[0])]
     mean = graph.value(difference.input[1]) if difference.op == "Sub" else None
-    # With a larger mean, the floor or the ends below could overflow int64.
+    # With a larger mean, the floor or the limits below could overflow int64.
     if mean is None or not (np.abs(mean) < 2**62).all():
         return
     whole = _as_whole(graph, difference.input[0])
@@ -163,33 +167,35 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
         "Maximum": limits.min + np.maximum(floor, 0),
         "Minimum": limits.max + np.minimum(floor, 0),
     }
-    # If x lies between these ends, x - floor does not overflow int64.
-    near = whole
+    # If x lies between the limits in `ends`, x - floor does not overflow int64.
+    clamped = whole
     for op, end in ends.items():
         bound = graph.set_constant(f"{name}/{op}/end", end)
-        near = graph.set(f"{name}/{op}", op, [near, bound], T=tf.int64)
+        clamped = graph.set(f"{name}/{op}", op, [clamped, bound], T=tf.int64)
     shift = graph.set_constant(f"{name}/floor", floor)
-    shifted = graph.set(f"{name}/shifted", "Sub", [near, shift], T=tf.int64)
+    shifted = graph.set(f"{name}/shifted", "Sub", [clamped, shift], T=tf.int64)
     shifted = _cast_value(graph, f"{name}/number", shifted, tf.int64, tf.float32)
-    # A difference beyond int64 is so large that float32 loses nothing.
-    far = _cast_value(graph, f"{name}/far", whole, tf.int64, tf.float32)
+    # If x lies outside, the difference is so large that float32 is precise enough.
+    far_difference = _cast_value(graph, f"{name}/far", whole, tf.int64, tf.float32)
     of_far = graph.set_constant(f"{name}/floor/float32", floor.astype(np.float32))
-    far = graph.set(f"{name}/far/shifted", "Sub", [far, of_far], T=tf.float32)
-    is_near = graph.set(f"{name}/is_near", "Equal", [near, whole], T=tf.int64)
-    number = graph.set(f"{name}/chosen", "SelectV2", [is_near, shifted, far], T=tf.float32)
-    rest = graph.set_constant(f"{name}/rest", (mean - floor).astype(np.float32))
-    graph.set(name, "Sub", [number, rest], T=tf.float32)
+    far_difference = graph.set(f"{name}/far/shifted", "Sub", [far_difference, of_far], T=tf.float32)
+    is_near = graph.set(f"{name}/is_near", "Equal", [clamped, whole], T=tf.int64)
+    number = graph.set(
+        f"{name}/chosen", "SelectV2", [is_near, shifted, far_difference], T=tf.float32
+    )
+    fraction = graph.set_constant(f"{name}/rest", (mean - floor).astype(np.float32))
+    graph.set(name, "Sub", [number, fraction], T=tf.float32)
 
 
 def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
-    """Return the int64 behind a float64, before a check for NaN; None if there is no int64."""
+    """Return the integers that were cast to float64, as int64; None for other values."""
     node = graph.nodes[graphs.name_of(reference)]
     if node.op == "Cast":
         if _has_type(node, "SrcT", tf.int64):
             return node.input[0]
         is_whole = any(_has_type(node, "SrcT", dtype) for dtype in (tf.int32, tf.uint8, tf.bool))
-        name, before = f"{node.name}/whole", node.attr["SrcT"]
-        return _cast_value(graph, name, node.input[0], before, tf.int64) if is_whole else None
+        name, source_type = f"{node.name}/whole", node.attr["SrcT"]
+        return _cast_value(graph, name, node.input[0], source_type, tf.int64) if is_whole else None
     if node.op != "SelectV2":
         return None
     check, _, other = (graph.nodes[graphs.name_of(part)] for part in node.input)
@@ -200,20 +206,21 @@ def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
 
 
 def write_sums(graph: graphs.Graph, graph_def: tf.compat.v1.GraphDef) -> None:
-    """Replace sums over lists, [N, D] -> [B, D], by a product with a matrix [B, N] of 0 and 1.
+    """Replace sums over lists, [N, D] -> [B, D], by a product with a 0-1 matrix [B, N].
 
-    The rule of tf2onnx for UnsortedSegmentSum fails if all lists are empty.
+    The rule of tf2onnx for UnsortedSegmentSum fails if all lists are empty, so the operation has to
+    be replaced.
 
     Args:
-      graph: the graph, which is rewritten.
-      graph_def: the nodes that the outputs need; they show the shapes.
+      graph: the graph, which is rewritten in place.
+      graph_def: the nodes that the outputs need, from which shapes are inferred.
     """
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph_def, name="")
     for node in graph_def.node:
         if node.op != "UnsortedSegmentSum":
             continue
-        # Only an imported graph knows the shapes of its tensors.
+        # Only an imported graph has the shapes of tensors.
         values, owners, count = imported.get_operation_by_name(node.name).inputs
         if values.shape.rank == 2 and values.dtype == tf.float32:
             _sum_by_product(graph, node, owners.dtype, count.dtype)
@@ -237,10 +244,10 @@ def _sum_by_product(graph: graphs.Graph, node: Any, dtype: tf.DType, of_count: t
 def _count_bounds(
     graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, count_dtype: Any
 ) -> None:
-    """Make a node that counts the boundaries at or below each value."""
+    """Make a node that counts the bounds at or below each value."""
     values = _expand_axis(graph, f"{name}/values", values, -1, dtype)
-    passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
-    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=count_dtype)
+    is_passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
+    ones = graph.set(f"{name}/ones", "Cast", [is_passed], SrcT=tf.bool, DstT=count_dtype)
     axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
     graph.set(name, "Sum", [ones, axis], T=count_dtype, Tidx=tf.int32)
 

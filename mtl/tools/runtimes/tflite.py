@@ -1,4 +1,4 @@
-"""Converts an export to TensorFlow Lite, for phones, with plain, sparse or 8-bit weights.
+"""Converts an export to TensorFlow Lite, with float32, sparse or 8-bit weights.
 
 difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "sparse")
 """
@@ -26,10 +26,10 @@ from mtl.tools.runtimes import frozen, spelled_out
 FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
 KINDS = (FLOAT32, SPARSE, INT8)
 
-# 8 bits have the same tolerance as in `Optimized`.
+# The tolerance of 8-bit weights is the same as in `Optimized`.
 _TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
 _SIGNATURE = "serving_default"
-# The converter lists lacking operations only in its message.
+# A pattern that finds missing operations in the converter's error message.
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
 
 
@@ -39,26 +39,25 @@ def write_tflite(
     weights: str = FLOAT32,
     held_out: rows.HeldOut | None = None,
 ) -> float:
-    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
+    """Convert the signature "raw/lean" of an export, or else "raw", to TensorFlow Lite.
 
-    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. The
-    outputs keep the names of the signature.
+    The inputs of the converted model are the features as tensors, or ids if the export has the
+    folder portable/ids. The outputs have the names of the signature.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the file of TensorFlow Lite. It is written only if its outputs equal the outputs of the
-        export for the warm-up requests.
-      weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense layers;
-        or "int8", with a step size for each channel. With "int8", only outputs of floats are
-        compared.
+      path: the path of the TensorFlow Lite file. The file is only written if its outputs for the
+        warm-up requests equal the outputs of the export.
+      weights: "float32"; "sparse" to neither store nor multiply zeros in large dense layers; or
+        "int8" with a step size for each channel. With "int8", only outputs of floats are compared.
       held_out: rows for which the outputs must also equal the predictions of the checkpoint.
 
     Returns:
       The largest difference of an output.
 
     Raises:
-      UserError: a file of the export is damaged, TensorFlow Lite has no such operation, or the
-        file cannot be written.
+      UserError: a file of the export is damaged, TensorFlow Lite lacks an operation of the model,
+        or the file cannot be written.
       RefusedError: an output differs from the export.
     """
     checks.one_of("--tflite_weights", weights, KINDS)
@@ -73,16 +72,17 @@ def write_tflite(
 
 
 def make_runner(model: bytes, threads: int = 1) -> Any:
-    """Return a function from {feature: array} to {output: array}.
+    """Return a function that runs a TensorFlow Lite model, from {input: array} to {output: array}.
 
     Args:
-      model: the content of a file of TensorFlow Lite.
-      threads: the number of threads of a call.
+      model: the content of a TensorFlow Lite file.
+      threads: the number of threads that a call uses.
 
     Raises:
-      UserError: a call of the function fails, because TensorFlow Lite cannot run the model.
+      UserError: when the returned function is called, if TensorFlow Lite cannot run the model.
     """
-    with warnings.catch_warnings():  # TensorFlow warns that the interpreter moves to a new package.
+    # Hide TensorFlow's warning that the interpreter moves to another package.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
     runner = interpreter.get_signature_runner(_SIGNATURE)
@@ -97,28 +97,28 @@ def make_runner(model: bytes, threads: int = 1) -> Any:
     return run
 
 
-def _convert_model(made: frozen.Frozen, weights: str) -> bytes:
-    spelled_out.write_bounds(made.graph)
-    spelled_out.write_float32(made.graph)
+def _convert_model(frozen_model: frozen.Frozen, weights: str) -> bytes:
+    spelled_out.write_bounds(frozen_model.graph)
+    spelled_out.write_float32(frozen_model.graph)
     with tempfile.TemporaryDirectory() as scratch:
         folder = os.path.join(scratch, "model")
-        _save_model(made, folder)
+        _save_model(frozen_model, folder)
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
-        # In graph mode, the converter would lose the signature with its names.
-        with eager.execute_eagerly(), _one_line(made), _silence_converter():
+        # Use eager mode, because the converter would lose the names of the signature in graph mode.
+        with eager.execute_eagerly(), _one_line(frozen_model), _silence_converter():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
             return converter.convert()
 
 
-def _save_model(made: frozen.Frozen, folder: str) -> None:
-    """Write a SavedModel with a single signature."""
+def _save_model(frozen_model: frozen.Frozen, folder: str) -> None:
+    """Write a frozen graph as a SavedModel with a single signature."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
-        tf.import_graph_def(made.graph_def, name="")
+        tf.import_graph_def(frozen_model.graph_def, name="")
         inputs, outputs = (
             {key: graph.get_tensor_by_name(name) for name, key in tensors.items()}
-            for tensors in (made.inputs, made.outputs)
+            for tensors in (frozen_model.inputs, frozen_model.outputs)
         )
         builder = tf1.saved_model.Builder(folder)
         signature = tf1.saved_model.predict_signature_def(inputs, outputs)
@@ -128,9 +128,9 @@ def _save_model(made: frozen.Frozen, folder: str) -> None:
 
 @contextlib.contextmanager
 def _silence_converter() -> Iterator[None]:
-    """Drop the converter's output to standard error, which its exception repeats."""
+    """Drop the converter's output to standard error, which an exception repeats."""
     sys.stderr.flush()
-    # The converter is C++, and writes to the file descriptor 2, not to `sys.stderr`.
+    # The converter is written in C++, so it writes to file descriptor 2 instead of `sys.stderr`.
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
@@ -142,13 +142,15 @@ def _silence_converter() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_line(made: frozen.Frozen) -> Iterator[None]:
+def _one_line(frozen_model: frozen.Frozen) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # The converter's error class is not public.
-        listed = ", ".join(_LACKING.findall(str(error)))
-        operations = {name.strip().removeprefix("Flex") for name in listed.split(",")} - {""}
+    except Exception as error:  # The class of the converter's errors is not public.
+        operation_list = ", ".join(_LACKING.findall(str(error)))
+        operations = {name.strip().removeprefix("Flex") for name in operation_list.split(",")} - {
+            ""
+        }
         reason = frozen.describe_error(error)
         if operations:
-            reason = f"it has no operation {frozen.describe_lacking(made, operations)}."
+            reason = f"it has no operation {frozen.describe_lacking(frozen_model, operations)}."
         raise checks.UserError(f"TensorFlow Lite cannot hold this model: {reason}") from error

@@ -1,13 +1,13 @@
-"""Predicts the rows of files, with a model in this process or on a server.
+"""Computes predictions for the rows of files, by a model in this process or on a server.
 
 reader = scoring.Reader(spec=spec, batch_size=512, keep=["id"])
 model = scoring.SavedModel("models/income")     # or scoring.connect_server("localhost:8500", ...)
 shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out", format_name="jsonl")
 scoring.score_shards(shards, reader, model)
 
-Batches are processed column by column, outside of Python's global lock: TensorFlow parses and
-predicts, and Arrow writes text or records. Only if a batch has a mistake, Python reads it row by
-row, so that the error can name the row.
+Most work happens outside of Python's global interpreter lock, column by column: TensorFlow parses
+and predicts, and Arrow writes text or records. Python reads a batch row by row only after a mistake
+in the batch, so that the error can name the row.
 """
 
 from mtl.tools.scoring.access import Access

@@ -15,14 +15,15 @@ from mtl import checks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Settings of a client besides the address.
+    """Settings with which a client reaches a server.
 
     Attributes:
-      tls: True if gRPC uses TLS. For REST, an address with https:// has the same effect.
-      ca_file: a PEM file of the authorities that sign the server's certificate. It replaces the
-        authorities of the system.
-      token_file: a file with a bearer token. Each request reads the file, which may be replaced.
-      token_env: an environment variable with the token, instead of a file.
+      tls: True to use TLS for gRPC. REST uses TLS if the address starts with https://.
+      ca_file: a PEM file of certificate authorities that the client trusts, instead of the
+        authorities of the operating system.
+      token_file: a file with a bearer token. Each request reads the file again, so the token may
+        change.
+      token_env: the name of an environment variable with the token, instead of a file.
     """
 
     tls: bool = False
@@ -48,7 +49,7 @@ class Access:
             checks.require(is_secure or not getattr(self, flag), f"--{flag}", rule, address)
         rule = "come without --token_file"
         checks.require(not (self.token_file and self.token_env), "--token_env", rule, "both")
-        # Read the token now, so that a missing token stops a command before its first row.
+        # Read the token now, so that a command with a missing token fails before its first row.
         self.headers()
         if is_secure:
             self.context()
@@ -66,14 +67,14 @@ class Access:
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 
     def roots(self) -> bytes | None:
-        """Return the authorities in PEM for gRPC; None for the default authorities of gRPC."""
+        """Return `ca_file`, in PEM, for gRPC; None for the default authorities of gRPC."""
         if not self.ca_file:
             return None
         with open(self.ca_file, "rb") as file:
             return file.read()
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of every request: the token, if there is one.
+        """Return the HTTP headers for a request: the bearer token, or no headers without a token.
 
         Raises:
           UserError: the token cannot be read, or is malformed.
@@ -92,7 +93,7 @@ class Access:
         if self.token_env:
             return os.environ.get(self.token_env, "")
         try:
-            # `headers` calls this only if a file or a variable is set.
+            # `headers` calls `_read_token` only if a file or a variable is set.
             with open(
                 cast(str, self.token_file), encoding="ascii", errors="surrogateescape"
             ) as file:

@@ -1,4 +1,4 @@
-"""Defines batches of rows, and processes several of them at a time, in order.
+"""Defines batches of rows, and processes several batches in parallel without changing their order.
 
 for path, block in batches.in_order(reader.chunks(paths), score, concurrency=4): ...
 """
@@ -14,7 +14,7 @@ import numpy as np
 from mtl import checks
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
-"""The values of one column, for B rows."""
+"""The values of a column in B rows."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,11 +22,12 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive unparsed rows of a file. An empty file has a chunk without rows.
+    """Consecutive rows of a file, before they are parsed. An empty file has a chunk without rows.
 
     Attributes:
       path: the file.
-      numbers: the numbers of the rows: lines count from 1, records and rows of tables from 0.
+      numbers: the number of each row in the file. Lines count from 1; records and rows of tables
+        count from 0.
       rows: lines of text, serialized tf.Examples, or an Arrow table.
     """
 
@@ -41,7 +42,7 @@ class Batch:
 
     Attributes:
       examples: B serialized tf.Examples.
-      kept: {name: B values}, fields that are written beside the predictions, such as ids.
+      kept: {field: B values} for fields that are written beside the predictions, such as ids.
     """
 
     examples: Sequence[bytes] | np.ndarray
@@ -49,19 +50,19 @@ class Batch:
 
 
 class RefusedError(Exception):
-    """A model refuses a batch because of its examples."""
+    """A model refuses a batch, because an example has wrong values."""
 
 
 class Model(Protocol):
-    """A model that predicts from serialized examples."""
+    """A model that computes predictions from serialized tf.Examples."""
 
     identity: str
-    """The name of the model and its version, for the note beside its predictions."""
+    """The name and the version of the model, for the note beside its predictions."""
     digest: str
-    """Checksums that differ for another model with the same name; "" for a model on a server."""
+    """Checksums that distinguish models with equal names; "" for a model on a server."""
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
-        """Predict rows. This method is thread-safe.
+        """Return predictions for examples. Implementations are thread-safe.
 
         Args:
           examples: B serialized tf.Examples.
@@ -83,7 +84,7 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
       row: {field: value}.
 
     Raises:
-      ValueError: the row lacks the value.
+      ValueError: the row lacks the field.
     """
     if name not in row:
         near = checks.nearest(name, list(row))
@@ -94,13 +95,13 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
 ) -> Generator[Result, None, None]:
-    """Apply a function to items in several threads, and yield the results in order.
+    """Apply a function to items in several threads; yield the results in the order of the items.
 
-    If `items` raises a UserError, the results of all earlier items come first.
+    If `items` raises a UserError, the results of all earlier items are yielded before the error.
 
     Args:
-      items: the items; this thread iterates over them.
-      work: the function, which runs in other threads.
+      items: the items. The calling thread iterates over the items.
+      work: the function, which runs in worker threads.
       concurrency: the number of threads.
     """
     pool = futures.ThreadPoolExecutor(concurrency)
@@ -108,13 +109,14 @@ def in_order(
     try:
         for future in _submit_items(items, work, pool):
             pending.append(future)
-            # One item more waits, so that all threads are busy while the caller writes a result.
+            # Submit one item more than threads, so that all threads stay busy while the caller
+            # writes a result.
             if len(pending) > concurrency + 1:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
-        # If the caller stops early, cancel the items that have not begun.
+        # If the caller stops early, cancel the items that no thread has begun.
         pool.shutdown(cancel_futures=True)
 
 
@@ -125,7 +127,7 @@ def _submit_items(
         for item in items:
             yield pool.submit(work, item)
     except checks.UserError as error:
-        # Raise the error in turn, after the results of items that are still in progress.
-        failed: futures.Future = futures.Future()
-        failed.set_exception(error)
-        yield failed
+        # A failed future raises the error after the results of items that are still in progress.
+        failed_future: futures.Future = futures.Future()
+        failed_future.set_exception(error)
+        yield failed_future

@@ -1,4 +1,4 @@
-"""Turns columns of predictions into blocks for a file: text, records or a table.
+"""Turns columns of predictions into blocks that a writer appends to a file.
 
 block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
 """
@@ -23,7 +23,7 @@ Columns = Mapping[str, Values]
 
 
 class Block(NamedTuple):
-    """The header of a file, and rows as a text, as records or as a table."""
+    """The header of a file, and some rows: as text, as records or as a table."""
 
     header: bytes
     rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
@@ -35,13 +35,14 @@ EMPTY = Block(b"", b"")
 def _json_lines(columns: Columns) -> Block:
     parts: list[Any] = []
     for name, values in columns.items():
-        # Arrow joins these parts for all rows at once: {"name": value, "name": value}.
+        # The parts of a line {"name": value, "name": value}. Arrow joins the parts for all rows at
+        # once.
         parts += [
             ("" if parts else "{") + json.dumps(name) + ": ",
             _write_json(_make_array(values)),
             ", ",
         ]
-    # Leave out the last part: a comma after the last column.
+    # `[:-1]` drops the comma after the last column.
     return Block(b"", _join_rows(pc.binary_join_element_wise(*parts[:-1], "}\n", "")))
 
 
@@ -53,7 +54,7 @@ def _make_csv(columns: Columns) -> Block:
 
 
 def _make_spreadsheet(columns: Columns) -> Block:
-    """Return CSV in which a spreadsheet runs no text as a formula."""
+    """Return CSV whose texts a spreadsheet cannot run as formulas."""
     escape = csv_text.escape_formula
     return _make_csv(
         {escape(name): _without_formulas(_make_array(v)) for name, v in columns.items()}
@@ -61,13 +62,13 @@ def _make_spreadsheet(columns: Columns) -> Block:
 
 
 def _without_formulas(values: Values) -> Values:
-    """Return texts with an apostrophe before formulas; numbers stay unchanged."""
+    """Put an apostrophe before texts that look like formulas; leave numbers unchanged."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         return values
     texts = _write_cells(values)
     if isinstance(values, np.ndarray):
         return np.array([csv_text.escape_formula(text) for text in texts.to_pylist()], object)
-    # Leave numbers alone: a negative number begins with "-", like some formulas.
+    # Numbers need no apostrophe, although negative numbers begin with "-", like some formulas.
     is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
     cells = zip(texts.to_pylist(), is_number, strict=True)
     return [text if number else csv_text.escape_formula(text) for text, number in cells]
@@ -104,27 +105,29 @@ def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Col
 def _make_array(values: Values) -> Values:
     """Turn Python values of one type into an array; leave other values unchanged."""
     if isinstance(values, np.ndarray):
-        # Arrow does not know bfloat16, whose kind is "V".
+        # NumPy's kind "V" is bfloat16, which Arrow does not know.
         return values.astype(np.float32) if values.dtype.kind == "V" else values
     types = set(map(type, values))
     if types in ({str}, {bytes}):
         return np.array([tf.compat.as_bytes(value) for value in values], object)
     if len(types) == 1 and types < {int, float, bool}:
         array = np.array(values)
-        # NumPy turns integers beyond int64 into objects or floats: keep Python values then.
+        # If integers do not fit into int64, NumPy makes objects or floats, so return the Python
+        # values.
         return array if array.dtype == np.array(types.pop()(0)).dtype else values
     return values
 
 
 def _write_json(values: Values) -> pa.Array:
-    """Turn [B, ...] into JSON [B]."""
+    """Turn values [B, ...] into B JSON texts."""
     if not isinstance(values, np.ndarray):
-        # JSON has no dates and decimals, so write them as texts, as in CSV.
+        # JSON has neither dates nor decimals, so `default=str` writes such values as texts, as in
+        # CSV.
         texts = [json.dumps(_plain(value), default=str) for value in values]
         return pa.array(texts, pa.string())
     texts = _write_scalars(values.ravel(), json.dumps)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        # Write NaN and Infinity as Python does, although the JSON standard does not have them.
+        # Write NaN and Infinity as Python does, although the JSON standard has neither.
         texts = pc.replace_substring(texts, "nan", "NaN")
         texts = pc.replace_substring(texts, "inf", "Infinity")
     for axis in range(values.ndim - 1, 0, -1):
@@ -134,7 +137,7 @@ def _write_json(values: Values) -> pa.Array:
 
 
 def _write_cells(values: Values) -> pa.Array:
-    """Turn [B, ...] into texts [B], with "|" between the values of a list."""
+    """Turn values [B, ...] into B cells of CSV, with "|" between the values of a list."""
     if not isinstance(values, np.ndarray):
         return pa.array([_write_cell(_plain(value)) for value in values], pa.string())
     flat = values.reshape(len(values), -1)
@@ -145,9 +148,9 @@ def _write_cells(values: Values) -> pa.Array:
 
 
 def _convert_values(values: Values) -> pa.Array:
-    """Turn [B, ...] into an Arrow array of B numbers, texts or lists.
+    """Turn values [B, ...] into an Arrow array of B numbers, texts or lists.
 
-    The type of the result does not depend on B.
+    Arrays get the same Arrow type for any number of rows, even 0.
     """
     if not isinstance(values, np.ndarray):
         return _type_lists(values) if _is_ragged(values) else _infer_type(list(map(_plain, values)))
@@ -175,16 +178,19 @@ def _type_lists(values: Sequence[np.ndarray]) -> pa.Array:
 
 
 def _infer_type(values: list[Any]) -> pa.Array:
-    """Turn JSON values into an Arrow array; mixed types become JSON texts, and nulls texts."""
+    """Turn JSON values into an Arrow array.
+
+    Values of mixed types become JSON texts. If all values are null, the array has the type string.
+    """
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # Arrow cannot mix these types: a struct makes the code below write JSON texts.
+        # Arrow cannot mix types. The type struct makes the code below write JSON texts.
         array = pa.array([], pa.struct([]))
     inner = array.type
     while pa.types.is_list(inner):
         inner = inner.value_type
-    # Arrow would turn True among floats into 1.0.
+    # Arrow would turn True into 1.0 if other values are floats.
     if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
         texts = [v if isinstance(v, str | None) else json.dumps(v) for v in values]
         return pa.array(texts, pa.string())
@@ -208,14 +214,14 @@ def _quote_cells(cells: pa.Array) -> pa.Array:
 
 
 def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
-    """Turn N values into N texts; numbers get the fewest digits that identify them.
+    """Turn N values into N texts; write numbers with the fewest digits that lose no precision.
 
     Args:
       values: numbers or texts, [N].
-      write: a function that writes a text, such as `json.dumps`.
+      write: a function that formats a text, such as `json.dumps`; numbers do not need `write`.
     """
     if values.dtype.kind in "OSU":
-        # Write each distinct text once: texts such as names of classes repeat often.
+        # Format each distinct text only once, because texts such as names of classes repeat often.
         encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()
         distinct = [write(_plain(value)) for value in encoded.dictionary.to_pylist()]
         return pa.array(distinct, pa.string()).take(encoded.indices)
@@ -223,19 +229,19 @@ def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
 
 
 def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
-    """Split parts [N] into lists; each has the length of the last axis of `shape`."""
+    """Split N parts into lists whose length is the last size in `shape`."""
     offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
 
 
 def _join_rows(rows: pa.Array) -> bytes:
-    # Put all rows into a single list, because Arrow joins it without Python texts for each row.
+    # Put all rows into a single list, which Arrow joins without making a Python text for each row.
     list_of_rows = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return pc.binary_join(list_of_rows, "")[0].as_buffer().to_pybytes()
 
 
 def _plain(value: Any) -> Any:
-    """Return bytes as text, in base64 if they are not UTF-8; other values stay unchanged."""
+    """Return bytes as text, or as base64 if they are not UTF-8; leave other values unchanged."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Notes the model, settings and inputs of predictions in a file beside the predictions.
+"""Writes the model, settings and inputs of predictions into a note beside the predictions.
 
 note = claim.Claim("out", {"model": "models/income", "keep": ["id"]}, {"out/a.csv": ["in/a.csv"]})
 note.is_done("out/a.csv")                       # True if it exists and its input has not changed
@@ -20,24 +20,25 @@ from mtl import checks
 from mtl.files import atomic, checksums, remote, storage
 
 _FILE = "scoring.json"
-# The least time between two writes of the note: for many small files, writing the note after each
-# would take longer than the predictions.
+# The least number of seconds between two writes of the note. Writing the note after each of many
+# small files would take longer than the predictions.
 _SECS_BETWEEN_NOTES = 5.0
 
 
 def observe(path: str) -> dict[str, Any] | None:
-    """Return the size, the dates and the checksum of an input; None for a pipe or a device."""
+    """Return the size, the dates and the checksum of an input file; None for a pipe or a device."""
     if atomic.is_special(path):
         return None
-    # Get the dates before the checksum, so that a change during reading makes the dates differ.
+    # Get the dates before the checksum. If the file changes while the checksum is computed, later
+    # dates differ from these dates.
     return {**_look_at(path), "checksum": checksums.of_file(remote.copy_here(path))}
 
 
 def _look_at(path: str) -> dict[str, Any]:
     """Return the size and the dates of a file.
 
-    The first date may be older than the content, as after `cp -p`, `rsync -t` or `tar -x`. So a
-    local file has a second date, which only the operating system sets.
+    After `cp -p`, `rsync -t` or `tar -x`, the date of modification is older than the content. So
+    the dates of a local file include ctime, which only the operating system sets.
     """
     if storage.is_local(path):
         status = os.stat(path)
@@ -57,46 +58,47 @@ def _is_unchanged(path: str, noted: Mapping[str, Any]) -> bool:
 
 
 class Claim:
-    """The note in a folder of predictions.
+    """A note in a folder of predictions, which says how the predictions were made.
 
     Args:
-      folder: the folder.
-      facts: the model and the settings; equal facts mean equal predictions.
-      shards: {output: its inputs}; an output in a folder has one input.
+      folder: the folder of the predictions.
+      facts: the model and the settings. With equal facts, equal inputs give equal predictions.
+      shards: {output file: input files}. An output in a folder has one input.
 
     Raises:
-      UserError: the folder has predictions of another model, other settings or other files.
+      UserError: the folder has predictions of another model, with other settings or for other
+        files.
     """
 
     def __init__(self, folder: str, facts: Mapping[str, Any], shards: Mapping[str, Sequence[str]]):
         self._folder, self._path = folder, os.path.join(folder, _FILE)
-        self._before = before = self._read()
+        self._before = earlier_note = self._read()
         inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
-        if before:
-            # Notes of old versions have only the path of a model.
-            made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **before}
+        if earlier_note:
+            # Notes by old versions of this package have only the path of a model.
+            made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **earlier_note}
             made_with = {name: made_with[name] for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
-            fix = f"It has {json.dumps(made_with)}. Choose another folder, or delete this one."
+            fix = f"It has {json.dumps(made_with)}. Choose another folder, or delete the folder."
             checks.require(made_with == facts, "--output", rule, folder, fix)
-        # Folders of old versions have no note.
-        noted_inputs = before.get("inputs", {})
+        # Folders by old versions of this package have no note.
+        noted_inputs = earlier_note.get("inputs", {})
         for output, path in inputs.items():
             noted_input = noted_inputs.get(os.path.basename(output), path)
             same = noted_input == path or not remote.exists(output)
-            fix = f"It comes from {noted_input!r}. Choose another file, or delete this one."
+            fix = f"The file comes from {noted_input!r}. Choose another file, or delete the file."
             checks.require(same, "--output", f"come from {path!r}", output, fix)
-        # The note has only names of outputs, because it lies in the same folder.
+        # The note has names of outputs instead of paths, because the note lies in the same folder.
         names = {os.path.basename(output): path for output, path in inputs.items()}
         self._facts = {**facts, "inputs": {**noted_inputs, **names}}
-        states = before.get("states", {})
+        states = earlier_note.get("states", {})
         self._inputs, self._states = names, {**states} if isinstance(states, dict) else {}
         self._written = 0.0
 
     def is_done(self, output: str) -> bool:
-        """Return whether an output exists and its input has not changed since it was read.
+        """Return True if an output exists and its input has not changed since the prediction.
 
-        The result is False if the note has no state of the input.
+        The result is False if the note does not have the state of the input.
         """
         name = os.path.basename(output)
         noted = self._states.get(name)
@@ -105,28 +107,29 @@ class Claim:
         return _is_unchanged(self._inputs[name], noted)
 
     def _read(self) -> dict[str, Any]:
-        """Return the note; {} if there is none, or the folder has no predictions."""
+        """Return the note; {} without a note or without predictions in the folder."""
         if not remote.exists(self._path):
             return {}
         with open(remote.copy_here(self._path), "rb") as file:
             try:
-                before = json.load(file)
+                earlier_note = json.load(file)
             except ValueError:
-                before = None
+                earlier_note = None
         rule, fix = "be a note of launch.predict", "Choose another folder, or delete this file."
-        is_note = isinstance(before, dict) and before.keys() >= {"model", "keep"}
-        is_note = is_note and isinstance(before.get("inputs", {}), dict)
-        checks.require(is_note, self._path, rule, before, fix)
+        is_note = isinstance(earlier_note, dict) and earlier_note.keys() >= {"model", "keep"}
+        is_note = is_note and isinstance(earlier_note.get("inputs", {}), dict)
+        checks.require(is_note, self._path, rule, earlier_note, fix)
         names = {name for name in remote.list_names(self._folder) if name != _FILE}
-        # The folder may also have other files. Notes of old versions do not list the outputs.
-        outputs = names & set(before.get("inputs", names))
-        return before if any(not name.endswith(".partial") for name in outputs) else {}
+        # The folder may also have other files. Notes by old versions of this package do not list
+        # the outputs.
+        outputs = names & set(earlier_note.get("inputs", names))
+        return earlier_note if any(not name.endswith(".partial") for name in outputs) else {}
 
     @contextlib.contextmanager
     def held(self, due: Sequence[str]) -> Iterator[None]:
-        """Create the folder if it is absent, and write the note at the start and at the end.
+        """Create the folder if it is absent; write the note when the context starts and ends.
 
-        Outputs in `due` count as not done until `finish` is called for them.
+        Until `finish` is called for an output in `due`, `is_done` returns False for the output.
         """
         for output in due:
             self._states.pop(os.path.basename(output), None)
@@ -143,7 +146,7 @@ class Claim:
           output: the complete output.
           state: the result of `observe` before the input was read.
         """
-        # The output of a pipe is never marked, so that the next command makes it again.
+        # If the input is a pipe, do not mark the output: the next command has to predict again.
         if state is not None:
             self._states[os.path.basename(output)] = state
             if time.monotonic() - self._written >= _SECS_BETWEEN_NOTES:
@@ -159,6 +162,6 @@ class Claim:
                 with storage.writing("--output", "a folder", self._folder):
                     os.makedirs(self._folder, exist_ok=True)
                     atomic.write(self._path, text)
-            # Convert the note as reading does: tuples become lists, and keys become texts.
+            # Convert the note as a JSON file would: tuples become lists, and keys become texts.
             self._before = json.loads(json.dumps(note))
         self._written = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads CSV as serialized tf.Examples. As in training, TensorFlow decodes a chunk at a time.
+"""Reads CSV files as serialized tf.Examples. As in training, TensorFlow decodes many lines at once.
 
 for chunk in csv_rows.Csv(spec=spec, keep=["id"], batch_size=512).chunks(["in.csv"]): ...
 """
@@ -24,7 +24,7 @@ _SPLIT = "input"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Csv:
-    """Reads CSV; implements `readers.Format`."""
+    """Reads CSV files; implements `readers.Format`."""
 
     spec: spec_lib.Spec
     keep: Sequence[str]
@@ -41,7 +41,8 @@ class Csv:
             lines = self._source_of(path).lines(path)
             while part := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*part, strict=True)
-                # On an error, the source yields a text instead of a line, and stops.
+                # If a line cannot be read, the source yields an error as text instead of bytes, and
+                # stops.
                 if isinstance(rows[-1], str):
                     raise checks.UserError(f"{path} line {numbers[-1]}: {rows[-1]}")
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
@@ -51,7 +52,8 @@ class Csv:
         try:
             columns = decode(np.array(chunk.rows, object))
         except source.list_refusals() as error:
-            # TensorFlow does not name the row, so Python reads the lines again to find it.
+            # TensorFlow does not name the wrong row, so Python reads the lines again to find the
+            # wrong row.
             reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
         arrays = {name: _convert_column(values) for name, values in columns.items()}
@@ -70,7 +72,7 @@ class Csv:
 
     @functools.cached_property
     def _source_of(self) -> Callable[[str], csv.Csv]:
-        """Return a function from a path to its source, with the settings of the run's CSV."""
+        """Return a function from the path of a file to a source, with the run's CSV settings."""
         is_csv = isinstance(self.settings, csv.Csv)
         settings = self.settings if is_csv else csv.Csv(files={_SPLIT: ""})
         return functools.cache(
@@ -79,7 +81,7 @@ class Csv:
 
     @functools.cached_property
     def _decoder_of(self) -> Callable[[Sequence[str]], Any]:
-        """Return a cached function from names of columns to a decoder of lines [B]."""
+        """Return a function from names of columns to a TensorFlow function that decodes B lines."""
 
         def make_decoder(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source_of(""), columns=names, rename={})
@@ -92,7 +94,7 @@ class Csv:
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """The features and the columns of `keep`; columns that are not features are texts."""
+        """The features, and the columns of `keep`. Columns that are not features are texts."""
         extra = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,
@@ -104,7 +106,7 @@ class Csv:
 
 def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
     if isinstance(values, tf.RaggedTensor):
-        # `row_splits` [B + 1] begins with 0 and ends with the number of values. The numbers between
-        # these two are the places to cut at.
+        # `row_splits` [B + 1] begins with 0 and ends with the number of values. The numbers in
+        # between are the places at which to split rows.
         return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
     return values.numpy()

@@ -1,4 +1,4 @@
-"""Limits the time of a call, even if the other side does not answer.
+"""Limits the time of a function call, even if the function waits for a server that hangs.
 
 text = deadlines.run_within(10.0, connection.read, connection.close)
 """
@@ -13,13 +13,13 @@ Result = TypeVar("Result")
 def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Call a function with a time limit; return its result or raise its exception.
 
-    The timeout of a socket limits each read, but not the sum of reads, and not the look-up of a
-    host. So `work` runs in a separate thread, which is abandoned when the time is over.
+    The timeout of a socket limits each read, but neither the sum of all reads nor the DNS look-up.
+    So `work` runs in a separate thread, which is abandoned when the time is over.
 
     Args:
       secs: the time limit in seconds.
       work: the function to run.
-      stop: called when the time is over, so that the thread can end.
+      stop: a function that is called when the time is over, so that the thread can end.
 
     Raises:
       TimeoutError: the time is over.
@@ -33,11 +33,11 @@ def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]
         except BaseException as error:
             errors.append(error)
 
-    # The process can end while a daemon thread hangs.
+    # Use a daemon thread, so that the process can end while the thread hangs.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(min(secs, threading.TIMEOUT_MAX))
-    # If the thread has ended just after the time limit, its result still counts.
+    # If the thread ends just after the time limit, its result still counts.
     if not results and not errors:
         stop()
         raise TimeoutError("timed out")

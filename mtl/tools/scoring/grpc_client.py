@@ -1,4 +1,4 @@
-"""Calls servers by TensorFlow Serving's gRPC interface, PredictionService.
+"""Calls a server by TensorFlow Serving's gRPC interface, PredictionService.
 
 client = grpc_client.Grpc("localhost:8500", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
@@ -21,7 +21,8 @@ from mtl.tools.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
-# The codes for overload and restarts. After other codes, a further attempt would fail, too.
+# The status codes of an overloaded or restarting server. After other codes, a further attempt would
+# also fail.
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -29,14 +30,14 @@ _TRANSIENT = {
     grpc.StatusCode.ABORTED,
 }
 _SERVICE = "/tensorflow.serving.PredictionService"
-# The largest number of values for which a message may give a single value.
+# The largest number of values that a message may replace by a single, repeated value.
 _MOST_REPEATED = 1 << 24
 # A batch of images is larger than the 4 MB that gRPC allows by default.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class Grpc:
-    """A client of gRPC; implements `protocol.Client`."""
+    """A client of TensorFlow Serving's gRPC interface; implements `protocol.Client`."""
 
     def __init__(self, address: str, secure: access.Access):
         self._secure = secure
@@ -45,8 +46,7 @@ class Grpc:
             channel = grpc.secure_channel(address, credentials, options=_OPTIONS)
         else:
             channel = grpc.insecure_channel(address, options=_OPTIONS)
-        # gRPC gets no function that parses replies, because it would log a traceback for a
-        # malformed message.
+        # Parse replies outside of gRPC, because gRPC would log a traceback for a malformed reply.
         self._get_metadata, self._predict = (
             channel.unary_unary(f"{_SERVICE}/{method}", kind.SerializeToString)
             for method, kind in (
@@ -112,7 +112,8 @@ def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
 
 def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
-    # Each value takes at least a byte, unless the message repeats a single value.
+    # Each value takes at least a byte, unless the message repeats a single value. A larger count
+    # would allocate memory that the reply does not need.
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)

@@ -1,4 +1,4 @@
-"""Sends HTTP requests with a deadline, and explains failures.
+"""Sends HTTP requests with a time limit, and explains failures.
 
 http = http_calls.Http("http", "localhost:8501", access.ANYONE)
 reply = http.exchange("POST", "/v1/models/income:predict", body, call)
@@ -19,17 +19,17 @@ from mtl import checks
 from mtl.tools.scoring import access, batches, deadlines, protocol
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""The errors that reading unexpected JSON raises; RecursionError for deeply nested lists."""
+"""The errors that unexpected JSON raises, such as RecursionError for deeply nested lists."""
 
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 
 
 class Reply(NamedTuple):
-    """The answer to a call that succeeded.
+    """The answer to a request that succeeded.
 
     Attributes:
       body: the body of the answer.
-      headers: the headers, with names in lower case.
+      headers: the headers of the answer, with names in lower case.
     """
 
     body: bytes
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 class Http:
-    """Sends requests to a server."""
+    """Sends HTTP requests to a server."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._secure = secure
@@ -61,13 +61,14 @@ class Http:
           method: "GET" or "POST".
           path: the path in the URL.
           body: the bytes to send; None to send nothing.
-          call: the time limit, and the model for errors.
-          headers: further headers; they may replace the content type, which is JSON by default.
+          call: the call with the time limit, and with the model's name for errors.
+          headers: further headers, such as another content type than JSON.
 
         Raises:
           TransientError: the attempt failed for a temporary reason.
           RefusedError: the server refuses the values in the request.
-          UserError: the server answers with another error, or its certificate is not trusted.
+          UserError: the server answers with another error, or the client does not trust its
+            certificate.
         """
         connection = self._connection(timeout=call.deadline_secs)
         sent_headers = {
@@ -87,12 +88,12 @@ class Http:
                 call.deadline_secs, ask, lambda: _cut_connection(connection)
             )
         except ssl.SSLCertVerificationError as error:
-            fix = "Is --ca_file the authority that signed it?"
+            fix = "Is --ca_file the authority that signed the certificate?"
             reason = error.verify_message.strip(". ")
             raise checks.UserError(
                 f"--server must have a certificate that can be trusted: {reason}. {fix}"
             ) from error
-        # OverflowError and MemoryError occur if a header announces an impossible number of bytes.
+        # OverflowError and MemoryError occur if the header Content-Length is far too large.
         except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
             raise protocol.TransientError(_one_line(error)) from error
         finally:
@@ -103,7 +104,7 @@ class Http:
 
 
 def _cut_connection(connection: http.client.HTTPConnection) -> None:
-    """Shut the connection down, which ends the thread that reads from it."""
+    """Shut a connection down, so that the thread that reads from it ends."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
             # `close` alone does not wake a thread that waits in `recv`.
@@ -117,7 +118,7 @@ def _one_line(error: Exception) -> str:
 def _explain_failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
         return protocol.ErrorReplyError(f"HTTP {status} {reason}".strip(". "))
-    # TensorFlow Serving answers 400 to values that do not fit, and MLServer answers 422.
+    # For wrong values, TensorFlow Serving answers with the status 400, and MLServer with 422.
     if status in (400, 422):
         return batches.RefusedError(reason)
     return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")

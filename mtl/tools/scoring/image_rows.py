@@ -1,4 +1,4 @@
-"""Replaces the paths of image files in rows with the bytes of the files.
+"""Replaces paths of image files in rows by the content of the files.
 
 files = image_rows.find(experiment.data.source)         # an `ImageFiles`, or None
 columns = image_rows.read_columns(files, chunk, columns)
@@ -22,28 +22,32 @@ Columns = dict[str, batches.Values]
 
 
 def unwrap(source: Any) -> Any:
-    """Return the innermost of nested sources, whose settings say how files are read."""
+    """Return the innermost of nested sources, whose settings describe the format of the files."""
     while getattr(source, "source", None) is not None:
         source = source.source
     return source
 
 
 def find(source: Any) -> image_files.ImageFiles | None:
-    """Return the `ImageFiles` among nested sources; None if there is none."""
+    """Return the `ImageFiles` among nested sources; None without an `ImageFiles`."""
     while source is not None and not isinstance(source, image_files.ImageFiles):
         source = getattr(source, "source", None)
     return source
 
 
 def read_columns(
-    files: image_files.ImageFiles | None, chunk: batches.Chunk, columns: Columns
+    files: image_files.ImageFiles | None,
+    chunk: batches.Chunk,
+    columns: Columns,
+    unit: str = "line",
 ) -> Columns:
-    """Replace the paths of image files in the columns of a chunk with the bytes of the files.
+    """Replace paths of image files in the columns of a chunk by the content of the files.
 
     Args:
-      files: the source that says which fields are paths; None leaves all columns unchanged.
+      files: the source that says which fields hold paths; None leaves all columns unchanged.
       chunk: the rows, for errors.
       columns: {field: B values}.
+      unit: the unit of the numbers of rows, for errors: "line", or "row" of a table.
 
     Raises:
       UserError: an image cannot be read.
@@ -56,10 +60,10 @@ def read_columns(
         checks.one_of("ImageFiles.fields", name, columns)
         paths = (path.item() if isinstance(path, np.ndarray) else path for path in columns[name])
         contents = [files.read_file(name, path) for path in paths]
-        for number, encoded in zip(chunk.numbers, contents, strict=True):
-            if isinstance(encoded, str):
-                raise checks.UserError(f"{chunk.path} line {number}: {encoded}")
-        # `None` at the end keeps NumPy from choosing another type than object.
+        for number, content in zip(chunk.numbers, contents, strict=True):
+            if isinstance(content, str):
+                raise checks.UserError(f"{chunk.path} {unit} {number}: {content}")
+        # With None at the end, NumPy cannot choose a type of bytes, which would drop zero bytes.
         images[name] = np.array([*contents, None], object)[:-1]
     return {**columns, **images}
 
@@ -69,7 +73,13 @@ def find_problem(
     chunk: batches.Chunk,
     parse: Callable[[bytes], Mapping[str, Any] | str],
 ) -> str:
-    """Return an error for the first row of a chunk without a readable image; "" if all have one."""
+    """Return an error for the first row whose image cannot be read; "" if no row is wrong.
+
+    Args:
+      files: the source that says which fields hold paths; None without such fields.
+      chunk: the rows.
+      parse: a function from a row to {field: value}, or to an error.
+    """
     if files is None:
         return ""
     for (number, row), name in itertools.product(
@@ -85,7 +95,7 @@ def find_problem(
 
 
 def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[bytes]:
-    """Return the tf.Examples of a chunk, with the bytes of image files instead of their paths.
+    """Return the tf.Examples of a chunk, with the content of image files instead of their paths.
 
     Raises:
       UserError: an image cannot be read, or a record is malformed.
@@ -99,9 +109,9 @@ def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[b
             raise checks.UserError(f"{chunk.path} record {number}: {problem}.") from error
         for name in files.fields:
             values = example.features.feature[name].bytes_list.value
-            encoded = files.read_file(name, values[0] if len(values) == 1 else b"")
-            if isinstance(encoded, str):
-                raise checks.UserError(f"{chunk.path} record {number}: {encoded}")
-            values[:] = [encoded]
+            content = files.read_file(name, values[0] if len(values) == 1 else b"")
+            if isinstance(content, str):
+                raise checks.UserError(f"{chunk.path} record {number}: {content}")
+            values[:] = [content]
         examples.append(example.SerializeToString())
     return examples

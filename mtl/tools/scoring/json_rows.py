@@ -25,7 +25,7 @@ class JsonLines:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        del path  # Each line has its own fields, so the first line says nothing about others.
+        del path  # Lines may differ in their fields, so nothing is checked.
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
@@ -36,9 +36,9 @@ class JsonLines:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         apply = functools.partial(_make_each, chunk)
-        fields, counted = json_lines.mark_parts(self.spec.feature_fields), self.spec.counted
+        fields, count_fields = json_lines.mark_parts(self.spec.feature_fields), self.spec.counted
         rows = apply(json_lines.parse_object, chunk.rows)
-        columns = json_lines.read_columns(rows, chunk.rows, fields, counted, apply)
+        columns = json_lines.read_columns(rows, chunk.rows, fields, count_fields, apply)
         columns = image_rows.read_columns(self.images, chunk, columns)
         extra = {n: apply(functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
@@ -56,7 +56,7 @@ def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _make_each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-    """Return the results of `make` for rows; turn a ValueError into a UserError with the line."""
+    """Apply `make` to all rows; turn a ValueError into a UserError that names the line."""
     results: list[Any] = []
     try:
         for row in rows:

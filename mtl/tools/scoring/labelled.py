@@ -1,4 +1,4 @@
-"""Opens files with labels as a split to evaluate, such as new rows whose outcome is now known.
+"""Opens files with labels as a split to evaluate, such as rows from the time after the training.
 
 data, split = labelled.open_files(experiment.data, ["new/*.csv"])
 verbs.evaluate(dataclasses.replace(experiment, data=data), model_dir, split)
@@ -20,16 +20,17 @@ from mtl.tools.scoring import image_rows, readers
 def open_files(
     data: pipeline.Pipeline, patterns: Sequence[str], format_name: str = "auto"
 ) -> tuple[pipeline.Pipeline, str]:
-    """Open files as a split of a pipeline.
+    """Return a pipeline with a split that reads files, and the name of the split.
 
-    If the source of the run reads the same format, its settings also apply to these files. The
-    split is named after the file. If there are several files, or the run has a split with this
-    name, the split is named "input".
+    If the source of the run reads the same format, its settings also apply to the files. The split
+    has the name of the file, but the name "input" if there are several files or if the run already
+    has a split with the name of the file.
 
     Args:
-      data: the pipeline of a run.
-      patterns: files or globs, all of one format.
-      format_name: csv, jsonl, parquet or tfrecord; "auto" to tell it from the names of the files.
+      data: the input pipeline of a run.
+      patterns: paths or globs of files with the same format.
+      format_name: csv, jsonl, parquet or tfrecord; "auto" to derive the format from the names of
+        the files.
 
     Returns:
       The pipeline that reads the files, and the name of their split.
@@ -50,8 +51,7 @@ def open_files(
     source: Any = dataclasses.replace(settings, files={split: paths}, data_dir="")
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
-    # `eval_split` stays the same, so that the metrics of these files do not count as evaluations
-    # of the run.
+    # Do not change `eval_split`: metrics of new files must not count as evaluations of the run.
     return dataclasses.replace(data, source=source, sampler=None), split
 
 

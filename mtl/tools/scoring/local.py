@@ -25,19 +25,19 @@ _INDEX = "variables/variables.index"
 
 
 def explain_refusal(error: Exception) -> batches.RefusedError:
-    """Turn an error of `source.list_refusals()` into the error for a refused batch."""
+    """Turn an error of TensorFlow about wrong values into a RefusedError."""
     return batches.RefusedError(source.explain_unreadable(error))
 
 
 def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the name of the input of a signature that takes serialized examples.
+    """Return the name of the input for serialized tf.Examples of a signature.
 
     Args:
       signature: the name of the signature.
-      inputs: {signature: {input: type}} of all signatures of the model.
+      inputs: {signature: {input: type}} for all signatures of the model.
 
     Raises:
-      UserError: the signature does not exist, or does not take serialized examples.
+      UserError: the signature does not exist, or does not take serialized tf.Examples.
     """
     takes_examples = {name for name in inputs if list(inputs[name].values()) == [tf.string]}
     checks.one_of("--signature", signature, sorted(takes_examples))
@@ -45,7 +45,7 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    """Return the outputs, after a check that each has a row for each example.
+    """Fail unless each output has a row for each example; return the outputs.
 
     Args:
       outputs: {output: array}.
@@ -55,7 +55,7 @@ def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarra
       {output: [B, ...]}.
 
     Raises:
-      UserError: an output has another number of rows.
+      UserError: the number of rows in an output differs from the number of examples.
     """
     for name, value in outputs.items():
         if value.ndim == 0 or len(value) != rows:
@@ -75,17 +75,17 @@ class _InSession:
         examples: Any,
         outputs: Any,
     ):
-        """Prepare the call of the session.
+        """Prepare a call of the session.
 
         Args:
           identity: the name of the model.
-          files: files of the model. Their checksums, if they exist, become the digest.
+          files: paths of files with the model. The checksums of existing files become the digest.
           session: the session with the weights.
-          examples: the input for serialized tf.Examples, a tensor or its name.
-          outputs: {output: a tensor or its name}.
+          examples: the input for serialized tf.Examples, as a tensor or the name of a tensor.
+          outputs: {output: a tensor or the name of a tensor}.
         """
-        existing = filter(tf.io.gfile.exists, files)
-        self.identity, self.digest = identity, " ".join(map(checksums.of_file, existing))
+        existing_files = filter(tf.io.gfile.exists, files)
+        self.identity, self.digest = identity, " ".join(map(checksums.of_file, existing_files))
         self._names = sorted(outputs)
         self._call = session.make_callable([outputs[name] for name in self._names], [examples])
 
@@ -98,18 +98,18 @@ class _InSession:
 
 
 class SavedModel(_InSession):
-    """Predicts with a signature of a SavedModel."""
+    """Computes predictions with a signature of a SavedModel."""
 
     def __init__(self, path: str, signature: str = "serving_default"):
         """Load the SavedModel.
 
         Args:
-          path: a folder with saved_model.pb, or a folder of numbered versions, whose newest is
-            used.
+          path: a folder with saved_model.pb, or a folder of numbered versions; then the newest
+            version is loaded.
           signature: the name of a signature that takes serialized tf.Examples.
 
         Raises:
-          UserError: there is no readable SavedModel, or it has no such signature.
+          UserError: the SavedModel cannot be read, or has no signature with this name.
         """
         directory = find_newest(path)
         metadata.require_intact(directory)
@@ -127,13 +127,14 @@ class SavedModel(_InSession):
         input_name = input_of(signature, inputs)
         feed = signatures[signature].inputs[input_name].name
         outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
-        # The index has a checksum of each variable, so it represents the weights in the digest.
+        # For the digest, the small index represents the weights, because it has a checksum of each
+        # variable.
         files = [os.path.join(directory, name) for name in ("saved_model.pb", _INDEX)]
         super().__init__(f"{directory} {signature}", files, session, feed, outputs)
 
 
 def find_newest(path: str) -> str:
-    """Return the folder of a SavedModel: `path`, or its newest numbered version.
+    """Return the folder of a SavedModel: `path` itself, or the newest numbered version in `path`.
 
     Raises:
       UserError: the folder has no SavedModel.
@@ -145,29 +146,29 @@ def find_newest(path: str) -> str:
     numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdecimal()]
     rule = "be a SavedModel or a folder of numbered versions"
     checks.require(bool(numbers), "--saved_model", rule, path)
-    # Compare versions as numbers: as texts, 9 would come after 10.
+    # Compare versions as numbers, because the text "9" is greater than the text "10".
     return os.path.join(path, max(numbers, key=int))
 
 
 class Checkpoint(_InSession):
-    """Predicts with a checkpoint of an Estimator."""
+    """Computes predictions with a checkpoint of an Estimator."""
 
     @classmethod
     @contextlib.contextmanager
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
     ) -> Iterator[Checkpoint]:
-        """Yield the model of a checkpoint, whose session is open in this context.
+        """Yield the model of a checkpoint; close its session when the context ends.
 
         Args:
           estimator: the Estimator that builds the graph.
-          spec: the features.
+          spec: the features of the model.
           path: the path of the checkpoint.
         """
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")
-            # Training drops empty texts from lists, so do it here, too.
+            # Drop empty texts from lists, as training does.
             features = spec.drop_empty_texts(spec.parse(examples, with_labels=False))
             mode = compat.estimator.ModeKeys.PREDICT
             estimator_spec = estimator.model_fn(features, None, mode, estimator.config)
@@ -175,6 +176,7 @@ class Checkpoint(_InSession):
                 estimator_spec.scaffold, checkpoint_filename_with_path=path
             )
             session = creator.create_session()
-        # The graph is no longer the default here, so that other code can read files eagerly.
+        # Leave the context of the graph before `yield`, so that the caller can use eager
+        # TensorFlow.
         with contextlib.closing(session):
             yield cls(path, [f"{path}.index"], session, examples, estimator_spec.predictions)

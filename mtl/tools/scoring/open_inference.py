@@ -1,4 +1,4 @@
-"""Names the types of the Open Inference Protocol (KServe v2), and converts its binary tensors.
+"""Converts types and binary tensors of the Open Inference Protocol (KServe v2).
 
 open_inference.name_type(tf.float32)                               # "FP32"
 data = open_inference.write_binary(array)
@@ -17,10 +17,10 @@ from mtl import checks
 from mtl.deferred import tf
 
 SIZE_HEADER = "Inference-Header-Content-Length"
-"""The header with the size of the JSON, if binary tensors follow the JSON in the body."""
+"""The HTTP header with the size of the JSON, if binary tensors follow the JSON in a body."""
 
 BYTES = "BYTES"
-# {name in TensorFlow: name in the protocol}
+# {name of a type in TensorFlow: its name in the protocol}.
 _TYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -37,22 +37,22 @@ _TYPES = {
     "float64": "FP64",
     "string": BYTES,
 }
-# In a binary tensor, each text comes after its length.
+# In a binary tensor, the length of each text stands before the text.
 _LENGTH = struct.Struct("<I")
 
 
 def name_type(dtype: tf.DType) -> str:
-    """Return the name of a type in the protocol.
+    """Return the name that the Open Inference Protocol has for a TensorFlow type.
 
     Raises:
-      UserError: the protocol has no such type.
+      UserError: the protocol has no name for the type.
     """
     checks.one_of("a type of the Open Inference Protocol", dtype.name, _TYPES)
     return _TYPES[dtype.name]
 
 
 def find_type(datatype: object) -> tf.DType:
-    """Return the type with a name in the protocol.
+    """Return the TensorFlow type for a name of the Open Inference Protocol.
 
     Raises:
       ValueError: the protocol has no type with this name.
@@ -64,7 +64,11 @@ def find_type(datatype: object) -> tf.DType:
 
 
 def write_binary(array: np.ndarray) -> bytes:
-    """Return an array as a binary tensor: little-endian values, or texts after their lengths."""
+    """Return an array as a binary tensor: little-endian values, or texts with their lengths.
+
+    Args:
+      array: numbers, truth values or texts of any shape.
+    """
     if array.dtype.kind not in "OSU":
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     texts = [tf.compat.as_bytes(value) for value in array.ravel().tolist()]
@@ -80,7 +84,7 @@ def read_binary(
       where: the name of the tensor, for errors.
       data: the bytes of the tensor.
       dtype: the type of the values.
-      shape: the shape, without unknown sizes.
+      shape: the shape of the tensor; all sizes are known.
 
     Raises:
       UserError: the number of bytes or texts does not fit the shape.
@@ -92,7 +96,7 @@ def read_binary(
     rule = f"have {count * kind.itemsize} bytes, as its shape {list(shape)} says"
     checks.require(len(data) == count * kind.itemsize, where, rule, len(data))
     if dtype == tf.bool:
-        # Bytes above 1 mean True, but as raw bytes of a NumPy bool they would be undefined.
+        # Bytes above 1 mean True. NumPy's bool would be undefined for raw bytes above 1.
         return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
     values = np.frombuffer(data, kind.newbyteorder("<")).astype(kind)
     return values.reshape(shape)

@@ -1,10 +1,10 @@
-"""Calls servers by the Open Inference Protocol (KServe v2): Triton, MLServer, launch.serve.
+"""Calls a server by the Open Inference Protocol (KServe v2): Triton, MLServer or launch.serve.
 
 client = open_inference_client.OpenInference("http", "localhost:8000", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 
-A model whose only input is named `examples` gets serialized tf.Examples. Any other model gets the
-features of the tf.Examples as tensors, with the names and shapes in the metadata of the model.
+A model whose only input is named `examples` gets serialized tf.Examples. Other models get the
+features of the tf.Examples as tensors; the server's metadata has the names and shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIZE = "binary_data_size"
 
 
 class _Input(NamedTuple):
-    """An input of the server's model: its type, and its shape with -1 for any size."""
+    """The type and the shape of a model's input, with -1 for any size."""
 
     dtype: tf.DType
     shape: Sequence[int]
@@ -44,7 +44,7 @@ class OpenInference:
         self._is_binary = False
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
-        # This protocol has no signatures.
+        # The Open Inference Protocol does not know signatures.
         rule = "be left out for a server at /v2, whose protocol has no signatures"
         is_default = call.signature == protocol.Call.signature
         checks.require(is_default, "--signature", rule, call.signature)
@@ -60,7 +60,7 @@ class OpenInference:
         )
 
     def _describe(self, call: protocol.Call) -> dict[str, Any]:
-        """Return the server's metadata of itself and of the model."""
+        """Return the extensions that the server supports, and the metadata of the model."""
         path = _make_path(call)
         server = self._http.exchange("GET", "/v2", None, call)
         model = self._http.exchange("GET", path, None, call)
@@ -91,12 +91,12 @@ class OpenInference:
     ) -> dict[str, np.ndarray]:
         takes_examples = list(self._inputs) == [inputs_lib.EXAMPLES]
         if takes_examples:
-            # Triton expects [rows, 1] if it joins requests.
+            # Triton expects the shape [rows, 1] if it joins requests.
             shape = [len(examples), *self._inputs[inputs_lib.EXAMPLES].shape[1:]]
             arrays = {inputs_lib.EXAMPLES: _make_texts(examples).reshape(shape)}
         else:
             arrays = read_features(self._inputs, examples)
-        # JSON has no bytes, so serialized examples have to be binary tensors.
+        # JSON cannot hold bytes, so serialized tf.Examples are sent as binary tensors.
         body, size = _write_request(arrays, outputs, takes_examples or self._is_binary)
         headers = {} if size is None else {open_inference.SIZE_HEADER: str(size)}
         headers |= {} if size is None else {"Content-Type": "application/octet-stream"}
@@ -119,7 +119,7 @@ def _make_path(call: protocol.Call) -> str:
 
 
 def _find_newest(numbers: Sequence[Any]) -> str:
-    """Return the newest version; "" if the server has no versions, or versions without numbers."""
+    """Return the newest version; "" if there are no versions or some are not numbers."""
     texts = [str(number) for number in numbers]
     are_numbers = all(text.isdecimal() and text.isascii() and len(text) < 20 for text in texts)
     return max(texts, key=int) if texts and are_numbers else ""
@@ -146,11 +146,12 @@ def _make_texts(values: Sequence[bytes]) -> np.ndarray:
 def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> dict[str, np.ndarray]:
     """Turn the features of serialized tf.Examples into tensors.
 
-    If no example has the feature of an input, the input is left out, because the server may know
-    its default. Lists are padded to the longest, and the input `<name>/length` gets their lengths.
+    If no example has the feature of an input, the input is left out, because the server may have a
+    default. Lists are padded to the length of the longest list, and the input `<name>/length` gets
+    the lengths.
 
     Args:
-      inputs: {name: input of the server's model}.
+      inputs: {name: the type and shape of an input}, from the server's metadata.
       examples: B serialized tf.Examples.
 
     Returns:
@@ -163,7 +164,7 @@ def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> di
         rows = [
             tf.train.Example.FromString(bytes(example)).features.feature for example in examples
         ]
-    except Exception as error:  # The class of this error differs between versions of protobuf.
+    except Exception as error:  # Versions of protobuf raise different errors.
         raise batches.RefusedError("Could not parse a serialized tf.Example") from error
     arrays: dict[str, np.ndarray] = {}
     lengths = {name: inputs_lib.length_name(name) for name in inputs}
@@ -183,12 +184,12 @@ def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> di
 
 
 def _read_values(name: str, index: int, row: Mapping[str, Any], model_input: _Input) -> list[Any]:
-    """Return the values of a feature of one example."""
+    """Return the values of a feature in an example."""
     feature = row.get(name)
     kind = feature.WhichOneof("kind") if feature is not None else None
     if feature is None or kind is None:
         if -1 in model_input.shape[1:]:
-            return []  # A list may be missing.
+            return []  # A missing list is empty.
         raise batches.RefusedError(
             f"example {index} lacks the feature {name!r}, which the server needs"
         )
@@ -210,7 +211,7 @@ def _pad_rows(values: Sequence[list[Any]], dtype: tf.DType) -> list[list[Any]]:
 
 
 def _fixed_shape(name: str, model_input: _Input, values: Sequence[list[Any]]) -> list[int]:
-    """Return the shape of each row, in which at most one size was unknown."""
+    """Return the shape of an input in one row, after filling in at most one unknown size."""
     sizes = {len(row) for row in values}
     shape = list(model_input.shape[1:])
     if len(sizes) == 1 and shape.count(-1) == 1:
@@ -239,21 +240,21 @@ def _convert_feature(name: str, values: Sequence[list[Any]], dtype: tf.DType) ->
 def _write_request(
     arrays: Mapping[str, np.ndarray], outputs: Sequence[str], is_binary: bool
 ) -> tuple[bytes, int | None]:
-    """Return the body, and the size of its JSON if binary tensors follow."""
+    """Return the body of a request, and the size of its JSON; None without binary tensors."""
     inputs: list[dict[str, Any]] = []
     pieces: list[bytes] = []
     for name, array in arrays.items():
         dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
-        described: dict[str, Any] = {"name": name, "shape": list(array.shape)}
-        described["datatype"] = open_inference.name_type(dtype)
+        description: dict[str, Any] = {"name": name, "shape": list(array.shape)}
+        description["datatype"] = open_inference.name_type(dtype)
         if is_binary:
             pieces.append(open_inference.write_binary(array))
-            described["parameters"] = {_SIZE: len(pieces[-1])}
+            description["parameters"] = {_SIZE: len(pieces[-1])}
         else:
-            described["data"] = _list_values(name, array)
-        inputs.append(described)
-    more = {"parameters": {"binary_data": True}} if is_binary else {}
-    requested = [{"name": name, **more} for name in outputs]
+            description["data"] = _list_values(name, array)
+        inputs.append(description)
+    output_fields = {"parameters": {"binary_data": True}} if is_binary else {}
+    requested = [{"name": name, **output_fields} for name in outputs]
     text = json.dumps({"inputs": inputs, "outputs": requested}).encode()
     return b"".join([text, *pieces]), len(text) if is_binary else None
 
@@ -283,20 +284,20 @@ def _read_reply(reply: http_calls.Reply) -> dict[str, np.ndarray]:
             where = f"output {output['name']!r}"
             arrays[output["name"]] = open_inference.read_binary(where, piece, dtype, shape)
         else:
-            # MLServer sends bytes as base64.
+            # MLServer sends bytes in base64.
             is_encoded = parameters.get("content_type") == "base64"
             arrays[output["name"]] = _read_data(output["data"], dtype, shape, is_encoded)
     return arrays
 
 
 def _drop_axis(array: np.ndarray, rank: int | None) -> np.ndarray:
-    """Turn [B, 1] into [B] if the metadata has no second axis, because MLServer adds one."""
+    """Turn an output [B, 1] into [B] if its metadata says [B], because MLServer adds an axis."""
     is_wider = rank is not None and array.ndim == rank + 1 and array.shape[-1] == 1
     return array.reshape(array.shape[:-1]) if is_wider else array
 
 
 def _read_data(data: Any, dtype: tf.DType, shape: Sequence[int], is_encoded: bool) -> np.ndarray:
-    # The protocol allows both flat and nested lists, so flatten them and apply the shape.
+    # The protocol allows flat lists and nested lists, so flatten the lists and apply the shape.
     flat: list[Any] = [data]
     while any(isinstance(value, list) for value in flat):
         flat = [part for value in flat for part in (value if isinstance(value, list) else [value])]

@@ -1,4 +1,4 @@
-"""Keeps predictions from overwriting inputs and models.
+"""Prevents the predictions of a command from overwriting its inputs or its model.
 
 guard = protection.Protection(files=["data/train.csv"], model_dir="runs/adult")
 guard.check("out.csv")
@@ -20,20 +20,20 @@ from mtl.tools.scoring import writers
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
 # Folders that a run writes besides its checkpoints.
 _FOLDERS = re.compile(r"clip_audit|cluster|eval.*|export")
-# An export has saved_model.pb in its folder, and further files one level below, in variables/,
-# assets/ and assets.extra/. So a file of an export is at most two folders away from its root.
+# An export has saved_model.pb in its folder, and further files in the subfolders variables/,
+# assets/ and assets.extra/. So look for saved_model.pb in a file's folder and in the folder above.
 _LEVELS = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Protection:
-    """Files and folders that a run needs.
+    """Describes files and folders that an output must not overwrite.
 
     Attributes:
       files: the files that the command reads: inputs, the data of the experiment, gin files.
-      model_dir: the folder of the run; outputs may lie there beside the files of the run.
+      model_dir: the folder of the run. An output may lie there beside the files of the run.
       where: the flag of the output, for errors.
-      endings: the endings of names that outputs in `model_dir` may have.
+      endings: the file extensions, without a dot, that outputs in `model_dir` may have.
       anywhere: True if outputs may lie in object stores, such as s3://bucket.
     """
 
@@ -44,7 +44,7 @@ class Protection:
     anywhere: bool = False
 
     def check(self, output: str) -> None:
-        """Fail if predictions in this file would overwrite an input or a part of a model.
+        """Fail if an output file would overwrite an input or a part of a model.
 
         Raises:
           UserError: the file must not be overwritten, or cannot be written.
@@ -61,7 +61,7 @@ class Protection:
         is_read = any(remote.fits(output, path) for path in self.files if is_remote)
         is_read = is_read or atomic.identity(output) in self._read
         require(not is_read, "not be an input")
-        # Writing to a pipe or a device overwrites nothing.
+        # Writing to a pipe or a device does not overwrite a file.
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)
@@ -87,11 +87,11 @@ class Protection:
         folders = name.split("/")[:-1]
         rule = "not be a file of the run itself"
         in_own = run_directory.is_own(name) or (folders and _FOLDERS.fullmatch(folders[0]))
-        checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
-        # This also finds the ending in names of shards: predictions.jsonl-00000-of-00010.
+        checks.require(not in_own, self.where, rule, output, f"{self.model_dir} holds the run.")
+        # The pattern also finds the ending of shards, such as predictions.jsonl-00000-of-00010.
         ending = re.match(r"\.(\w+?)s?(-|$)", os.path.splitext(path)[1])
         endings = ", ".join(f".{name}" for name in self.endings)
-        fix = f"In {self.model_dir} it can end in {endings}."
+        fix = f"In {self.model_dir}, an output can end in {endings}."
         is_output = ending is not None and ending.group(1) in self.endings
         checks.require(is_output, self.where, rule, output, fix)
 

@@ -1,4 +1,4 @@
-"""Describes calls of a server, the server's metadata of a model, and the interface of clients.
+"""Defines the interface of clients that call a model on a server.
 
 call = protocol.Call(model="income", version="canary", deadline_secs=5)
 """
@@ -19,25 +19,26 @@ _MOST_SECS = 10**6
 
 
 class TransientError(Exception):
-    """An attempt failed for a temporary reason: overload, a restart, or the network."""
+    """An attempt failed for a temporary reason, such as overload, a restart or the network."""
 
 
 class ErrorReplyError(TransientError):
-    """The server answered with an error of its own."""
+    """The server has answered with a temporary error, such as the HTTP status 503."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """The model to call, with time limit and retries.
+    """Says which model to call, with which time limit and how many retries.
 
     Attributes:
       model: the name of the model on the server.
       signature: the name of a signature that takes serialized tf.Examples.
-      version: a number, or a label such as canary; "" for the newest version. If it is not a label,
-        all calls use the same version, even if the server loads a newer version meanwhile.
-      deadline_secs: the time limit of an attempt, from the first byte sent to the last received.
-      retries: the number of further attempts after temporary failures. The waits are 0.2, 0.4, 0.8
-        ... seconds, each randomly lengthened by up to a half.
+      version: a number, or a label such as canary; "" for the newest version. Without a label, all
+        calls use the same version, even if the server loads a newer version meanwhile.
+      deadline_secs: the time limit of an attempt in seconds, from the first byte of the request to
+        the last byte of the answer.
+      retries: the number of further attempts after temporary failures. The waits between attempts
+        are 0.2, 0.4, 0.8 ... seconds, times a random factor from 1 to 1.5.
     """
 
     model: str
@@ -51,7 +52,7 @@ class Call:
             is_text = not re.search("[\ud800-\udfff]", text)
             checks.require(is_text, f"--{flag}", "be text", text)
         checks.require(bool(self.model), "--model_name", "name a model of the server", self.model)
-        # Python refuses to convert thousands of digits.
+        # Check the number of digits first, because Python refuses to convert thousands of digits.
         fits = self.is_label or (len(self.version) < 20 and int(self.version or 0) < 2**63)
         checks.require(fits, "--model_version", "be a label or below 2^63", self.version)
         checks.positive("--deadline_secs", self.deadline_secs)
@@ -61,7 +62,7 @@ class Call:
 
     @property
     def is_label(self) -> bool:
-        """True if the version is a label."""
+        """True if the version is a label, such as canary, instead of a number."""
         return bool(self.version) and not re.fullmatch("[0-9]+", self.version)
 
 
@@ -81,7 +82,7 @@ class Metadata:
 
 
 class Client(Protocol):
-    """A client of one protocol. Methods raise TransientError, RefusedError or UserError."""
+    """A client of a protocol. All methods may raise TransientError, RefusedError or UserError."""
 
     def metadata(self, call: Call) -> Metadata:
         """Return the server's metadata of `call.model`."""
@@ -95,7 +96,7 @@ class Client(Protocol):
           call: the model, with the time limit of an attempt.
           input_name: the input that takes tf.Examples.
           examples: B serialized tf.Examples.
-          outputs: the names of the outputs.
+          outputs: the names of the outputs to return.
 
         Returns:
           {output: [B, ...]}.

@@ -25,7 +25,7 @@ def find_format(path: str, format_name: str) -> str:
 
     Args:
       path: the path of the file.
-      format_name: the format; "auto" to tell it from the name of the file.
+      format_name: the format; "auto" to derive it from the name of the file.
 
     Raises:
       UserError: the format is "auto", and the ending of the name is unknown.
@@ -44,32 +44,33 @@ class Format(Protocol):
     """Reads files of one format."""
 
     def check(self, path: str) -> None:
-        """Fail if the beginning of a file shows that its rows lack a field."""
+        """Fail if the header or schema of a file lacks a field."""
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the rows of files in order; an empty file yields an empty chunk or nothing."""
+        """Yield the rows of files in chunks; a file without rows may yield an empty chunk."""
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk, and the fields that are written beside predictions."""
+        """Return the tf.Examples of a chunk, and the fields that are written beside predictions."""
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """Return an error for the first wrong row of a chunk; "" if no row is wrong."""
+        """Return an error message for the first wrong row of a chunk; "" if no row is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads files of all formats; files that end in ".gz" are decompressed.
+    """Reads files of all formats, and decompresses files that end in ".gz".
 
     Each line of JSON has an object with a value or a list for each feature; null means that the
     value is missing. The reader ignores other fields, such as labels, unless `keep` names them.
 
     Attributes:
-      spec: the features. Without a spec, the reader only takes TFRecord files.
+      spec: the features. Without a spec, the reader only reads TFRecord files.
       settings: a source such as `csv.Csv`, whose delimiter, columns and other settings apply to
-        files of its format. If it is in an `ImageFiles`, rows name image files, as in training.
+        files of its format. If an `ImageFiles` wraps the source, rows name image files, as in
+        training.
       batch_size: the number of rows that the model gets at a time.
-      keep: fields to return with the predictions, such as ids; they need not be features.
-      format_name: csv, jsonl, parquet or tfrecord; "auto" to tell it from the name of each file.
+      keep: fields to return with the predictions, such as ids. The fields need not be features.
+      format_name: csv, jsonl, parquet or tfrecord; "auto" to derive it from the name of each file.
     """
 
     spec: spec_lib.Spec | None
@@ -98,7 +99,7 @@ class Reader:
         return paths
 
     def check(self, paths: Sequence[str]) -> None:
-        """Fail if the beginning of a file shows that its rows lack a field.
+        """Fail if the header or schema of a file lacks a field.
 
         Raises:
           UserError: a field is missing.
@@ -107,25 +108,25 @@ class Reader:
             self._formats[self._find_format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the unparsed rows of files in order; an empty file has an empty chunk.
+        """Yield the rows of files in chunks, before parsing; an empty file yields an empty chunk.
 
         Raises:
           UserError: a file cannot be read.
         """
         for format_name, group in itertools.groupby(paths, self._find_format):
-            waiting, last_path = list(group), None
-            for chunk in self._formats[format_name].chunks(list(waiting)):
-                # A format may skip a file without rows, but this file still needs an output.
+            pending_paths, last_path = list(group), None
+            for chunk in self._formats[format_name].chunks(list(pending_paths)):
+                # A format may skip a file without rows, but the file still needs an output.
                 while chunk.path != last_path:
-                    last_path = waiting.pop(0)
+                    last_path = pending_paths.pop(0)
                     if chunk.path != last_path:
                         yield batches.Chunk(path=last_path, numbers=(), rows=())
                 yield chunk
-            for path in waiting:
+            for path in pending_paths:
                 yield batches.Chunk(path=path, numbers=(), rows=())
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk and the fields of `keep`. This method is thread-safe.
+        """Return the examples of a chunk and the fields of `keep`. `parse` is thread-safe.
 
         Raises:
           UserError: a row is malformed.
@@ -133,7 +134,7 @@ class Reader:
         return self._formats[self._find_format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Return why a model refused a chunk: the first wrong row if possible."""
+        """Return the reason why a model refused a chunk, with the first wrong row if possible."""
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"
@@ -148,10 +149,11 @@ class Reader:
         features = self.spec and dataclasses.replace(
             self.spec,
             labels={},
-            # A spec may not have defaults for fields that it lacks, such as the removed labels.
+            # Remove the defaults of labels, because a spec must not have defaults for missing
+            # fields.
             defaults={k: v for k, v in self.spec.defaults.items() if k in self.spec.features},
         )
-        # The type is Any because `spec` is None if all files are TFRecords.
+        # Values have the type Any, because `spec` is None if all files are TFRecords.
         common: dict[str, Any] = {
             "spec": features,
             "keep": self.keep,

@@ -1,4 +1,4 @@
-"""Reads TFRecords of tf.Examples, which a model gets unchanged.
+"""Reads TFRecord files of tf.Examples, which the model gets unchanged.
 
 for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
 """
@@ -23,13 +23,14 @@ from mtl.tools.scoring import batches, image_rows
 _SPLIT = "input"
 _TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
-# The spec for records with unknown fields: a list of any length may be missing in a record.
+# The spec for records with unknown fields. The spec fits any tf.Example, because a list may be
+# missing.
 _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
-    """Reads TFRecords; implements `readers.Format`."""
+    """Reads TFRecord files; implements `readers.Format`."""
 
     spec: spec_lib.Spec | None
     keep: Sequence[str]
@@ -38,7 +39,7 @@ class Records:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        del path  # Each record has its own fields, so the first record says nothing about others.
+        del path  # Records may differ in their fields, so nothing is checked.
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         path = paths[0]
@@ -55,7 +56,7 @@ class Records:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         extra = self._kept(chunk) if self.keep else {}
-        # If training reads another format, TFRecords have images instead of the paths of images.
+        # If training reads another format, TFRecords hold images instead of paths of images.
         if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
             return batches.Batch(examples=chunk.rows, kept=extra)
         return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=extra)
@@ -68,7 +69,7 @@ class Records:
         return ""
 
     def _make_source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
-        """Return a source of the files, with the compression of settings for TFRecords."""
+        """Return a source that reads files, with the compression setting of the run's TFRecords."""
         if isinstance(self.settings, tfrecord.TfRecord):
             return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
         return tfrecord.TfRecord(files={_SPLIT: paths})
@@ -80,17 +81,18 @@ class Records:
         return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
 
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
-        """Return the fields of `keep` for each record.
+        """Return {field: B values} for the fields in `keep`.
 
-        TensorFlow reads all records at once if each has one value for each field. Otherwise, Python
-        reads record by record.
+        If every field has one value in every record, TensorFlow reads all records at once.
+        Otherwise, Python reads record by record.
         """
         located = zip(chunk.numbers, chunk.rows, strict=True)
         first = self._read_features(chunk.path, *next(located))
         kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
         if all(kind for _, kind in kinds):
             try:
-                # This parses all B examples at once, outside of Python's global lock.
+                # TensorFlow parses all B records at once, outside of Python's global interpreter
+                # lock.
                 parsed = _make_parser(kinds)(np.asarray(chunk.rows, object))
                 return {name: parsed[name].numpy() for name in self.keep}
             except source.list_refusals():
@@ -113,7 +115,7 @@ class Records:
 
 @functools.cache
 def _make_parser(kinds: Sequence[tuple[str, str]]) -> Any:
-    """Return a parser of fields with one value; `kinds` has their names and list types."""
+    """Return a parser of fields with one value; `kinds` pairs each field with its list type."""
     fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
     examples = tf.TensorSpec([None], tf.string)
     return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])

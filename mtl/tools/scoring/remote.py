@@ -1,4 +1,4 @@
-"""Calls models on a server: TensorFlow Serving's gRPC or REST, or the Open Inference Protocol.
+"""Calls a model on a server, by TensorFlow Serving's gRPC or REST or the Open Inference Protocol.
 
 model = remote.connect_server("localhost:8500", protocol.Call(model="income", deadline_secs=5))
 call = protocol.Call(model="income", version="canary")
@@ -29,18 +29,18 @@ _WAIT_SECS = 0.2
 
 
 class Remote:
-    """Predicts with a signature of a model on a server."""
+    """Computes predictions with a signature of a model on a server."""
 
     def __init__(self, client: protocol.Client, call: protocol.Call, server: str):
-        """Ask the server for the model's signatures and its version.
+        """Ask the server for the signatures and the version of the model.
 
         Args:
           client: the client of the server.
-          call: the model, and how to call it.
+          call: the name of the model, with the time limit and the number of retries.
           server: the address, for errors.
 
         Raises:
-          UserError: the server does not answer, or it has no such model or signature.
+          UserError: the server does not answer, or does not have the model or signature.
         """
         self._client, self._server = client, server
         try:
@@ -52,11 +52,11 @@ class Remote:
         self._outputs = dict(sorted(metadata.outputs[call.signature].items()))
         rule = "have an output"
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
-        # Always call the same version. Otherwise, if the server loads a new version meanwhile, the
-        # predictions of two versions would be mixed.
+        # Always call the same version. Otherwise, predictions would come from two versions if the
+        # server loads a new version meanwhile.
         self._call = call if call.is_label else dataclasses.replace(call, version=metadata.version)
         self.digest = ""
-        # With the Open Inference Protocol, a model may have no versions.
+        # With the Open Inference Protocol, a model may lack a version.
         version = f"version {self._call.version} " if self._call.version else ""
         self.identity = f"{call.model} {version}{call.signature}"
 
@@ -73,8 +73,8 @@ class Remote:
             try:
                 return attempt()
             except protocol.TransientError:
-                # Wait for a random time, so that clients that failed together do not all return at
-                # the same time.
+                # Wait for a random time, so that clients that failed together do not all try again
+                # at the same time.
                 time.sleep(_WAIT_SECS * 2**wait * random.uniform(1, 1.5))
         try:
             return attempt()
@@ -87,11 +87,12 @@ class Remote:
 
 
 def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
-    """Return an output as an array; fail unless it has the type in the server's metadata."""
+    """Return an output as an array; fail if its type differs from the server's metadata."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
-    # With a type of numbers, NumPy would turn None into NaN, and "1" into 1.
+    # Make an array of objects: for a type of numbers, NumPy would turn None into NaN, and "1" into
+    # 1.
     array = values if isinstance(values, np.ndarray) else np.array(values, object)
     if array.dtype != object:
         checks.require(tf.as_dtype(array.dtype) == dtype, where, rule, array.dtype.name)
@@ -103,7 +104,7 @@ def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.n
 
 
 def _fit_values(array: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
-    """Turn an array of Python values into a type; fail for values out of its range."""
+    """Convert an array of Python values to a type; fail if a value is out of the type's range."""
     if dtype == tf.bool or not array.size or not (dtype.is_floating or dtype.is_integer):
         return array.astype(dtype.as_numpy_dtype)
     values = [value for value in array.ravel().tolist() if abs(value) < math.inf]
@@ -116,8 +117,8 @@ def _fits_type(value: float, dtype: tf.DType) -> bool:
     if dtype.is_integer:
         return dtype.min <= value <= dtype.max
     try:
-        # With few digits, the largest number of a type may be written as a slightly larger number,
-        # which rounds back to the largest number.
+        # In JSON, rounding to few digits may make the largest number of a type slightly larger.
+        # Converting the number to the type rounds it back, so check the converted value.
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))
     except OverflowError:
@@ -141,12 +142,12 @@ def connect_server(
     Args:
       server: HOST:PORT for gRPC, http://HOST:PORT or https://HOST:PORT for REST; with /v2 after the
         port for the Open Inference Protocol.
-      call: the model, and how to call it.
-      secure: TLS and token.
+      call: the name of the model, with the time limit and the number of retries.
+      secure: the settings of TLS and of the token.
 
     Raises:
-      UserError: the address is malformed, packages for gRPC are missing, the server does not
-        answer, or it has no such model or signature.
+      UserError: the address is malformed, packages for gRPC are missing, or the server does not
+        answer or does not have the model or signature.
     """
     match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)(/v2)?/?", server)
     rule = "be HOST:PORT for gRPC, http://HOST:PORT for REST, or http://HOST:PORT/v2 for KServe"

@@ -1,4 +1,4 @@
-"""Calls servers by TensorFlow Serving's REST interface.
+"""Calls a server by TensorFlow Serving's REST interface.
 
 client = rest.Rest("http", "localhost:8501", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Rest:
-    """A client of the REST interface; implements `protocol.Client`."""
+    """A client of TensorFlow Serving's REST interface; implements `protocol.Client`."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._http = http_calls.Http(scheme, address, secure)
@@ -38,15 +38,20 @@ class Rest:
         examples: Sequence[bytes],
         outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        # JSON has no bytes, so TensorFlow Serving takes them as base64.
+        # JSON cannot hold bytes, so TensorFlow Serving expects bytes in base64.
         encoded = [{"b64": base64.b64encode(example).decode()} for example in examples]
         request = {"signature_name": call.signature, "inputs": {input_name: encoded}}
 
         def read(answer: Any) -> dict[str, Any]:
-            named = answer["outputs"]
-            # If a signature has one output, the server sends its value without the name.
-            named = named if isinstance(named, dict) else dict.fromkeys(outputs[:1], named)
-            return {name: _decode_values(values) for name, values in named.items()}
+            arrays_by_name = answer["outputs"]
+            # If a signature has one output, the server sends the values of the output without its
+            # name.
+            arrays_by_name = (
+                arrays_by_name
+                if isinstance(arrays_by_name, dict)
+                else dict.fromkeys(outputs[:1], arrays_by_name)
+            )
+            return {name: _decode_values(values) for name, values in arrays_by_name.items()}
 
         return self._ask_server("POST", f"{_make_path(call)}:predict", request, call, read)
 
@@ -97,7 +102,7 @@ def _read_types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
 
 
 def _decode_values(values: Any) -> Any:
-    """Turn texts into bytes: {"b64": ...}, as in outputs named "..._bytes", or plain texts."""
+    """Turn the texts in a JSON answer into bytes; a text may be plain or {"b64": ...}."""
     if isinstance(values, list):
         return [_decode_values(value) for value in values]
     if isinstance(values, dict):

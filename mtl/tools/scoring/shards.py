@@ -1,4 +1,4 @@
-"""Predicts file by file, and skips files whose predictions exist.
+"""Computes predictions file by file, and skips files whose predictions exist.
 
 plan = shards.plan_shards(["in/a.csv", "in/b.csv"], "out", "jsonl")
 shards.score_shards(plan, reader, model)
@@ -26,15 +26,15 @@ _INPUTS_ONLY = protection.Protection()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The input files of each output file.
+    """A plan: the input files for each output file, and the format of the outputs.
 
     Attributes:
-      inputs: the files with rows.
-      output: the file for all predictions, None for standard output; or the folder that gets a file
-        for each input.
+      inputs: the files with rows to predict.
+      output: the file for all predictions, or a folder with a file for each input; None for
+        standard output.
       format_name: the format of the outputs.
       is_folder: True if `output` is a folder.
-      guard: the files besides the inputs that outputs must not overwrite.
+      guard: describes the files besides the inputs that an output must not overwrite.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
     """
 
@@ -49,7 +49,8 @@ class Plan:
         rule = "come with CSV, as other formats have no formulas"
         fits = self.format_name == "csv" or not self.escape_formulas
         checks.require(fits, "--escape_formulas", rule, self.format_name)
-        # An output that is also an input would count as done, or overwrite the input.
+        # Protect the inputs: an output that is also an input would count as done, or overwrite the
+        # input.
         guard = dataclasses.replace(self.guard, files=[*self.guard.files, *self.inputs])
         for output in self.shards():
             if output is not None:
@@ -57,14 +58,14 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """The output folder. Use this only if the output is a folder."""
+        """The output folder. Only valid if `is_folder` is True."""
         return cast(str, self.output)
 
     def shards(self) -> dict[str | None, list[str]]:
-        """Return {output file: its inputs}.
+        """Return {output file: input files}.
 
         Raises:
-          UserError: two inputs would have the same output.
+          UserError: two inputs would have the same output in a folder.
         """
         if not self.is_folder:
             return {self.output: list(self.inputs)}
@@ -85,21 +86,21 @@ def plan_shards(
     guard: protection.Protection = _INPUTS_ONLY,
     escape_formulas: bool = False,
 ) -> Plan:
-    """Choose the output file of each input.
+    """Choose the output file for each input file.
 
-    `output` is a folder if it ends in "/" or is an existing folder. If there are several inputs, it
-    is also a folder if its name has no ending.
+    `output` is a folder if it ends in "/" or is an existing folder. With several inputs, a name
+    without a file extension is also a folder.
 
     Args:
-      inputs: the files with rows.
+      inputs: the files with rows to predict.
       output: a file or a folder; None for standard output.
-      format_name: the format of the outputs; "auto" to tell it from the names of the files.
-      guard: the files besides the inputs that outputs must not overwrite.
+      format_name: the format of the outputs; "auto" to derive it from the names of the files.
+      guard: describes the files besides the inputs that an output must not overwrite.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
 
     Raises:
       UserError: two inputs have the same name, an output would overwrite an input or a file of
-        `guard`, or the ending of the output's name is unknown.
+        `guard`, or the extension of the output's name is unknown.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
     output = output and output.removeprefix("file://")
@@ -127,18 +128,18 @@ def _is_folder(output: str, num_inputs: int) -> bool:
 
 
 def score_shards(
-    made: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
+    plan: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
 ) -> tuple[int, int]:
-    """Predict the rows of all files that have no predictions yet.
+    """Write predictions for the rows of all input files that have no predictions yet.
 
-    An output appears when it is complete. In a folder, an output is skipped if it exists and its
-    input has not changed since it was read.
+    Only complete outputs appear. In a folder, an output is skipped if it exists and its input has
+    not changed since the last prediction.
 
     Args:
-      made: the inputs of each output.
+      plan: the inputs of each output.
       reader: the reader of the inputs.
-      model: the model, which several threads call at a time.
-      concurrency: the number of batches in progress.
+      model: the model. Several threads call the model at the same time.
+      concurrency: the number of threads, which is the number of batches in progress.
 
     Returns:
       The number of predicted rows, and the number of skipped outputs.
@@ -148,54 +149,56 @@ def score_shards(
         inputs have no rows, or the folder has predictions of another model, of other files or with
         other settings.
     """
-    shards = made.shards()
-    note = _claim_folder(made, reader, model) if made.is_folder else None
+    shards = plan.shards()
+    note = _claim_folder(plan, reader, model) if plan.is_folder else None
     pending = _list_due(shards, note)
     outputs = {path: output for output, inputs in pending.items() for path in inputs}
     reader.check(list(outputs))
-    make_block = blocks.find_maker(made.format_name, made.escape_formulas)
+    make_block = blocks.find_maker(plan.format_name, plan.escape_formulas)
     score = functools.partial(_score_chunk, reader, model, make_block)
     states: dict[str, Any] = {}
     chunks = _observe_chunks(reader, outputs, states) if note else reader.chunks(list(outputs))
     scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
-        # Predict the first rows before writing, so that a missing model leaves no folder behind.
+        # Predict the first rows before creating the folder, so that no folder remains if the model
+        # fails.
         first_results = _first_rows(scored)
-        # If some outputs are done, the other inputs may all be empty.
+        # Require a row only if no output is done: the inputs of the remaining outputs may all be
+        # empty.
         if pending and len(pending) == len(shards):
-            _require_row(made, first_results)
+            _require_row(plan, first_results)
         results = itertools.chain(first_results, scored)
         if note is None:
-            rows = _write_outputs(made, outputs, results)
+            rows = _write_outputs(plan, outputs, results)
         else:
             with note.held(cast(list[str], list(pending))):
                 rows = _write_outputs(
-                    made, outputs, results, lambda out, path: note.finish(out, states[path])
+                    plan, outputs, results, lambda out, path: note.finish(out, states[path])
                 )
     return rows, len(shards) - len(pending)
 
 
 def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
-    """Return the note for the folder of a plan."""
+    """Return the note with the model and settings for the folder of a plan."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
-    # Notes of old versions have no such setting, which counts as None.
+    # Notes by old versions of this package lack this setting, which counts as None.
     facts["escape_formulas"] = plan.escape_formulas or None
-    # In a folder, no output is None.
+    # In a folder, all outputs are paths, so no key is None.
     return claim.Claim(plan.folder, facts, cast(dict[str, list[str]], plan.shards()))
 
 
 def _list_due(
     shards: Mapping[str | None, list[str]], note: claim.Claim | None
 ) -> dict[str | None, list[str]]:
-    """Return the outputs that still have to be made, with their inputs."""
+    """Return {output: inputs} for all outputs that are not done."""
     return {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
 
 
 def _observe_chunks(
     reader: readers.Reader, paths: Iterable[str], states: dict[str, Any]
 ) -> Iterator[batches.Chunk]:
-    """Yield the chunks of files, and put the state of each file into `seen` before reading it."""
+    """Yield the chunks of files; store the state of each file before reading the file."""
     for path in paths:
         states[path] = claim.observe(path)
         yield from reader.chunks([path])
@@ -205,7 +208,7 @@ _Scored = tuple[batches.Chunk, blocks.Block]
 
 
 def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
-    """Return the results up to the first chunk that has rows."""
+    """Return the results of all chunks up to the first chunk with rows."""
     results = []
     for chunk, block in scored:
         results.append((chunk, block))
@@ -229,14 +232,14 @@ def _write_outputs(
 
     Args:
       plan: the plan, with the format of the outputs.
-      outputs: {input: its output}.
+      outputs: {input file: output file}.
       scored: chunks in the order of the inputs, with their predictions.
-      finish: called with each complete output and its last input.
+      finish: a function that gets each complete output and the last input of the output.
     """
     rows = 0
     count = len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
-        # Chunks come in the order of the inputs, so each output is opened only once.
+        # Chunks come in the order of the inputs, so `groupby` yields each output only once.
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {count}")
@@ -256,7 +259,7 @@ def _score_chunk(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """Return a chunk and its block of predictions. This function is thread-safe."""
+    """Return a chunk and the block with its predictions. `_score_chunk` is thread-safe."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

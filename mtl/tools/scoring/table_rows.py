@@ -1,4 +1,4 @@
-"""Reads Parquet, other tables and spreadsheets as training does, as serialized tf.Examples.
+"""Reads Parquet files, other tables and spreadsheets as serialized tf.Examples.
 
 for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["in.parquet"]): ...
 """
@@ -17,7 +17,7 @@ from mtl.tools.scoring import batches, image_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Reads tables; implements `readers.Format`. Memory holds one row group of a file at a time."""
+    """Reads tables, one row group of a file at a time; implements `readers.Format`."""
 
     spec: spec_lib.Spec
     keep: Sequence[str]
@@ -35,7 +35,7 @@ class Tables:
         for path in paths:
             self.check(path)
             schema, parts = self._open(path)
-            # List each column once, because a column of `keep` may also be a feature.
+            # `fromkeys` drops duplicates, because a column of `keep` may also be a feature.
             columns, row = [*self._find_columns(schema).values(), *self.keep], 0
             columns = list(dict.fromkeys(columns))
             for part in parts:
@@ -49,18 +49,24 @@ class Tables:
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
         cells = self._arrow_source.cells if self._arrow_source else frames.PLAIN_CSV
-        fields, theirs = self._mark_parts(table.schema), self._find_columns(table.schema)
-        rows = arrow.to_table(chunk.path, table, theirs, fields, cells, chunk.numbers[0])
-        columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
+        fields, columns_by_feature = (
+            self._mark_parts(table.schema),
+            self._find_columns(table.schema),
+        )
+        rows = arrow.to_table(
+            chunk.path, table, columns_by_feature, fields, cells, chunk.numbers[0]
+        )
+        values = rows.read(0, len(rows))
+        columns = image_rows.read_columns(self.images, chunk, values, unit="row")
         extra = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
-        del chunk  # `parse` has already reported all mistakes of a row.
+        del chunk  # `parse` has already reported all wrong rows.
         return ""
 
     def _open(self, path: str) -> Any:
-        # With --input_format parquet, files with other endings are Parquet, too.
+        # With --input_format parquet, a file with any other extension is also read as Parquet.
         kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
         return arrow.open_file(path, kind, self._arrow_source.sheet if self._arrow_source else "")
 
@@ -73,12 +79,12 @@ class Tables:
         return self._arrow_source.rename if self._arrow_source else {}
 
     def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
-        """Return the features; weights without a column stand beside the values of their list."""
+        """Return {feature: field}; weights without a column come from the column of their list."""
         if not self.spec.weighted:
             return self.spec.feature_fields
         names = [*source.name_columns(schema.names, self._rename), *self._rename]
         return weighted_lists.mark_parts(self.spec.feature_fields, names)
 
     def _find_columns(self, schema: Any) -> Mapping[str, str]:
-        """Return {feature: its column}."""
+        """Return {feature: column of the table}."""
         return arrow.find_columns(self._mark_parts(schema), self._rename)

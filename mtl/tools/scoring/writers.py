@@ -1,4 +1,4 @@
-"""Writes predictions as JSON lines, CSV, Parquet or TFRecords; a file appears when it is complete.
+"""Writes predictions as JSON lines, CSV, Parquet or TFRecords. Only complete files appear.
 
 with writers.open_writer("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
@@ -26,29 +26,30 @@ from mtl.tools.scoring import blocks
 Write = Callable[[blocks.Block], None]
 
 FORMATS = tuple(blocks.MAKERS)
-# This also finds the format in names of shards: predictions.jsonl-00000-of-00010.
-_IN_NAME = re.compile(r"\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)")
+# The pattern finds the last format in a name, also in names of shards, such as
+# predictions.jsonl-00000-of-00010.
+_IN_NAME = re.compile(r"(.*)\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)", re.DOTALL)
 _TEXTS = ("csv", "jsonl")
-# Readers of Parquet load a row group at a time. Groups of few rows waste space and time, but groups
-# of many large rows, such as maps, would not fit into memory.
+# Limits of a row group in Parquet. Groups of few rows waste space and time, but readers load a
+# whole group, and many large rows, such as images, would not fit into memory.
 _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 
 def format_in(path: str) -> str | None:
-    """Return the format of a file by the ending of its name; None if it is unknown."""
-    match = _IN_NAME.search(path.rpartition("/")[2])
-    return match.group(1) if match else None
+    """Return the format of a file from the extension of its name; None if it is unknown."""
+    match = _IN_NAME.match(path.rpartition("/")[2])
+    return match.group(2) if match else None
 
 
 def check_name(path: str, format_name: str) -> None:
     """Fail if the name of an output does not fit its format.
 
     Args:
-      path: the path of the output. A name without an ending fits every format.
-      format_name: the format; "auto" to tell it from the name.
+      path: the path of the output. A name without an extension fits every format.
+      format_name: the format; "auto" to derive it from the name.
 
     Raises:
-      UserError: the name ends in .gz, or the format is "auto" and the ending is unknown.
+      UserError: the name ends in .gz, or the format is "auto" and the extension is unknown.
     """
     name = path.rpartition("/")[2]
     checks.require(not name.endswith(".gz"), "--output", "be uncompressed, without .gz", path)
@@ -60,10 +61,10 @@ def check_name(path: str, format_name: str) -> None:
 
 
 def rename_output(name: str, format_name: str) -> str:
-    """Return the name of a file for another format: in-0.csv.gz -> in-0.jsonl."""
+    """Return the name of a file with the extension of another format: in-0.csv.gz -> in-0.jsonl."""
     name = name.removesuffix(".gz")
-    if _IN_NAME.search(name):
-        return _IN_NAME.sub(f".{format_name}", name, count=1)
+    if _IN_NAME.match(name):
+        return _IN_NAME.sub(rf"\g<1>.{format_name}", name, count=1)
     return f"{name}.{format_name}"
 
 
@@ -71,11 +72,12 @@ def rename_output(name: str, format_name: str) -> str:
 def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
     """Yield a function that writes blocks to a file.
 
-    A file gets its name only when it is complete. Pipes and devices get each block at once.
+    A file gets its name only when it is complete. To a pipe or a device, each block is written at
+    once.
 
     Args:
       path: the path or the URL of the file; None for standard output.
-      format_name: csv, jsonl, parquet or tfrecord; the last two need a file.
+      format_name: csv, jsonl, parquet or tfrecord. Standard output can only be csv or jsonl.
 
     Raises:
       UserError: the file cannot be written.
@@ -114,7 +116,7 @@ def _write_records(records: tf.io.TFRecordWriter, block: blocks.Block) -> None:
 
 
 class _ForArrow(io.RawIOBase):
-    """A file for Arrow on any filesystem that TensorFlow knows."""
+    """Lets Arrow write to a file on any filesystem that TensorFlow supports."""
 
     def __init__(self, file: tf.io.gfile.GFile):
         self._file = file
@@ -123,21 +125,21 @@ class _ForArrow(io.RawIOBase):
         return True
 
     def write(self, data):
-        # Arrow passes buffers, but GFile only takes bytes.
+        # Arrow passes buffers, but GFile only accepts bytes.
         self._file.write(bytes(data))
         return len(data)
 
 
 class _Tables:
-    """Writes tables to a Parquet file, all with the types of the first table."""
+    """Writes tables to a Parquet file; the first table sets the types of all columns."""
 
     def __init__(self, file: Any):
         self._file = _ForArrow(file)
-        self._writer: Any = None  # A ParquetWriter, once the types are known.
+        self._writer: Any = None  # A ParquetWriter after the first rows.
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
-        """Add a table, and write a row group if there are enough rows."""
+        """Add the table of a block, and write a row group if enough rows wait."""
         if not block.rows:
             return
         table = block.rows
@@ -154,13 +156,14 @@ class _Tables:
         self._writer.close()
 
     def _write(self) -> None:
-        joined = pa.concat_tables(self._waiting) if self._waiting else pa.table({})
+        table_of_group = pa.concat_tables(self._waiting) if self._waiting else pa.table({})
         if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._file, joined.schema)
-        if len(joined):
-            self._writer.write_table(joined)
-        # Keep a table without rows, for its types.
-        self._waiting = [joined.slice(0, 0)]
+            self._writer = parquet.ParquetWriter(self._file, table_of_group.schema)
+        if len(table_of_group):
+            self._writer.write_table(table_of_group)
+        # Keep a table without rows, because its schema sets the types of later tables. A slice
+        # without rows would hold the memory of the whole group.
+        self._waiting = [table_of_group.schema.empty_table()]
 
 
 def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -170,7 +173,7 @@ def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     cast_values = None
-    # Arrow raises an error if the type cannot represent a number.
+    # Arrow raises an exception if the type cannot represent a number.
     with contextlib.suppress(pa.ArrowException):
         cast_values = values.cast(field.type) if _keeps_meaning(values, field.type) else None
     rule = f"hold {field.type} in every row for Parquet, as in the first rows"
@@ -180,9 +183,9 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
-    """Return whether a cast keeps the meaning of values: to wider numbers or text, or only nulls.
+    """Return True if a cast keeps the meaning of values: to wider numbers, to text, or of nulls.
 
-    Arrow would also cast "007" to 7 and 2 to True.
+    The check is needed because Arrow would also cast "007" to 7 and 2 to True.
     """
     current = values.type
     if current == kind or values.null_count == len(values) or pa.types.is_string(kind):
@@ -196,13 +199,13 @@ def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
 
 
 def _write_header_once(write: Callable[[bytes], Any]) -> Write:
-    """Return a function that writes text, with a header before the first block that has rows."""
+    """Return a function that writes blocks of text, with a header before the first rows."""
     is_begun = False
 
     def text(block: blocks.Block) -> None:
         nonlocal is_begun
         if block.rows:
-            rows = cast(bytes, block.rows)  # Only text formats come here.
+            rows = cast(bytes, block.rows)  # Blocks of CSV and JSON lines hold bytes.
             write(rows if is_begun else block.header + rows)
             is_begun = True
 

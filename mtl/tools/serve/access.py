@@ -1,4 +1,4 @@
-"""Restricts access to a server with a bearer token and TLS.
+"""Restricts access to a server by a bearer token and by TLS.
 
 guard = access.Guard("token.txt")
 guard.require("Bearer ...")                 # raises RequestError for another token
@@ -17,7 +17,7 @@ from mtl.tools.serve import failures, settings
 
 
 class Guard:
-    """Compares the token of each request with a file, which may be replaced while serving."""
+    """Compares the token of each request with a file. The file may change while the server runs."""
 
     def __init__(self, token_file: str | None):
         """Read the token.
@@ -34,10 +34,10 @@ class Guard:
             self._stamp, self._token = _stamp(token_file), _read_token(token_file)
 
     def require(self, header: str | None) -> None:
-        """Fail unless a request has the token.
+        """Fail unless a request has the token of the server.
 
         Args:
-          header: the value of the header `Authorization`; None if it is missing.
+          header: the value of the header `Authorization`; None without the header.
 
         Raises:
           RequestError: the token is missing or wrong.
@@ -47,14 +47,14 @@ class Guard:
         self._refresh_token(self._path)
         scheme, _, token = (header or "").partition(" ")
         client_token = token.strip().encode("utf-8", "surrogateescape")
-        # `compare_digest` takes equally long wherever the first wrong byte is, so that attackers
-        # cannot guess the token byte by byte.
+        # The time of `compare_digest` does not depend on the position of the first wrong byte, so
+        # attackers cannot guess the token byte by byte.
         if scheme.lower() != "bearer" or not hmac.compare_digest(client_token, self._token):
             problem = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
             raise failures.RequestError(failures.UNAUTHENTICATED, problem)
 
     def _refresh_token(self, path: str) -> None:
-        """Read the file again if it has changed; if that fails, keep the earlier token."""
+        """Read the token again if its file has changed; keep the earlier token if reading fails."""
         try:
             stamp = _stamp(path)
             if stamp != self._stamp:
@@ -68,7 +68,8 @@ def _stamp(path: str) -> object:
         status = os.stat(path)
     except OSError as error:
         _refuse_file("token_file", path, error)
-    # Compare inodes, too: a new file may have the date and the size of the earlier file.
+    # The inode is necessary, because a new file may have the same date and size as the earlier
+    # file.
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
@@ -80,22 +81,24 @@ def _read_token(path: str) -> bytes:
 
 
 class Tls(NamedTuple):
-    """A certificate and its key, in PEM."""
+    """A certificate and its key in PEM format, and a TLS context that uses them."""
 
     certificate: bytes
     key: bytes
     context: ssl.SSLContext
 
 
-def check_files(made: settings.Settings) -> None:
-    """Fail if the files of a token or of TLS cannot be used, before a model is loaded.
+def check_files(config: settings.Settings) -> None:
+    """Fail if the file of the token, the certificate or the key cannot be used.
+
+    A command calls this function before it loads a model, because loading takes seconds.
 
     Raises:
       UserError: a file cannot be used; the message never shows the token.
     """
-    Guard(made.token_file)
-    if made.tls_cert and made.tls_key:
-        read_tls(made.tls_cert, made.tls_key)
+    Guard(config.token_file)
+    if config.tls_cert and config.tls_key:
+        read_tls(config.tls_cert, config.tls_key)
 
 
 def read_tls(certificate: str, key: str) -> Tls:
@@ -110,7 +113,8 @@ def read_tls(certificate: str, key: str) -> Tls:
     """
     tls = Tls(_read_file("tls_cert", certificate), _read_file("tls_key", key), _make_context())
     try:
-        # Without `password`, a key with a password would wait for input on the terminal.
+        # Without the argument `password`, OpenSSL would ask for the password of a key on the
+        # terminal.
         tls.context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError, OSError) as error:
         reason = getattr(error, "reason", None) or str(error)

@@ -1,14 +1,14 @@
-"""Joins requests that arrive at about the same time into one call of the model.
+"""Joins requests that arrive at about the same time into a single call of the model.
 
 batcher = batching.Batcher(
     max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096, hold=versions.hold
 )
 outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
 
-Only the calls of the model run in threads; everything else runs in the event loop. If requests
-arrive one at a time, each runs at once. Otherwise, requests wait for others: up to the timeout, or
-longer while all threads are busy. Joining may change the last bits of a prediction, because
-TensorFlow multiplies matrices in another order if the number of rows differs.
+Only the calls of the model run in threads; everything else runs in the event loop. A request that
+arrives alone runs at once. Requests that arrive together wait for more requests: up to the timeout,
+or longer while all threads are busy. Joining requests may change the last bits of a prediction,
+because TensorFlow multiplies matrices in another order if the number of rows differs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ import numpy as np
 from mtl.data import source
 from mtl.tools.serve import failures, models, requests
 
-# If no two requests were in progress together for this many timeouts, a request runs at once.
+# If no two requests have overlapped for `_CALM` times the timeout, a request does not wait for
+# others.
 _CALM = 10
 
 
-# Items are keys of a queue, so they are hashed by identity: arrays have no hash.
+# A queue hashes its requests by identity, because arrays have no hash.
 @dataclasses.dataclass(eq=False)
 class _Waiting:
-    """A request in a queue, with the future for its outputs."""
+    """A request in a queue, and the future that will hold the outputs of the request."""
 
     model: models.Model
     request: requests.Request
@@ -41,7 +42,7 @@ class _Waiting:
 
 
 class _Queue:
-    """Requests that can be joined, in the order of their arrival."""
+    """A queue of requests that one call of the model can answer, oldest first."""
 
     def __init__(self) -> None:
         self.items: collections.OrderedDict[_Waiting, None] = collections.OrderedDict()
@@ -59,7 +60,7 @@ class _Queue:
         self.rows -= item.request.rows
 
     def take(self, most_rows: int) -> list[_Waiting]:
-        """Remove and return requests that together have at most `most_rows`, but at least one."""
+        """Remove the oldest requests, with at most `most_rows` rows but at least one request."""
         items: list[_Waiting] = []
         room = most_rows
         while self.items:
@@ -78,7 +79,7 @@ class _Queue:
 
 
 class Batcher:
-    """Runs requests in a few threads, several in one call or each alone."""
+    """Calls the model in a few threads, with one request or several joined requests at a time."""
 
     def __init__(
         self,
@@ -97,11 +98,11 @@ class Batcher:
           max_batch_size: the largest number of rows of joined requests.
           timeout_secs: how long a request waits for other requests.
           threads: the number of calls that run at the same time.
-          max_queue_rows: the largest number of rows in progress.
+          max_queue_rows: the largest number of rows that may wait or be computed at a time.
           is_joining: False to run each request alone.
           hold: returns a context that keeps a model open during a call, even if all clients of the
             call hang up.
-          on_batch: called with the number of rows of each call.
+          on_batch: a function that gets the number of rows of each call of the model.
         """
         self._most_rows, self._timeout = max_batch_size, timeout_secs
         self._free, self._most_waiting = threads, max_queue_rows
@@ -127,7 +128,7 @@ class Batcher:
 
         Raises:
           RequestError: too many rows are in progress.
-          InvalidArgumentError: TensorFlow refuses the values of this request.
+          InvalidArgumentError: TensorFlow refuses the values of the request.
         """
         # An empty request counts as one row. A request with more rows than the limit runs if no
         # other request is in progress.
@@ -137,10 +138,10 @@ class Batcher:
             raise failures.RequestError(failures.BUSY, problem)
         loop = asyncio.get_running_loop()
         item = _Waiting(model, request, loop.create_future())
-        # A request without rows runs alone: its outputs may still have values, which could not be
-        # separated from those of other requests.
+        # A request without rows runs alone, because its outputs may still have values, which could
+        # not be separated from the outputs of other requests.
         is_joined = self._is_joining and request.signature.is_by_row and bool(request.rows)
-        # A request that runs alone is the key of a separate queue.
+        # A request that runs alone gets a separate queue, with the request as the key.
         key = _find_key(model, request) if is_joined else item
         self._waiting_rows += places
         self._in_work += 1
@@ -166,9 +167,9 @@ class Batcher:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
 
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
-        """Remove a request that still waits, because its client hung up or its time is over.
+        """Remove a request from its queue if its client hung up or its time is over.
 
-        Without this, requests would pile up while a call of the model hangs.
+        Otherwise, abandoned requests would pile up while a call of the model hangs.
         """
         queue = self._queues.get(key)
         if queue is not None and item in queue.items:
@@ -189,7 +190,8 @@ class Batcher:
             key, _ = self._ready.popitem(last=False)
             queue = self._queues[key]
             batch = queue.take(self._most_rows)
-            # The remaining requests have already waited, so they are ready after other queues.
+            # Requests that remain in a queue have waited long enough, so the queue is ready again,
+            # behind other queues.
             if queue.items:
                 self._ready[key] = None
             else:
@@ -198,12 +200,13 @@ class Batcher:
 
     def _call(self, batch: Sequence[_Waiting]) -> None:
         self._free -= 1
-        # If a client hangs up, its lease ends, but the call still runs: hold the model until then.
+        # If a client hangs up, its lease of the model ends while the call still runs. Hold the
+        # model until the call ends.
         model_context = contextlib.ExitStack()
         model_context.enter_context(self._hold(batch[0].model))
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._pool, _run_batch, batch)
-        running.add_done_callback(lambda done: self._finish(batch, model_context, done))
+        call = loop.run_in_executor(self._pool, _run_batch, batch)
+        call.add_done_callback(lambda done: self._finish(batch, model_context, done))
         self._on_batch(sum(item.request.rows for item in batch))
 
     def _finish(
@@ -229,22 +232,23 @@ class Batcher:
 
 
 def _find_key(model: models.Model, request: requests.Request) -> Hashable:
-    """Return a value that two requests share if they can be joined."""
+    """Return a key that is equal for requests that one call of the model can answer."""
     shapes = []
     for name, array in sorted(request.inputs.items()):
-        # Lists may differ in length, because they are padded to the longest.
+        # Lists of different lengths can be joined, because `_join_arrays` pads lists to the
+        # longest.
         start = 2 if name in request.signature.lengths else 1
         shapes.append((name, array.ndim, array.shape[start:]))
     return model, request.signature.name, tuple(request.outputs), tuple(shapes)
 
 
 def _run_batch(batch: Sequence[_Waiting]) -> list[Any]:
-    """Return the outputs or the exception for each request."""
+    """Call the model; return the outputs or the exception for each request."""
     if len(batch) > 1:
         try:
             return _run_joined(batch)
         except source.list_refusals():
-            pass  # One request has wrong values: run each alone, so that only this one fails.
+            pass  # A request has wrong values: run all alone, so that only this request fails.
         except Exception as error:
             return [error] * len(batch)
     return [_run_alone(item) for item in batch]
@@ -268,7 +272,8 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     }
     outputs = batch[0].model.run(request.signature.name, inputs, request.outputs)
     ends = np.cumsum([item.request.rows for item in batch])
-    # An output may have another number of rows, against the shape in its signature.
+    # The number of rows in an output may differ from the inputs, although its signature says
+    # otherwise.
     if any(len(value) != ends[-1] for value in outputs.values()):
         return [_run_alone(item) for item in batch]
     return [
@@ -286,7 +291,8 @@ def _join_arrays(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
 
 
 def _pad_rows(array: np.ndarray, width: int) -> np.ndarray:
-    # [b, L, ...] -> [b, width, ...]. The graph ignores the padding, because it gets the lengths.
+    # [b, L, ...] -> [b, width, ...]. The graph ignores the padding, because another input holds the
+    # length of each list.
     padding = b"" if array.dtype == object else 0
     widths = [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
     return np.pad(array, widths, constant_values=padding)

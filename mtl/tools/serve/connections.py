@@ -1,4 +1,4 @@
-"""Limits the time for the headers of an HTTP request, which aiohttp does not limit.
+"""Limits the time until the headers of an HTTP request arrive, because aiohttp does not.
 
 runner = web.AppRunner(app)
 listener = await loop.create_server(lambda: connections.Connection(runner.server(), secs=30.0))
@@ -17,10 +17,10 @@ from aiohttp import web
 
 
 class Connection(asyncio.Protocol):
-    """Passes a connection on to aiohttp, and ends it if headers do not arrive in time.
+    """Forwards events to aiohttp, and closes the connection if headers arrive too late.
 
-    The time of the first request starts with the connection, and the time of a later request with
-    its first byte. aiohttp itself ends idle connections.
+    The timer for the first request starts when the connection opens. The timer for each later
+    request starts with its first byte, because aiohttp closes idle connections itself.
     """
 
     def __init__(self, handler: asyncio.Protocol, secs: float):
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
-        """Stop the timer, because the headers have arrived; answer the request in this context."""
+        """Stop the timer, because the headers have arrived; the context ends with the answer."""
         self._stop_timer()
         self._request, self._is_answering = request, True
         try:
@@ -42,23 +42,23 @@ class Connection(asyncio.Protocol):
             self._is_answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the timer."""
+        """Start the timer for the headers of the first request."""
         self._transport = cast(asyncio.Transport, transport)
-        # Without a buffer, sending ends with the last byte, so a client that does not read is
-        # noticed.
+        # Without a write buffer, sending ends only when the client has read all bytes, so the
+        # server notices a client that does not read.
         self._transport.set_write_buffer_limits(0)
         self._start_timer()
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Start the timer if a request begins."""
+        """Start the timer for the headers if a request begins."""
         self._has_bytes = True
         if self._timer is None and self._is_between_requests():
             self._start_timer()
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timer for the headers."""
         self._stop_timer()
         self._handler.connection_lost(exc)
 
@@ -78,7 +78,8 @@ class Connection(asyncio.Protocol):
         """Return False while bytes may belong to the body of a request."""
         if self._request is None:
             return True
-        # After an error, the body of the request may still arrive behind the answer.
+        # After an error, the body of the request may still arrive although the answer is already
+        # sent.
         return not self._is_answering and self._request.content.is_eof()
 
     def _start_timer(self) -> None:
@@ -90,7 +91,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _end(self) -> None:
-        """End the connection, with an error for a client that has sent anything."""
+        """Close the connection, after an error message if the client has sent any bytes."""
         if self._transport is None:
             return
         if self._has_bytes:
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
 
 
 def answering(request: web.BaseRequest) -> contextlib.AbstractContextManager[None]:
-    """Return a context for the answer to a request: it stops the timer for the headers."""
+    """Return a context for answering a request, which stops the timer for the headers."""
     protocol = request.transport and request.transport.get_protocol()
     if isinstance(protocol, Connection):
         return protocol.answer(request)

@@ -1,4 +1,4 @@
-"""Answers requests of all protocols: applies limits, versions, batches and the log.
+"""Answers requests of all protocols, with limits, versions, joined batches and a request log.
 
 core = engine.Engine("adult", versions, settings, metrics.Metrics("adult"))
 response = await core.predict("adult", None, parse, write, size=len(body))
@@ -27,7 +27,8 @@ from mtl.tools.serve import (
 
 Result = TypeVar("Result")
 
-# Larger texts are parsed and written in another thread, so that the event loop can serve others.
+# The largest number of bytes that the event loop itself parses or writes. Larger requests and
+# answers are converted in another thread, so that the event loop stays responsive.
 _MOST_AT_ONCE = 64 * 2**10
 
 
@@ -35,7 +36,7 @@ class Answer(NamedTuple):
     """The outputs of a request.
 
     Attributes:
-      model: the version that computed the outputs.
+      model: the version of the model that computed the outputs.
       request: the request.
       outputs: {output: [B, ...]}.
     """
@@ -46,36 +47,37 @@ class Answer(NamedTuple):
 
 
 class Log(Protocol):
-    """Stores rows and predictions."""
+    """Stores the rows of requests and their predictions."""
 
     def add(self, answer: Answer) -> None:
-        """Store an answer, or skip it."""
+        """Store an answer, unless the log keeps only a sample or is too busy."""
 
 
 class Engine:
-    """Answers requests to one model; the servers of all protocols share it."""
+    """Answers requests to one model. The HTTP server and the gRPC server share an engine."""
 
     def __init__(
         self,
         name: str,
-        held: versions.Versions,
-        made: settings.Settings,
+        model_versions: versions.Versions,
+        config: settings.Settings,
         counts: metrics.Metrics,
         log: Log | None = None,
     ):
-        self.name, self.versions, self.settings, self.metrics = name, held, made, counts
-        self.guard = access.Guard(made.token_file)
+        self.name, self.versions, self.settings, self.metrics = name, model_versions, config, counts
+        self.guard = access.Guard(config.token_file)
         self.is_stopping = False
         self._log = log
-        # Large bodies get separate threads, so that they do not wait for calls of the model.
+        # Use separate threads to parse large requests, so that parsing does not wait for calls of
+        # the model.
         self._parsers = futures.ThreadPoolExecutor(2, thread_name_prefix="mtl_parse")
         self._batcher = batching.Batcher(
-            max_batch_size=made.max_batch_size,
-            timeout_secs=made.batch_timeout_micros / 1e6,
-            threads=made.num_threads,
-            max_queue_rows=made.max_queue_rows,
-            is_joining=made.batching,
-            hold=held.hold,
+            max_batch_size=config.max_batch_size,
+            timeout_secs=config.batch_timeout_micros / 1e6,
+            threads=config.num_threads,
+            max_queue_rows=config.max_queue_rows,
+            is_joining=config.batching,
+            hold=model_versions.hold,
             on_batch=counts.note_batch,
         )
 
@@ -104,7 +106,7 @@ class Engine:
         size: int,
         timeout_secs: float | None = None,
     ) -> Result:
-        """Parse a request, compute the predictions, and write the result.
+        """Parse a request, compute its predictions, and convert them into a result.
 
         Args:
           name: the name of the model in the request.
@@ -122,14 +124,14 @@ class Engine:
           UserError: the request is wrong.
         """
         self.require_model(name)
-        most = self.settings.timeout_secs
-        # gRPC clients send their deadline; after it, nobody would read the answer.
-        secs = most if timeout_secs is None else min(most, timeout_secs)
+        limit = self.settings.timeout_secs
+        # gRPC clients send a deadline. After the deadline, nobody would read the answer.
+        secs = limit if timeout_secs is None else min(limit, timeout_secs)
         with self.versions.lease(version) as model:
             try:
                 work = self._predict_batch(model, parse, write, size)
                 return await asyncio.wait_for(work, secs)
-            # Before Python 3.11, this class differs from the built-in TimeoutError.
+            # Before Python 3.11, asyncio.TimeoutError differs from the built-in TimeoutError.
             except asyncio.TimeoutError as error:
                 problem = f"the request takes longer than {secs:g} seconds"
                 raise failures.RequestError(failures.LATE, problem) from error
@@ -151,12 +153,12 @@ class Engine:
         return await self._run_aside(size, lambda: write(answer))
 
     async def _run_aside(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which runs in another thread if it handles many bytes."""
+        """Return the result of `work`, which runs in another thread if `size` bytes are many."""
         if size <= _MOST_AT_ONCE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
 
     def close(self) -> None:
-        """End the threads after their work."""
+        """End the threads once they have finished their work."""
         self._batcher.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Makes an example request of a served model from a row in its export.
+"""Makes an example request for a served model from a row that is stored in the export.
 
 examples.make_rest(model)          # {"signature_name": "raw", "instances": [{"age": 39.0, ...}]}
 """
@@ -28,7 +28,7 @@ def make_rest(model: models.Model) -> dict[str, Any]:
         (example, *_) = next(iter(inputs.values())).tolist()
         return {"instances": [{tensors.B64: base64.b64encode(example).decode()}]}
     row = {key: _read_row(value) for key, value in sorted(inputs.items())}
-    # If a signature has one input, a row is its value, without the name of the input.
+    # If a signature has only one input, a row of a request is a value without the input's name.
     if len(signature.inputs) == 1:
         (row,) = row.values()
     return {"signature_name": name, "instances": [row]}
@@ -42,7 +42,8 @@ def _read_row(value: np.ndarray) -> Any:
 def _make_zeros(signature: models.Signature) -> dict[str, np.ndarray]:
     arrays = {}
     for name, tensor in signature.inputs.items():
-        # The first axis counts rows, so its length is 1. Other axes of any length get 1, too.
+        # The first axis counts rows, so it has length 1. Other axes without a fixed length also get
+        # 1.
         shape = [1, *(axis or 1 for axis in (tensor.shape or (1,))[1:])]
         empty = np.full(shape, b"", object)
         is_text = tensor.dtype == tf.string

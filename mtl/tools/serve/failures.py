@@ -16,7 +16,7 @@ class Kind(NamedTuple):
 
     Attributes:
       name: the name of the gRPC code.
-      status: the HTTP status that TensorFlow Serving uses for this code.
+      status: the HTTP status that TensorFlow Serving uses for the gRPC code.
     """
 
     name: str
@@ -35,17 +35,17 @@ LATE = Kind("DEADLINE_EXCEEDED", 504)
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    The message may quote the request: line ends are escaped, and secrets are masked.
+    The message may quote the request, so line ends are escaped and secrets are masked.
     """
 
     def __init__(self, kind: Kind, message: str):
-        # `UserError` escapes, masks, and shortens long messages.
+        # `UserError` escapes line ends, masks secrets, and shortens long messages.
         super().__init__(str(checks.UserError(message)))
         self.kind = kind
 
 
 def explain_failure(error: BaseException) -> RequestError | None:
-    """Return the error to answer after an exception; None if the server is at fault."""
+    """Return the error to send to a client after an exception; None if the server is at fault."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, checks.UserError):

@@ -32,11 +32,11 @@ class Exports:
 
         Args:
           model_dir: the folder of the run; may be None if `export` is a folder.
-          export: "latest", "best" or "manual" for the exports of this kind, None for all kinds; or
-            a folder of versions.
+          export: "latest", "best" or "manual" for exports of one kind; None for exports of all
+            kinds; or a folder of versions.
 
         Raises:
-          UserError: a folder does not exist, or there are two folders.
+          UserError: a folder does not exist, or both `model_dir` and a folder of versions are set.
         """
         if export and export not in KINDS:
             storage.require_plain("--export", export)
@@ -54,7 +54,7 @@ class Exports:
         return cls([os.path.join(str(model_dir), "export", kind) for kind in kinds])
 
     def list_versions(self) -> dict[int, str]:
-        """Return {version: folder} of the complete versions, the newest last.
+        """Return {version: folder} for all complete versions, from the oldest to the newest.
 
         If several folders have a version with the same number, the last of these folders counts.
         """
@@ -62,7 +62,7 @@ class Exports:
         for folder in self.folders:
             for number in versions.list_versions(folder):
                 path = os.path.join(folder, str(number))
-                # A folder without this file is still being copied, or is no SavedModel.
+                # Without saved_model.pb, the folder is still being copied, or is not a SavedModel.
                 if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
                     folders[number] = path
         return dict(sorted(folders.items()))
@@ -71,10 +71,10 @@ class Exports:
         """Return the version to serve.
 
         Args:
-          number: the version; None for the newest.
+          number: the number of the version; None for the newest.
 
         Raises:
-          UserError: the version does not exist, or there are no versions at all.
+          UserError: the version does not exist, or there are no versions.
         """
         folders = self.list_versions()
         where = " or ".join(self.folders)
@@ -90,7 +90,7 @@ class Exports:
         return max(folders) if number is None else number
 
     def _explain_absence(self) -> str:
-        """Return a hint, such as the right flags for a folder that is itself a version."""
+        """Return a hint for folders without versions, such as the right flags."""
         (folder, *more) = self.folders
         is_version = tf.io.gfile.exists(os.path.join(folder, "saved_model.pb"))
         above, number = os.path.split(folder.rstrip("/"))

@@ -25,8 +25,9 @@ from mtl.tools.serve import access, engine, failures, models, requests, rest, te
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# The field of a TensorProto for each type. TensorFlow Serving uses these fields, and clients read
-# only them: the shorter `tensor_content` would look like an empty tensor.
+# The field of a TensorProto that holds the values of each type. TensorFlow Serving fills these
+# fields, and clients read only these fields: a tensor in the shorter field `tensor_content` would
+# look empty.
 _FIELDS: dict[Any, str] = {
     np.dtype("float32"): "float_val",
     np.dtype("float64"): "double_val",
@@ -38,16 +39,16 @@ _FIELDS: dict[Any, str] = {
 }
 
 
-# An idle connection ends after this multiple of the time limit for a request. Clients reconnect by
-# themselves, but a shorter time would make them do so more often.
+# An idle connection is closed after `_IDLE` times the time limit for a request. A shorter time
+# would make clients reconnect more often.
 _IDLE = 10
 
 
 class GrpcServer:
     """Serves PredictionService and ModelService."""
 
-    def __init__(self, made: engine.Engine):
-        self._engine = made
+    def __init__(self, core: engine.Engine):
+        self._engine = core
         self._server: Any = None
 
     async def start(self, tls: access.Tls | None) -> int:
@@ -62,17 +63,17 @@ class GrpcServer:
         Raises:
           RuntimeError: the address cannot be used.
         """
-        made = self._engine.settings
+        config = self._engine.settings
         options = [
-            ("grpc.max_receive_message_length", made.max_body_bytes),
+            ("grpc.max_receive_message_length", config.max_body_bytes),
             # Answers need no limit, because the number of rows is limited.
             ("grpc.max_send_message_length", -1),
-            # By default, two servers could share a port, and clients would reach either of them.
+            # By default, two servers can share a port, and a client would reach either server.
             ("grpc.so_reuseport", 0),
-            ("grpc.server_handshake_timeout_ms", _count_millis(made.timeout_secs)),
-            ("grpc.max_connection_idle_ms", _count_millis(_IDLE * made.timeout_secs)),
+            ("grpc.server_handshake_timeout_ms", _count_millis(config.timeout_secs)),
+            ("grpc.max_connection_idle_ms", _count_millis(_IDLE * config.timeout_secs)),
         ]
-        bounds = [_SlowMessages(made.timeout_secs)]
+        bounds = [_SlowMessages(config.timeout_secs)]
         self._server = grpc.aio.server(options=options, interceptors=bounds)
         predictions, status = _Predictions(self._engine), _Status(self._engine)
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
@@ -80,8 +81,8 @@ class GrpcServer:
         )
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(status, self._server)
         # An IPv6 address contains colons, so it needs brackets before the port.
-        host = f"[{made.host}]" if ":" in made.host else made.host
-        address = f"{host}:{made.grpc_port}"
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        address = f"{host}:{config.grpc_port}"
         if tls is None:
             port = self._server.add_insecure_port(address)
         else:
@@ -102,17 +103,18 @@ def _count_millis(secs: float) -> int:
 
 
 class _SlowMessages(grpc.aio.ServerInterceptor):
-    """Ends the calls of clients that do not send their whole message in time.
+    """Ends a call if the client does not send the whole message in time.
 
-    A normal gRPC handler starts when the message is complete, and would wait forever. A handler of
-    streams starts at the beginning of the call, and looks the same to clients.
+    A normal gRPC handler only starts when the message is complete, so it could not limit the time
+    for the message. A handler of streams starts at the beginning of the call. Clients notice no
+    difference.
     """
 
     def __init__(self, secs: float):
         self._secs = secs
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Return the handler of a call, with a limit on the time for its message."""
+        """Return the handler of a call, which limits the time until the message is complete."""
         handler = await continuation(handler_call_details)
         if handler is None:  # The method does not exist.
             return None
@@ -132,10 +134,10 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
 
 
 class _Answering:
-    """Turns exceptions of calls into codes, and counts calls."""
+    """Turns exceptions during gRPC calls into status codes, and counts calls."""
 
-    def __init__(self, made: engine.Engine):
-        self._engine = made
+    def __init__(self, core: engine.Engine):
+        self._engine = core
 
     async def _answer(self, method: str, context: Any, work: Callable[[], Awaitable[Any]]) -> Any:
         with self._engine.metrics.measure("grpc", method) as outcome:
@@ -180,7 +182,7 @@ class _Answering:
 
 
 class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Implements PredictionService. Methods that are not defined here answer UNIMPLEMENTED."""
+    """Implements PredictionService. Calls of further methods end with UNIMPLEMENTED."""
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the outputs of a signature."""
@@ -199,7 +201,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
         return await self._answer("predict", context, work)
 
     async def Classify(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer with classes and scores of tf.Examples."""
+        """Answer with classes and scores for each tf.Example."""
 
         def write(answer: engine.Answer) -> Any:
             response = classification_pb2.ClassificationResponse()
@@ -228,7 +230,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
         return await self._answer("regress", context, work)
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer with the signatures."""
+        """Answer with the signatures of the model."""
 
         async def work() -> Any:
             for field in request.metadata_field:
@@ -253,10 +255,10 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
-    """Implements ModelService. Methods that are not defined here answer UNIMPLEMENTED."""
+    """Implements ModelService. Calls of further methods end with UNIMPLEMENTED."""
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer with the state of one version or of all."""
+        """Answer with the state of one version or of all versions."""
 
         async def work() -> Any:
             self._engine.require_model(request.model_spec.name)
@@ -266,13 +268,13 @@ class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
         return await self._answer("status", context, work)
 
 
-def read_request(signature: models.Signature, request: Any, made: Any) -> requests.Request:
-    """Turn a PredictRequest into a request.
+def read_request(signature: models.Signature, request: Any, config: Any) -> requests.Request:
+    """Turn a PredictRequest of gRPC into a request for a model.
 
     Args:
       signature: the signature that the message calls.
       request: the message.
-      made: the settings with `max_rows` and `max_body_bytes`.
+      config: the settings with `max_rows` and `max_body_bytes`.
 
     Raises:
       UserError: the message does not fit the signature.
@@ -280,21 +282,21 @@ def read_request(signature: models.Signature, request: Any, made: Any) -> reques
     inputs = {}
     for name, proto in request.inputs.items():
         requests.require_input(signature, name)
-        inputs[name] = _read_tensor(f"input {name!r}", proto, made.max_body_bytes)
-    return requests.make_request(signature, inputs, list(request.output_filter), made.max_rows)
+        inputs[name] = _read_tensor(f"input {name!r}", proto, config.max_body_bytes)
+    return requests.make_request(signature, inputs, list(request.output_filter), config.max_rows)
 
 
-def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
-    """Return the array of a TensorProto with at most `most` values.
+def _read_tensor(where: str, proto: Any, limit: int) -> np.ndarray:
+    """Return the array of a TensorProto with at most `limit` values.
 
-    A TensorProto may give a single value for a whole shape, so without a limit a short message
-    could require any amount of memory.
+    A TensorProto may give a single value for a whole shape. Without a limit, a short message could
+    thus require any amount of memory.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     fits = not proto.tensor_shape.unknown_rank and all(size >= 0 for size in sizes)
     checks.require(fits, where, "have a shape of sizes from 0 on", sizes)
     count = math.prod(sizes)
-    checks.require(count <= most, where, f"have at most {most} values", count)
+    checks.require(count <= limit, where, f"have at most {limit} values", count)
     try:
         return _read_values(proto, sizes, count)
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -303,7 +305,8 @@ def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
 
 
 def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
-    # This is faster than `make_ndarray`, which is needed if it has to repeat the last value.
+    # For texts, this is faster than `make_ndarray`. Only `make_ndarray` repeats the last value of a
+    # message that has too few values.
     if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
         array = np.empty(count, object)
         array[:] = list(proto.string_val)
@@ -311,13 +314,13 @@ def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
     return tf.make_ndarray(proto)
 
 
-def read_examples(given: Any) -> Sequence[bytes]:
-    """Return the serialized tf.Examples of an Input message, each with the context's features."""
-    if not given.HasField("example_list_with_context"):
-        return [example.SerializeToString() for example in given.example_list.examples]
-    context = given.example_list_with_context.context.SerializeToString()
-    # Concatenated protocol buffers are parsed as one message that has the fields of both.
-    examples = given.example_list_with_context.examples
+def read_examples(message: Any) -> Sequence[bytes]:
+    """Return the serialized tf.Examples of an Input message, including features of the context."""
+    if not message.HasField("example_list_with_context"):
+        return [example.SerializeToString() for example in message.example_list.examples]
+    context = message.example_list_with_context.context.SerializeToString()
+    # Concatenated protocol buffers are parsed as one message that has the fields of both messages.
+    examples = message.example_list_with_context.examples
     return [context + example.SerializeToString() for example in examples]
 
 

@@ -39,10 +39,11 @@ METRICS = "/monitoring/prometheus/metrics"
 EXAMPLE = "/example"
 _V1, _V2 = "/v1/models/{model:[^/:]+}", "/v2/models/{model:[^/]+}"
 _VERSION = "/versions/{version:[^/:]+}"
-# Probes of Kubernetes send no token, so these paths need none.
+# Paths without a token, because probes of Kubernetes do not send tokens.
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = "application/json"
-# The number of connections that may wait for the event loop; the system refuses more.
+# The number of connections that may wait for the event loop. The operating system refuses further
+# connections.
 _BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Outputs = Mapping[str, np.ndarray]
@@ -53,10 +54,10 @@ _NO_METHOD = failures.Kind("UNIMPLEMENTED", 405)
 class HttpServer:
     """Serves REST, the Open Inference Protocol and metrics."""
 
-    def __init__(self, made: engine.Engine):
-        self._engine, self._settings = made, made.settings
-        most = made.settings.max_body_bytes
-        self._app = web.Application(middlewares=[self._answer_request], client_max_size=most)
+    def __init__(self, core: engine.Engine):
+        self._engine, self._settings = core, core.settings
+        limit = core.settings.max_body_bytes
+        self._app = web.Application(middlewares=[self._answer_request], client_max_size=limit)
         self._app.add_routes(self._list_routes())
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -95,24 +96,24 @@ class HttpServer:
         Raises:
           OSError: the address cannot be used.
         """
-        made = self._settings
+        config = self._settings
         self._runner = web.AppRunner(
             self._app,
             access_log=None,
             # By default, aiohttp continues the work for a client that hangs up.
             handler_cancellation=True,
-            shutdown_timeout=made.drain_secs,
+            shutdown_timeout=config.drain_secs,
             keepalive_timeout=75.0,
         )
         await self._runner.setup()
         handlers = cast(web.Server, self._runner.server)
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: connections.Connection(handlers(), made.timeout_secs),
-            made.host,
-            made.rest_port,
+            lambda: connections.Connection(handlers(), config.timeout_secs),
+            config.host,
+            config.rest_port,
             backlog=_BACKLOG,
             ssl=context,
-            ssl_handshake_timeout=made.timeout_secs if context else None,
+            ssl_handshake_timeout=config.timeout_secs if context else None,
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -125,13 +126,13 @@ class HttpServer:
 
     @web.middleware
     async def _answer_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer a request: check the token, call the handler, turn exceptions into answers.
+        """Answer a request: check its token, call its handler, and turn exceptions into answers.
 
-        The request is counted, and the answer has to be sent within the time limit.
+        The metrics count the request. The connection ends if the answer is not sent in time.
         """
         protocol = "open_inference" if request.path.startswith("/v2") else "rest"
-        counted = self._engine.metrics.measure(protocol, _name_method(request))
-        with connections.answering(request), counted as outcome:
+        measurement = self._engine.metrics.measure(protocol, _name_method(request))
+        with connections.answering(request), measurement as outcome:
             try:
                 if request.path not in _OPEN:
                     self._engine.guard.require(request.headers.get("Authorization"))
@@ -176,7 +177,7 @@ class HttpServer:
         return f"nothing is at {path!r}. {checks.nearest(path, paths)}".rstrip()
 
     async def _send_response(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send the answer; abort the connection if the client does not read it in time."""
+        """Send an answer; abort the connection if the client does not read the answer in time."""
         await response.prepare(request)
         try:
             await asyncio.wait_for(response.write_eof(), self._settings.timeout_secs)
@@ -187,11 +188,11 @@ class HttpServer:
             raise ConnectionResetError("the client does not read") from error
 
     async def _read(self, request: web.Request) -> bytes:
-        most, secs = self._settings.max_body_bytes, self._settings.timeout_secs
-        # If the header says that the body is too large, refuse it unread. Without this header,
-        # aiohttp counts the bytes.
-        if (request.content_length or 0) > most:
-            raise _too_large(most)
+        limit, secs = self._settings.max_body_bytes, self._settings.timeout_secs
+        # If the header Content-Length is too large, refuse the body without reading it. Without
+        # Content-Length, aiohttp counts the bytes.
+        if (request.content_length or 0) > limit:
+            raise _too_large(limit)
         try:
             return await asyncio.wait_for(request.read(), secs)
         except asyncio.TimeoutError as error:
@@ -199,7 +200,7 @@ class HttpServer:
             raise failures.RequestError(_SLOW_BODY, problem) from error
 
     def _find_version(self, request: web.Request) -> int | None:
-        """Return the version in the path, None without one; fail if the model is not served."""
+        """Return the version in the path of a request; None if the path names no version."""
         self._engine.require_model(request.match_info["model"])
         version = request.match_info.get("version")
         if version is None:
@@ -237,8 +238,8 @@ class HttpServer:
     async def _call_examples(
         self, request: web.Request, method: str, write: Callable[[_Outputs], str]
     ) -> web.Response:
-        most = self._settings.max_rows
-        parse = lambda model, document: rest.read_examples(model, document, method, most)  # noqa: E731
+        limit = self._settings.max_rows
+        parse = lambda model, document: rest.read_examples(model, document, method, limit)  # noqa: E731
         return await self._call(request, parse, write)
 
     async def _call(
@@ -247,7 +248,7 @@ class HttpServer:
         parse: Callable[[models.Model, dict[str, Any]], requests.Request],
         write: Callable[[_Outputs], str],
     ) -> web.Response:
-        """Answer a request that sends JSON and gets JSON."""
+        """Answer a request with a JSON body by a JSON document."""
         version = self._find_version(request)
         body = await self._read(request)
         return await self._engine.predict(
@@ -267,8 +268,8 @@ class HttpServer:
         def parse(model: models.Model) -> requests.Request:
             header_fields, rest_of_body = open_inference.split_body(body, header)
             document.update(header_fields)
-            most = self._settings.max_rows
-            return open_inference.read_infer(model, document, rest_of_body, most)
+            limit = self._settings.max_rows
+            return open_inference.read_infer(model, document, rest_of_body, limit)
 
         def write(answer: engine.Answer) -> web.Response:
             content, json_bytes = open_inference.write_infer(answer, document)
@@ -315,15 +316,15 @@ class HttpServer:
 
 
 def _name_method(request: web.Request) -> str:
-    """Return the name of a request's method for metrics; "other" for all unknown paths."""
+    """Return the name of the called method for metrics, "other" for all unknown paths."""
     if request.match_info.route.resource is None:
         return "other"
-    # The name of the handler is the name of the method with an underscore in front.
+    # For example, the handler of the method "predict" is named "_predict".
     return request.match_info.handler.__name__.strip("_")
 
 
-def _too_large(most: int) -> failures.RequestError:
-    problem = f"a request must have at most {most} bytes (--max_body_bytes)"
+def _too_large(limit: int) -> failures.RequestError:
+    problem = f"a request must have at most {limit} bytes (--max_body_bytes)"
     return failures.RequestError(failures.TOO_LARGE, problem)
 
 

@@ -22,13 +22,13 @@ _SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 @dataclasses.dataclass
 class Outcome:
-    """The code of an answer, by its name in gRPC; it stays CANCELLED if the client hangs up."""
+    """The gRPC name of an answer's status code. The code stays CANCELLED if the client hangs up."""
 
     code: str = "CANCELLED"
 
 
 class Metrics:
-    """The metrics of a server."""
+    """The Prometheus metrics of a server."""
 
     def __init__(self, model: str):
         # The global registry would also report metrics of the Python process.
@@ -67,12 +67,14 @@ class Metrics:
 
     @contextlib.contextmanager
     def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
-        """Count a request and measure its time; set the code of the outcome in this context.
+        """Count a request, and measure its time until the end of the context.
+
+        Set the code of the outcome within the context.
 
         Args:
           protocol: "rest", "open_inference" or "grpc".
-          method: a name such as "predict". Prometheus keeps a series for each name, so there must
-            be few names.
+          method: a name such as "predict". Prometheus stores a time series for each name, so there
+            must be few names.
         """
         outcome, start = Outcome(), time.perf_counter()
         self._open.inc()
@@ -85,7 +87,7 @@ class Metrics:
             self._secs.labels(*labels).observe(time.perf_counter() - start)
 
     def note_batch(self, rows: int) -> None:
-        """Count a call of the model with this number of rows."""
+        """Count a call of the model, with the number of its rows."""
         self._batches.observe(rows)
 
     def note_unlogged(self) -> None:
@@ -96,8 +98,8 @@ class Metrics:
         """Return all metrics in the text format of Prometheus.
 
         Args:
-          newest: the newest loaded version; None without one.
+          newest: the number of the newest loaded version; None if no version is loaded.
         """
-        # Versions are seconds since 1970, which fit into the float64 of a gauge.
+        # Version numbers are seconds since 1970, which fit into the float64 of a gauge.
         self._version.set(newest or 0)
         return prometheus.generate_latest(self._registry)

@@ -23,9 +23,11 @@ from mtl.tools.serve import tensors
 
 DEFAULT, RAW = settings.DEFAULT, settings.RAW
 PREDICT, CLASSIFY, REGRESS = "predict", "classify", "regress"
-# The number of prepared calls that a version keeps. Clients may request any subset of the outputs.
+# The number of prepared calls that a model keeps in memory. The number is limited, because clients
+# may request any subset of the outputs.
 _MOST_CALLS = 256
-# The signatures whose warm-up requests run. Other signatures share most of their graph with them.
+# The signatures whose warm-up requests run. Other signatures share most of their graph with these
+# signatures.
 _WARMED = (DEFAULT, settings.LEAN, RAW, f"{RAW}/{settings.LEAN}")
 
 
@@ -37,7 +39,7 @@ class Signature:
       name: the name of the signature.
       method: "predict", "classify" or "regress".
       inputs, outputs: the tensors by name.
-      defaults: {input: its value in requests that leave it out}.
+      defaults: {input: the value if a request omits the input}.
     """
 
     name: str
@@ -48,9 +50,9 @@ class Signature:
 
     @functools.cached_property
     def lengths(self) -> dict[str, str]:
-        """{list input: the input with the number of values in each list}."""
+        """{input of lists: the input with the length of each list}."""
         names = {name: inputs_lib.length_name(name) for name in self.inputs}
-        # In an export, the lengths of the lists `tags` are the input `tags/length`.
+        # In an export, the input `tags/length` holds the lengths of the lists in the input `tags`.
         return {name: length for name, length in names.items() if length in self.inputs}
 
     @functools.cached_property
@@ -63,7 +65,7 @@ class Signature:
 
     @property
     def takes_examples(self) -> bool:
-        """True if the only input takes serialized tf.Examples."""
+        """True if the signature has one input, which takes serialized tf.Examples."""
         dtypes = [tensor.dtype for tensor in self.inputs.values()]
         return dtypes == [tf.string] and not signatures.is_raw(self.name)
 
@@ -71,11 +73,11 @@ class Signature:
 class Model:
     """A version of a model in memory."""
 
-    def __init__(self, name: str, number: int, directory: str, opened: loaded.Loaded):
+    def __init__(self, name: str, number: int, directory: str, export: loaded.Loaded):
         self.name, self.number, self.directory = name, number, directory
         self.signature_defs = {
             key: definition
-            for key, definition in opened.signatures.items()
+            for key, definition in export.signatures.items()
             if not key.startswith("__")
         }
         self.signatures = {
@@ -83,7 +85,7 @@ class Model:
             for key, definition in self.signature_defs.items()
         }
         self.spec = serving.spec_of(directory)
-        self._opened = opened
+        self._export = export
         self._calls: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
@@ -94,7 +96,7 @@ class Model:
         Args:
           name: the name of the model for clients.
           number: the version.
-          directory: the folder of this version.
+          directory: the folder of the version.
 
         Raises:
           UserError: a file has changed since the export.
@@ -112,7 +114,7 @@ class Model:
         return model
 
     def read_warm_up(self) -> dict[str, list[dict[str, np.ndarray]]]:
-        """Return {signature: its warm-up requests, {input: [B, ...]}} for existing signatures."""
+        """Return {signature: list of warm-up requests}; a request is {input: [B, ...]}."""
         requests_of = warm_up.predict_inputs(self.directory)
         return {name: requests for name, requests in requests_of.items() if name in self.signatures}
 
@@ -124,18 +126,18 @@ class Model:
           method: "predict", which can call any signature, "classify" or "regress".
 
         Raises:
-          UserError: the method can call no signature with this name.
+          UserError: no signature with this name can be called by the method.
         """
         # As in TensorFlow Serving, "predict" can call signatures of all methods.
-        fitting = [
+        callable_names = [
             key
             for key, signature in self.signatures.items()
             if method in (PREDICT, signature.method)
         ]
         name = name or DEFAULT
-        if name not in fitting:
-            near = checks.nearest(name, fitting)
-            names = ", ".join(sorted(fitting)[:20]) or "(nothing)"
+        if name not in callable_names:
+            near = checks.nearest(name, callable_names)
+            names = ", ".join(sorted(callable_names)[:20]) or "(nothing)"
             checks.fail(f"the signature of {method}", f"be one of {names}", name, near)
         return self.signatures[name]
 
@@ -146,11 +148,11 @@ class Model:
 
         Args:
           signature: the name of the signature.
-          inputs: {input: [B, ...]}; missing inputs have their defaults.
+          inputs: {input: [B, ...]}. A missing input gets its default.
           outputs: the names of the outputs.
 
         Returns:
-          {output: array}; [B, ...] if the signature is by row.
+          {output: array}. The arrays have shape [B, ...] if `Signature.is_by_row` is True.
 
         Raises:
           InvalidArgumentError: TensorFlow refuses the values.
@@ -162,7 +164,7 @@ class Model:
         return dict(zip(outputs, call(*[values[name] for name in names]), strict=True))
 
     def _find_call(self, signature: str, names: Sequence[str], outputs: Sequence[str]) -> Any:
-        """Return a prepared call of the session for these inputs and outputs."""
+        """Return a function that runs the session, from the values of inputs to the outputs."""
         key = signature, tuple(names), tuple(outputs)
         with self._lock:
             if key not in self._calls:
@@ -171,13 +173,13 @@ class Model:
                 definition = self.signature_defs[signature]
                 fetches = [definition.outputs[name].name for name in outputs]
                 feeds = [definition.inputs[name].name for name in names]
-                self._calls[key] = self._opened.session.make_callable(fetches, feeds)
+                self._calls[key] = self._export.session.make_callable(fetches, feeds)
             return self._calls[key]
 
     def close(self) -> None:
         """Free the memory. No call may be running."""
         self._calls.clear()
-        self._opened.session.close()
+        self._export.session.close()
 
 
 def _describe_signature(name: str, definition: Any) -> Signature:

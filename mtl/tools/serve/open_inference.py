@@ -1,12 +1,14 @@
-"""Reads and writes the Open Inference Protocol (KServe v2): JSON, and binary tensors after it.
+"""Reads requests and writes answers of the Open Inference Protocol (KServe v2).
+
+The body of a request is JSON, which binary tensors may follow.
 
 document, tensors_after = open_inference.split_body(body, header)
 request = open_inference.read_infer(model, document, tensors_after, most_rows=8192)
 body, json_bytes = open_inference.write_infer(answer, document)
 
-The protocol has no signatures. A request calls the signature `raw`, whose inputs are the features,
-unless its parameter `signature_name` names another signature. An export without `raw` takes
-tf.Examples.
+The protocol does not know signatures. A request calls the signature `raw`, whose inputs are the
+features, unless the parameter `signature_name` of the request names another signature. If an export
+has no `raw`, a request sends tf.Examples.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def choose_signature(model: models.Model, name: str = "") -> models.Signature:
 
 
 def describe_model(model: models.Model, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the metadata of a model in the words of the protocol.
+    """Return the metadata of a model, in the format of the Open Inference Protocol.
 
     Args:
       model: the model.
@@ -113,18 +115,19 @@ def read_infer(
         requests.require_input(signature, name)
         checks.require(name not in inputs, "the inputs", "hold each name once", name)
         inputs[name], offset = _read_input(signature.inputs[name], entry, rest, offset)
-    # Surplus bytes mean wrong sizes, so the tensors before them have shifted, wrong values.
+    # If bytes remain, a size in the request is wrong, and the tensors before the surplus are read
+    # from wrong places.
     surplus = len(rest) - offset
     checks.require(not surplus, "the binary tensors", "fill the body", f"{surplus} more bytes")
     output_entries = _take_value(document, "outputs", list, [], "the request")
     names = [_take_value(output, "name", str, None, "an output") for output in output_entries]
-    for described in (document, *output_entries):
-        _take_value(described, "parameters", dict, {}, "the request or an output")
+    for container in (document, *output_entries):
+        _take_value(container, "parameters", dict, {}, "the request or an output")
     return requests.make_request(signature, inputs, names, most_rows)
 
 
 def _take_value(container: Any, key: str, kind: type, default: Any, where: str) -> Any:
-    """Return the value of a key, or `default`; fail unless the value is of a kind."""
+    """Return the value of a key, or `default`; fail if the value has another type than `kind`."""
     checks.is_a(where, container, dict, "be an object")
     value = container.get(key, default)
     names = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
@@ -165,11 +168,14 @@ def _read_input(
 
 
 def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[bytes, int | None]:
-    """Return the body of the answer, and the size of its JSON if binary tensors follow it.
+    """Write the body of an answer to a call of `/infer`.
 
     Args:
-      answer: the outputs.
-      document: the JSON object of the request, which chooses the binary outputs.
+      answer: the outputs of the model.
+      document: the JSON object of the request, which says which outputs are sent as binary tensors.
+
+    Returns:
+      The body, and the size of the JSON at its start in bytes; None if the whole body is JSON.
 
     Raises:
       UserError: an output that is not binary has bytes that are not UTF-8.
@@ -182,21 +188,22 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
     }
     outputs, pieces = [], []
     for name, value in answer.outputs.items():
-        described = [
+        parts = [
             f'"name": {json.dumps(name)}',
             f'"datatype": "{_name_type(_type_of(value))}"',
             f'"shape": {json.dumps(list(value.shape))}',
         ]
         if are_binary.get(name, is_binary):
             pieces.append(open_inference.write_binary(value))
-            described.append(f'"parameters": {{"binary_data_size": {len(pieces[-1])}}}')
+            parts.append(f'"parameters": {{"binary_data_size": {len(pieces[-1])}}}')
         else:
-            described.append(f'"data": [{", ".join(_write_values(name, value))}]')
-        outputs.append(f"{{{', '.join(described)}}}")
+            parts.append(f'"data": [{", ".join(_write_values(name, value))}]')
+        outputs.append(f"{{{', '.join(parts)}}}")
     head = {"model_name": answer.model.name, "model_version": str(answer.model.number)}
     if "id" in document:
         head["id"] = document["id"]
-    # Cut the last bracket with `[:-1]` to append the outputs, which are already JSON.
+    # `[:-1]` removes the last bracket, so that the outputs, which are already JSON, can be
+    # appended.
     text = f'{json.dumps(head)[:-1]}, "outputs": [{", ".join(outputs)}]}}'.encode()
     return b"".join([text, *pieces]), len(text) if pieces else None
 
@@ -208,6 +215,6 @@ def _type_of(value: np.ndarray) -> tf.DType:
 def _write_values(name: str, value: np.ndarray) -> list[str]:
     texts = tensors.write_values(value.ravel())
     if value.dtype.kind in "OSU" and any(text.startswith("{") for text in texts):
-        fix = "Ask for it with the parameter binary_data."
+        fix = "Request the output with the parameter binary_data."
         raise checks.UserError(f"output {name!r} holds bytes that are not UTF-8. {fix}")
     return texts

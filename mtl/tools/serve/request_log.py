@@ -1,11 +1,12 @@
-"""Logs a sample of rows and their predictions as Parquet files of limited size.
+"""Logs a sample of requests, with their rows and predictions, in Parquet files of limited size.
 
 log = request_log.RequestLog("logs", share=0.1, without=["age"], most_bytes=2**30, on_loss=print)
 log.add(answer)
 log.close()                                      # writes the remaining rows
 
-A thread writes a file for each version, signature and set of inputs, at the latest after a minute.
-Readers see only complete files. The oldest files are deleted if the files take too many bytes.
+At least once a minute, a thread writes a file for each version, signature and set of inputs.
+Readers see only complete files. The oldest files are deleted if all files together take too many
+bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from mtl.tools.serve import engine, models, settings
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# The number of requests that may wait for the thread; further requests are lost, and counted.
+# The number of requests that may wait until a thread writes them. Further requests are not logged,
+# but counted.
 _MOST_WAITING = 1000
 _MOST_ROWS, _MOST_SECS = 20_000, 60.0
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6,}\.parquet")
@@ -42,14 +44,14 @@ _ALL_TASKS = ("serving_default", "lean", "raw")
 
 
 class _Entry(NamedTuple):
-    """A logged request: its time in seconds since 1970, and its answer."""
+    """An entry of the log: the time of a request in seconds since 1970, and its answer."""
 
     secs: float
     answer: engine.Answer
 
 
 class RequestLog:
-    """A log in a folder; implements `engine.Log`."""
+    """A log of requests in a folder; implements `engine.Log`."""
 
     def __init__(
         self,
@@ -60,19 +62,19 @@ class RequestLog:
         most_bytes: int,
         on_loss: Callable[[], None] = lambda: None,
     ):
-        """Start the thread that writes.
+        """Start the thread that writes the files.
 
         Args:
           folder: the folder for the files.
           share: the share of requests that is logged, from 0 to 1.
-          without: features, predictions and tasks that are left out.
+          without: the names of features, predictions and tasks that are not logged.
           most_bytes: the largest size of all files in bytes.
-          on_loss: called for each request that cannot be logged.
+          on_loss: a function that the log calls for each request that it cannot store.
         """
         self._folder, self._share, self._without = folder, share, frozenset(without)
         self._most_bytes, self._on_loss = most_bytes, on_loss
         self._waiting: queue.Queue[_Entry | None] = queue.Queue(_MOST_WAITING)
-        self._count, self._told = 0, ""
+        self._count, self._last_reason = 0, ""
         self._random = random.Random()
         self._thread = threading.Thread(
             target=self._write_entries, name="mtl_request_log", daemon=True
@@ -80,7 +82,7 @@ class RequestLog:
         self._thread.start()
 
     def add(self, answer: engine.Answer) -> None:
-        """Add an answer to the log if it is in the sample; never wait."""
+        """Add an answer to the log if the sample includes it, without waiting for the disk."""
         # The sample consists of whole requests, so the rows of a request stay together.
         if not answer.request.rows or self._random.random() >= self._share:
             return
@@ -96,47 +98,48 @@ class RequestLog:
 
     def _write_entries(self) -> None:
         entries: list[_Entry] = []
-        until = time.monotonic() + _MOST_SECS
+        rows, until = 0, time.monotonic() + _MOST_SECS
         is_open = True
         while is_open:
             try:
                 entry = self._waiting.get(timeout=max(0.0, until - time.monotonic()))
                 is_open = entry is not None
-                entries += [entry] if entry is not None else []
+                if entry is not None:
+                    entries.append(entry)
+                    rows += entry.answer.request.rows
             except queue.Empty:
                 pass
-            is_full = sum(entry.answer.request.rows for entry in entries) >= _MOST_ROWS
-            if is_full or not is_open or time.monotonic() >= until:
+            if rows >= _MOST_ROWS or not is_open or time.monotonic() >= until:
                 self._write(entries)
-                entries, until = [], time.monotonic() + _MOST_SECS
+                entries, rows, until = [], 0, time.monotonic() + _MOST_SECS
 
     def _write(self, entries: Sequence[_Entry]) -> None:
         groups: dict[Any, list[_Entry]] = {}
         for entry in entries:
             groups.setdefault(_find_group(entry.answer), []).append(entry)
         for group in groups.values():
-            lost = group
+            lost_entries = group
             try:
                 self._write_file(group)
-                lost = []  # The rows are written, so a later error loses no request.
+                lost_entries = []  # All rows are on disk, so a later error loses no request.
                 self._remove_oldest()
             except Exception as error:  # The server must continue without its log.
-                self._tell(f"{getattr(error, 'strerror', None) or error}")
-                for _ in lost:
+                self._warn_once(f"{getattr(error, 'strerror', None) or error}")
+                for _ in lost_entries:
                     self._on_loss()
 
-    def _tell(self, reason: str) -> None:
+    def _warn_once(self, reason: str) -> None:
         line = " ".join(reason.split())
-        if line != self._told:
+        if line != self._last_reason:
             _log.warning("The request log in %s cannot be written: %s.", self._folder, line)
-        self._told = line
+        self._last_reason = line
 
     def _write_file(self, entries: Sequence[_Entry]) -> None:
         answer = entries[0].answer
         signature = re.sub(r"[^\w.-]", "_", answer.request.signature.name)
         start = datetime.datetime.fromtimestamp(entries[0].secs, datetime.timezone.utc)
         self._count += 1
-        # Names begin with the time, so that `_remove_oldest` can sort files by name.
+        # File names begin with the time, so that `_remove_oldest` can sort files by name.
         name = f"{start:%Y%m%dT%H%M%S}-{answer.model.number}-{signature}-{self._count:06}.parquet"
         table = make_table(entries, self._without)
         # Write atomically, so that readers and `_remove_oldest` see only complete files.
@@ -145,7 +148,7 @@ class RequestLog:
             atomic.write(os.path.join(self._folder, name), buffer.getvalue())
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files of this log until the others together have `_most_bytes`."""
+        """Remove the oldest files of this log until all others together fit into `_most_bytes`."""
         paths = [p for p in storage.listed(self._folder) if _NAME.fullmatch(os.path.basename(p))]
         total = sum(os.path.getsize(path) for path in paths)
         for path in paths:
@@ -156,37 +159,38 @@ class RequestLog:
 
 
 def open_log(
-    made: settings.Settings, model: models.Model, on_loss: Callable[[], None]
+    config: settings.Settings, model: models.Model, on_loss: Callable[[], None]
 ) -> RequestLog | None:
-    """Return the log that the settings describe; None for no log.
+    """Return the log that the settings describe; None without a log.
 
     Args:
-      made: the settings.
-      model: the model, which knows all names of features, predictions and tasks.
-      on_loss: called for each request that cannot be logged.
+      config: the settings.
+      model: the model, whose features, predictions and tasks may be left out.
+      on_loss: a function that the log calls for each request that it cannot store.
 
     Raises:
-      UserError: the folder cannot be written, or the model has no such name to leave out.
+      UserError: the folder cannot be written, or the model lacks a name that the log should leave
+        out.
     """
-    if not made.request_log:
+    if not config.request_log:
         return None
-    folder, where = made.request_log, "--request_log"
+    folder, where = config.request_log, "--request_log"
     rule = "be a folder of this machine"
     checks.require(storage.is_local(folder), where, rule, folder)
     is_free = os.path.isdir(folder) or not os.path.lexists(folder)
     checks.require(is_free, where, "be a folder", folder)
     storage.require_possible(where, folder, "a folder", folder)
     names = _list_names(model)
-    for name in made.request_log_without:
+    for name in config.request_log_without:
         checks.one_of("--request_log_without", name, names)
     with storage.writing(where, "a folder", folder):
-        # Only the user of the server may read the rows of clients.
+        # The rows of clients may be confidential: only the user that runs the server may read them.
         os.makedirs(folder, mode=0o700, exist_ok=True)
     return RequestLog(
         folder,
-        share=made.request_log_share,
-        without=made.request_log_without,
-        most_bytes=made.request_log_bytes,
+        share=config.request_log_share,
+        without=config.request_log_without,
+        most_bytes=config.request_log_bytes,
         on_loss=on_loss,
     )
 
@@ -204,7 +208,7 @@ def _list_names(model: models.Model) -> list[str]:
 
 
 def _find_group(answer: engine.Answer) -> Any:
-    """Return a value that two answers share if they fit into one table."""
+    """Return a key that is equal for answers whose rows fit into one table."""
     request = answer.request
     return (
         answer.model.number,
@@ -215,15 +219,15 @@ def _find_group(answer: engine.Answer) -> Any:
 
 
 def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
-    """Return a table with the rows of requests.
+    """Return a table with the inputs and predictions of requests.
 
     Args:
       entries: requests of the same version and signature, with the same inputs and outputs.
-      without: features, predictions and tasks that are left out.
+      without: the names of features, predictions and tasks that are not logged.
 
     Returns:
-      A row for each row of the requests, with the columns `time` (UTC), `version`, `signature`,
-      `input/<name>` and `prediction/<name>`. Lists have no padding.
+      A table with a row for each row of the requests, and the columns `time` (UTC), `version`,
+      `signature`, `input/<name>` and `prediction/<name>`. Lists have no padding.
     """
     answers = [entry.answer for entry in entries]
     first_answer = answers[0]
@@ -248,7 +252,7 @@ def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
 
 
 def _base_name(name: str) -> str:
-    """Return the feature of an input, such as `tags` for its counts `tags/values_per_item`."""
+    """Return the feature that an input belongs to, such as `tags` for `tags/values_per_item`."""
     return name.rpartition("/")[0] or name
 
 
@@ -258,7 +262,7 @@ def _make_column(values: Any) -> pa.Array:
 
 
 def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each feature, and its values in all rows."""
+    """Yield the name of each feature, and the values of the feature in all rows."""
     first_answer = answers[0]
     signature = first_answer.request.signature
     if signature.takes_examples:
@@ -278,7 +282,8 @@ def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
 
 def _cut_lists(arrays: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the lists of all rows as arrays of different lengths, without padding."""
-    # The arrays cannot be concatenated, because each request is padded to another width.
+    # The arrays cannot be concatenated, because the lists of each request are padded to another
+    # length.
     return [
         row[:length]
         for array, row_lengths in zip(arrays, lengths, strict=True)
@@ -289,7 +294,7 @@ def _cut_lists(arrays: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> l
 def _read_examples(
     serialized: Sequence[bytes], model: models.Model
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the features of tf.Examples that the model knows; a missing feature is None."""
+    """Yield the features of tf.Examples that the model reads; None stands for a missing feature."""
     rows: list[Mapping[str, Any]] = [
         tf.train.Example.FromString(example).features.feature for example in serialized
     ]
@@ -305,7 +310,7 @@ def _read_feature(feature: Any) -> list[Any]:
 
 
 def _is_left_out(signature: models.Signature, name: str, without: frozenset[str]) -> bool:
-    """Return whether a prediction is left out, by its task or by its name with or without task."""
+    """Return True if the log leaves out a prediction, because of its task or its name."""
     kind, _, rest = signature.name.rpartition("/")
     if signature.method != models.PREDICT:
         # Classes and scores reveal all predictions of their task.

@@ -1,4 +1,4 @@
-"""Checks a request for predictions against a signature, before the request waits or runs.
+"""Checks that a request for predictions fits a signature, before the model gets the request.
 
 request = requests.make_request(signature, {"age": ages}, outputs=[], most_rows=8192)
 """
@@ -20,7 +20,7 @@ class Request:
 
     Attributes:
       signature: the signature.
-      inputs: {input: [B, ...]}, without inputs that get their default.
+      inputs: {input: [B, ...]}, without inputs that use their default.
       outputs: the names of the outputs to compute.
       rows: the number of rows B.
     """
@@ -37,12 +37,12 @@ def make_request(
     outputs: Sequence[str],
     most_rows: int,
 ) -> Request:
-    """Make a request, after a check of names, types, shapes and the number of rows.
+    """Check the names, types, shapes and rows of inputs, and make a request.
 
     Args:
       signature: the signature that the request calls.
       inputs: {input: array}.
-      outputs: the names of the outputs to compute; all if empty.
+      outputs: the names of the outputs to compute; [] for all outputs.
       most_rows: the largest allowed number of rows.
 
     Raises:
@@ -56,19 +56,19 @@ def make_request(
     checks.unique("the outputs", outputs)
     rows = _count_rows(signature, inputs)
     checks.require(rows <= most_rows, "a request", f"have at most {most_rows} rows", rows)
-    # An input without rows stands for its default. Leave it out: the graph has the default for all
-    # rows, but an empty array would not fit the other inputs.
-    filled = {
+    # An input without rows stands for its default, so leave the input out. The graph repeats the
+    # default for all rows, but an empty array would not fit the other inputs.
+    filled_inputs = {
         name: array
         for name, array in inputs.items()
         if name not in signature.defaults or _has_rows(array, rows)
     }
-    _require_all(signature, filled)
-    return Request(signature, filled, list(outputs) or list(signature.outputs), rows)
+    _require_all(signature, filled_inputs)
+    return Request(signature, filled_inputs, list(outputs) or list(signature.outputs), rows)
 
 
 def require_input(signature: models.Signature, name: str) -> None:
-    """Fail unless a signature has an input of this name.
+    """Fail unless a signature has an input with this name.
 
     Raises:
       UserError: no input has this name.
@@ -84,7 +84,7 @@ def _has_rows(array: np.ndarray, rows: int) -> bool:
 
 
 def _count_rows(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> int:
-    """Return the number of rows; fail unless all inputs have it, except those with a default."""
+    """Return the number of rows; fail if inputs differ, except empty inputs with a default."""
     counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
     rows = max(counts.values(), default=0)
     if signature.is_by_row:
@@ -95,7 +95,7 @@ def _count_rows(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -
 
 
 def _require_all(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> None:
-    """Fail if an input without default is missing, or if lists come without their lengths."""
+    """Fail if an input without a default or the lengths of lists are missing."""
     missing = [n for n in signature.inputs if n not in inputs and n not in signature.defaults]
     if missing:
         names = ", ".join(map(repr, missing))
@@ -113,9 +113,10 @@ def _require_all(signature: models.Signature, inputs: Mapping[str, np.ndarray]) 
 
 
 def _check_lengths(name: str, lists: np.ndarray, length: str, lengths: np.ndarray) -> None:
-    """Fail if a length exceeds the number of columns.
+    """Fail if the length of a list exceeds the number of columns L of the padded lists [B, L].
 
-    The graph checks this, too. But if requests are joined, it sees the columns of the widest one.
+    The graph also checks lengths. But after joining, the graph only knows the number of columns of
+    the widest request.
     """
     width = lists.shape[1]
     wrong = (lengths < 0) | (lengths > width)

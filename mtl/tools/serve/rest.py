@@ -1,4 +1,4 @@
-"""Reads and writes the JSON of TensorFlow Serving's REST interface.
+"""Reads requests and writes answers in the JSON of TensorFlow Serving's REST interface.
 
 request = rest.read_predict(model, {"instances": [{"age": 39}]}, most_rows=8192)
 rest.write_predict(outputs, is_by_row=True)              # '{"predictions": [...]}'
@@ -21,16 +21,17 @@ from mtl.deferred import tf
 from mtl.tools.serve import models, requests, tensors, versions
 
 ROWS, COLUMNS = "instances", "inputs"
-# If the name of an output ends in this text, its values are always written as base64.
+# As in TensorFlow Serving, the texts of an output are always written as base64 if its name ends
+# like this.
 _BYTES = "_bytes"
 _KEYS = ("signature_name", ROWS, COLUMNS)
 
 
 def is_by_row(document: Mapping[str, Any]) -> bool:
-    """Return whether a request is in the row format.
+    """Return True for the row format, `{"instances": [...]}`, and False for `{"inputs": ...}`.
 
     Raises:
-      UserError: the request has the key of neither format, or of both.
+      UserError: the request has neither the key `instances` nor `inputs`, or has both.
     """
     if (ROWS in document) == (COLUMNS in document):
         rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
@@ -75,12 +76,12 @@ def _read_rows(signature: models.Signature, rows: Any) -> dict[str, np.ndarray]:
     is_filled = isinstance(rows, list) and bool(rows)
     checks.require(is_filled, f"{ROWS!r}", "be a list of at least one row", rows)
     if _is_value(rows[0]):
-        only = _require_single(signature, ROWS, "objects")
+        input_name = _require_single(signature, ROWS, "objects")
         objects = [index for index, row in enumerate(rows) if not _is_value(row)]
         checks.require(
             not objects, "each row", "be a value, like the first row", rows[(objects or [0])[0]]
         )
-        return {only: _read_input(signature, only, rows)}
+        return {input_name: _read_input(signature, input_name, rows)}
     names = list(rows[0])
     for index, row in enumerate(rows):
         is_same = isinstance(row, dict) and row.keys() == rows[0].keys()
@@ -102,16 +103,17 @@ def _lacks_lengths(signature: models.Signature, name: str, columns: Mapping[str,
 def _read_lists(
     signature: models.Signature, columns: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
-    """Return padded arrays and lengths for inputs of lists that come without lengths."""
+    """Return padded arrays and lengths for lists whose lengths are missing in the request."""
     inputs = {}
     for name in filter(lambda name: _lacks_lengths(signature, name, columns), columns):
         rows = columns[name]
         for index, row in enumerate(rows):
             checks.is_a(f"input {name!r} of row {index}", row, list, "be a list")
         lengths = np.array(list(map(len, rows)), np.int64)
-        # In the row format, lists have different lengths. The graph needs arrays [B, L] and lengths
-        # [B].
-        padding = "" if signature.inputs[name].dtype == tf.string else 0
+        # In the row format, lists may have different lengths, but the graph needs an array [B, L]
+        # and lengths [B]. An input of texts accepts only texts, and an input of truth values only
+        # True and False.
+        padding = {tf.string: "", tf.bool: False}.get(signature.inputs[name].dtype, 0)
         width = int(lengths.max())
         padded = [[*row, *[padding] * (width - len(row))] for row in rows]
         inputs[name] = _read_input(signature, name, padded)
@@ -121,13 +123,13 @@ def _read_lists(
 
 def _read_columns(signature: models.Signature, value: Any) -> dict[str, np.ndarray]:
     if _is_value(value):
-        only = _require_single(signature, COLUMNS, "an object")
-        return {only: _read_input(signature, only, value)}
+        input_name = _require_single(signature, COLUMNS, "an object")
+        return {input_name: _read_input(signature, input_name, value)}
     return {name: _read_input(signature, name, column) for name, column in value.items()}
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether JSON is a value or a list, instead of an object with named inputs."""
+    """Return False if JSON is an object with named inputs, True for a value or a list of values."""
     return not isinstance(value, dict) or (list(value) == [tensors.B64])
 
 
@@ -144,13 +146,13 @@ def _read_input(signature: models.Signature, name: str, value: Any) -> np.ndarra
 
 
 def write_predict(outputs: Mapping[str, np.ndarray], is_by_row: bool) -> str:
-    """Return the JSON that answers a call of `:predict`.
+    """Return the JSON for the answer to a call of `:predict`.
 
-    A single output comes without its name.
+    If there is a single output, the JSON holds its values without its name.
 
     Args:
       outputs: {output: [B, ...]}.
-      is_by_row: True for the row format, whose answer has a value or an object for each row.
+      is_by_row: True for the row format, whose answer holds a value or an object for each row.
     """
     rows = {
         name: tensors.write_rows(value, name.endswith(_BYTES)) for name, value in outputs.items()
@@ -178,7 +180,8 @@ def read_examples(
 
     Args:
       model: the version of the model.
-      document: the JSON object with `examples`, and with a `context` of features for all examples.
+      document: the JSON object with `examples`; an optional `context` holds features for all
+        examples.
       method: "classify" or "regress".
       most_rows: the largest allowed number of rows.
 
@@ -193,9 +196,9 @@ def read_examples(
     examples = []
     for index, row in enumerate(rows or ()):
         checks.is_a(f"example {index}", row, dict, "be an object")
-        twice = sorted(context.keys() & row.keys())
+        duplicates = sorted(context.keys() & row.keys())
         rule = "hold no feature of 'context'"
-        checks.require(not twice, f"example {index}", rule, twice)
+        checks.require(not duplicates, f"example {index}", rule, duplicates)
         examples.append(_write_example(model.spec, index, {**context, **row}))
     return make_examples_request(signature, examples, most_rows)
 
@@ -203,7 +206,7 @@ def read_examples(
 def make_examples_request(
     signature: models.Signature, examples: Sequence[bytes], most_rows: int
 ) -> requests.Request:
-    """Return a request with serialized tf.Examples.
+    """Return a request that sends serialized tf.Examples.
 
     Args:
       signature: a signature whose only input takes tf.Examples.
@@ -211,7 +214,7 @@ def make_examples_request(
       most_rows: the largest allowed number of rows.
 
     Raises:
-      UserError: there are no examples, or too many.
+      UserError: there are no examples, or too many examples.
     """
     checks.require(bool(examples), "the request", "hold an example", list(examples))
     array = np.empty(len(examples), object)
@@ -221,13 +224,13 @@ def make_examples_request(
 
 
 def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any]) -> bytes:
-    """Serialize a row, in the types of the model's features if the export describes them."""
+    """Serialize a row as a tf.Example, with the types of the model's features if they are known."""
     features = {}
     for name, value in row.items():
         where = f"feature {name!r} of example {index}"
         flat, _ = tensors.flatten(where, value)
         if spec is None:
-            # A name that is not text would fail in `tf.train.Features`.
+            # Check the name, because `tf.train.Features` would fail on a name that is not UTF-8.
             tensors.make_array(f"a name in example {index}", [name], tf.string)
             features[name] = _guess_feature(where, flat)
             continue
@@ -235,7 +238,7 @@ def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any
         field = spec.feature_fields[name]
         if not field.is_ragged:
             checks.require(len(flat) == field.size, where, f"hold {field.size} values", len(flat))
-        # TensorFlow Serving accepts 0 and 1 for false and true.
+        # Accept 0 and 1 for false and true, as TensorFlow Serving does.
         is_number = field.dtype == "bool" and set(map(type, flat)) == {int}
         dtype = tf.int64 if is_number else tf.as_dtype(field.dtype)
         features[name] = field.proto(tensors.make_array(where, flat, dtype))
@@ -243,7 +246,7 @@ def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any
 
 
 def _guess_feature(where: str, flat: Sequence[Any]) -> Any:
-    """Return a feature with the type of the JSON values: integers, floats or texts."""
+    """Return a tf.train.Feature of integers, floats or texts, depending on the JSON values."""
     kinds = set(map(type, flat))
     if kinds <= {int, bool}:
         array = tensors.make_array(where, list(map(int, flat)), tf.int64)
@@ -256,7 +259,14 @@ def _guess_feature(where: str, flat: Sequence[Any]) -> Any:
 
 
 def write_classes(outputs: Mapping[str, np.ndarray]) -> str:
-    """Return the JSON that answers a call of `:classify`: pairs of class and score for each row."""
+    """Return the JSON for the answer to `:classify`: pairs of class and score for each row.
+
+    Args:
+      outputs: {"classes": [B, C], "scores": [B, C]}; classes or scores may be missing.
+
+    Raises:
+      UserError: classes and scores are missing.
+    """
     labels, scores = split_classes(outputs)
     texts = zip(map(tensors.write_values, labels), map(tensors.write_values, scores), strict=True)
     rows = [", ".join(f"[{a}, {b}]" for a, b in zip(*row, strict=True)) for row in texts]
@@ -267,14 +277,14 @@ def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nda
     """Return the classes and scores of B rows.
 
     Args:
-      outputs: {"classes": [B, C], "scores": [B, C]}, of which one may be missing.
+      outputs: {"classes": [B, C], "scores": [B, C]}; classes or scores may be missing.
 
     Returns:
       The classes as bytes, [B, C], and the scores, [B, C]. Missing classes are empty, and missing
       scores are 0.
 
     Raises:
-      UserError: both are missing.
+      UserError: classes and scores are missing.
     """
     classes, scores = outputs.get("classes"), outputs.get("scores")
     if classes is not None:
@@ -285,24 +295,28 @@ def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nda
 
 
 def write_values(outputs: Mapping[str, np.ndarray]) -> str:
-    """Return the JSON that answers a call of `:regress`: a number for each row."""
+    """Return the JSON for the answer to a call of `:regress`: a number for each row.
+
+    Args:
+      outputs: {output: [B] or [B, 1]}, with a single output.
+    """
     values = next(iter(outputs.values())).ravel()
     return f'{{"results": [{", ".join(tensors.write_values(values))}]}}'
 
 
 def describe_status(states: Mapping[int, versions.State]) -> Any:
-    """Return a GetModelStatusResponse with the states of versions."""
+    """Return a GetModelStatusResponse with the state of each version."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for number, state in states.items():
         status = response.model_version_status.add(version=number)
         status.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.name)
-        status.status.error_code = 2 if state.reason else 0  # UNKNOWN, OK
+        status.status.error_code = 2 if state.reason else 0  # The gRPC codes UNKNOWN and OK.
         status.status.error_message = state.reason
     return response
 
 
 def describe_model(model: models.Model) -> Any:
-    """Return a GetModelMetadataResponse with the signatures of a version."""
+    """Return a GetModelMetadataResponse with the signatures of a model."""
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name = model.name
     response.model_spec.version.value = model.number
@@ -312,9 +326,9 @@ def describe_model(model: models.Model) -> Any:
 
 
 def write_message(message: Any) -> str:
-    """Return a message as the JSON that TensorFlow Serving writes, with all its fields."""
+    """Return a protocol buffer as JSON, with all fields, as TensorFlow Serving writes it."""
     parameters = inspect.signature(json_format.MessageToDict).parameters
-    # The argument has another name since protobuf 5.
+    # protobuf 5 renamed the argument that writes fields without a value.
     names = ("always_print_fields_with_no_presence", "including_default_value_fields")
     option = next(name for name in names if name in parameters)
     options = {"preserving_proto_field_name": True, option: True}
@@ -322,7 +336,7 @@ def write_message(message: Any) -> str:
 
 
 def write_metadata(model: models.Model) -> str:
-    """Return the JSON that answers a call of `/metadata`."""
+    """Return the JSON for the answer to a call of `/metadata`."""
     signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=model.signature_defs)
     document = {
         "model_spec": {

@@ -1,4 +1,4 @@
-"""Runs the servers of a model until a signal stops them.
+"""Runs the HTTP server and the gRPC server of a model until a signal arrives.
 
 name, models = server.open_versions("adult", exports, settings.Settings())
 asyncio.run(server.serve(name, models, settings.Settings(), print))
@@ -36,11 +36,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Running(NamedTuple):
-    """A server that listens.
+    """A server that accepts requests.
 
     Attributes:
       engine: the engine that answers requests.
-      model: the version at the start.
+      model: the newest version of the model when the server started.
       rest_port, grpc_port: the ports of the server.
     """
 
@@ -51,27 +51,27 @@ class Running(NamedTuple):
 
 
 def open_versions(
-    name: str | None, exports: finding.Exports, made: settings.Settings
+    name: str | None, exports: finding.Exports, config: settings.Settings
 ) -> tuple[str, versions.Versions]:
-    """Load a version of a model.
+    """Find the versions of a model, and load the first version to serve.
 
     Args:
       name: the name of the model for clients; None for the name in the export.
       exports: the folders of versions.
-      made: the settings.
+      config: the settings.
 
     Returns:
       The name of the model, and its versions.
 
     Raises:
-      UserError: there is no version, or the version cannot be loaded.
+      UserError: there is no version to serve, or the version cannot be loaded.
     """
-    number = exports.choose_version(made.version)
-    described = metadata.read_metadata(exports.list_versions()[number])
-    name = name or described.get("model", "mtl")
+    number = exports.choose_version(config.version)
+    export_facts = metadata.read_metadata(exports.list_versions()[number])
+    name = name or export_facts.get("model", "mtl")
     checks.scope_name("--model_name", name)
     model_versions = versions.Versions(
-        exports.list_versions, versions.make_loader(name), made.keep_versions, made.version
+        exports.list_versions, versions.make_loader(name), config.keep_versions, config.version
     )
     model_versions.load_first()
     return name, model_versions
@@ -79,50 +79,54 @@ def open_versions(
 
 @contextlib.asynccontextmanager
 async def start(
-    name: str, held: versions.Versions, made: settings.Settings
+    name: str, model_versions: versions.Versions, config: settings.Settings
 ) -> AsyncIterator[Running]:
-    """Listen in this context, and finish the running requests at its end.
+    """Start the servers, and stop them after the running requests when the context ends.
 
     Args:
       name: the name of the model for clients.
-      held: the versions of the model; at least one is loaded.
-      made: the settings.
+      model_versions: the versions of the model; at least one is loaded.
+      config: the settings.
 
     Raises:
       UserError: an address, a token or a certificate cannot be used.
     """
-    tls = access.read_tls(made.tls_cert, made.tls_key) if made.tls_cert and made.tls_key else None
+    tls = (
+        access.read_tls(config.tls_cert, config.tls_key)
+        if config.tls_cert and config.tls_key
+        else None
+    )
     counts = metrics.Metrics(name)
-    async with contextlib.AsyncExitStack() as opened:
-        # At the end, callbacks run in reverse order: servers drain, then the log is written, and
-        # then models close.
-        opened.callback(held.close)
-        with held.lease(None) as model:
-            log = request_log.open_log(made, model, counts.note_unlogged)
+    async with contextlib.AsyncExitStack() as exit_stack:
+        # `ExitStack` runs callbacks in reverse order: first, servers finish their requests; then,
+        # the log is written; last, the models close.
+        exit_stack.callback(model_versions.close)
+        with model_versions.lease(None) as model:
+            log = request_log.open_log(config, model, counts.note_unlogged)
         if log is not None:
-            opened.callback(log.close)
-        core = engine.Engine(name, held, made, counts, log)
-        opened.callback(core.close)
+            exit_stack.callback(log.close)
+        core = engine.Engine(name, model_versions, config, counts, log)
+        exit_stack.callback(core.close)
         web, calls = http_server.HttpServer(core), grpc_server.GrpcServer(core)
         # Both servers finish their requests at the same time.
-        opened.push_async_callback(lambda: _stop_servers(core, web, calls))
+        exit_stack.push_async_callback(lambda: _stop_servers(core, web, calls))
         rest_port = await _start_listening(
-            "rest_port", made, web.start(tls.context if tls else None)
+            "rest_port", config, web.start(tls.context if tls else None)
         )
-        grpc_port = await _start_listening("grpc_port", made, calls.start(tls))
-        watching = asyncio.create_task(_watch_versions(held, made.poll_secs))
-        opened.callback(watching.cancel)
-        with held.lease(None) as model:
+        grpc_port = await _start_listening("grpc_port", config, calls.start(tls))
+        watch = asyncio.create_task(_watch_versions(model_versions, config.poll_secs))
+        exit_stack.callback(watch.cancel)
+        with model_versions.lease(None) as model:
             running = Running(core, model, rest_port, grpc_port)
         yield running
 
 
-async def _start_listening(flag: str, made: settings.Settings, starting: Awaitable[int]) -> int:
+async def _start_listening(flag: str, config: settings.Settings, starting: Awaitable[int]) -> int:
     try:
         return await starting
-    except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError without a reason.
+    except (OSError, RuntimeError) as error:  # gRPC raises a RuntimeError without errno.
         number = getattr(error, "errno", None) or errno.EADDRINUSE
-        settings.refuse_port(flag, made.host, getattr(made, flag), os.strerror(number))
+        settings.refuse_port(flag, config.host, getattr(config, flag), os.strerror(number))
 
 
 async def _stop_servers(
@@ -132,22 +136,22 @@ async def _stop_servers(
     await asyncio.gather(web.stop(), calls.stop())
 
 
-async def _watch_versions(held: versions.Versions, secs: float) -> None:
-    """Load new versions as they appear."""
+async def _watch_versions(model_versions: versions.Versions, secs: float) -> None:
+    """Look for new versions again and again, and load them."""
     while True:
         await asyncio.sleep(secs)
         try:
-            # Load models in a thread: this takes seconds, and the event loop has to answer
+            # Loading a model takes seconds, so it runs in a thread: the event loop has to answer
             # requests.
-            await asyncio.to_thread(held.poll)
-        except Exception as error:  # A network folder may be unavailable for a while.
+            await asyncio.to_thread(model_versions.poll)
+        except Exception as error:  # A folder on a network may be unavailable for a while.
             _log.warning("Cannot look for new versions: %s.", " ".join(str(error).split()))
 
 
 async def serve(
     name: str,
-    held: versions.Versions,
-    made: settings.Settings,
+    model_versions: versions.Versions,
+    config: settings.Settings,
     on_start: Callable[[Running], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM arrives, and then finish the running requests.
@@ -156,9 +160,9 @@ async def serve(
 
     Args:
       name: the name of the model for clients.
-      held: the versions of the model; at least one is loaded.
-      made: the settings.
-      on_start: called once the server listens.
+      model_versions: the versions of the model; at least one is loaded.
+      config: the settings.
+      on_start: a function that is called when the server accepts requests.
 
     Raises:
       UserError: see `start`.
@@ -168,7 +172,7 @@ async def serve(
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     try:
-        async with start(name, held, made) as running:
+        async with start(name, model_versions, config) as running:
             on_start(running)
             await stop.wait()
             _log.info("Stopping: finishing the running requests.")

@@ -1,4 +1,6 @@
-"""Settings of a server. `launch.serve` reads them from its flags, so errors name flags.
+"""Settings of a server.
+
+Errors name the flags of `launch.serve`, because the command reads the settings from its flags.
 
 settings.Settings(rest_port=0, max_batch_size=64)
 """
@@ -33,25 +35,29 @@ class Settings:
       host: the address to listen on.
       rest_port: the port of REST and of the Open Inference Protocol; 0 takes a free port.
       grpc_port: the port of gRPC; 0 takes a free port.
-      version: the only version to serve; None for the newest.
+      version: the only version to serve; None for the newest version.
       poll_secs: seconds between two searches for new versions.
       keep_versions: the number of versions that stay loaded.
-      batching: whether requests are joined into batches.
-      max_batch_size: the largest number of rows in a batch. A larger request runs alone, unsplit.
+      batching: True to join requests into batches.
+      max_batch_size: the largest number of rows in a batch. A request with more rows runs alone,
+        without being split.
       batch_timeout_micros: how long a request waits for other requests, in microseconds.
       threads: the number of batches that run at the same time; 0 for half the number of processors.
-      max_queue_rows: the largest number of rows in progress; further requests are refused.
+      max_queue_rows: the largest number of rows that may wait or be computed. The server refuses
+        further requests.
       max_body_bytes: the largest size of a request in bytes.
       max_rows: the largest number of rows in a request.
-      timeout_secs: how long a request may take, and how long its client may send or read.
+      timeout_secs: how long a request may take, how long its client may send, and how long its
+        client may read the answer.
       drain_secs: how long a server waits for running requests before it stops.
       token_file: a file with the bearer token of clients; None admits all clients.
       tls_cert, tls_key: PEM files of the certificate and its key; None for no TLS.
-      allow_anyone: whether clients on other machines need no token.
-      request_log: a folder for rows and predictions; None writes no log.
+      allow_anyone: True to serve clients on other machines without a token.
+      request_log: a folder for a log of rows and predictions; None for no log.
       request_log_share: the share of requests that is logged, from 0 to 1.
-      request_log_without: features, predictions and tasks that are left out of the log.
-      request_log_bytes: the largest size of all log files in bytes; the oldest files are deleted.
+      request_log_without: names of features, predictions and tasks that are not logged.
+      request_log_bytes: the largest size of all log files together, in bytes. The server deletes
+        the oldest files.
     """
 
     host: Annotated[str, checks.Is(str, "name an address"), checks.Filled("name an address")] = (
@@ -84,15 +90,15 @@ class Settings:
         for flag in ("rest_port", "grpc_port"):
             port = getattr(self, flag)
             checks.require(port <= _MOST_PORT, f"--{flag}", f"be at most {_MOST_PORT}", port)
-        # Both may be 0, because each then gets a free port.
+        # Both ports may be 0, because 0 stands for any free port.
         is_free = not self.rest_port or self.rest_port != self.grpc_port
         checks.require(is_free, "--grpc_port", "differ from --rest_port", self.grpc_port)
         for flag in ("poll_secs", "timeout_secs", "drain_secs"):
             secs = getattr(self, flag)
             checks.require(secs <= _MOST_SECS, f"--{flag}", f"be at most {_MOST_SECS}", secs)
-        most = self.max_body_bytes
+        limit = self.max_body_bytes
         rule = f"be at most {_MOST_BYTES}, the limit of gRPC"
-        checks.require(most <= _MOST_BYTES, "--max_body_bytes", rule, most)
+        checks.require(limit <= _MOST_BYTES, "--max_body_bytes", rule, limit)
         self._check_access()
         self._check_log()
 
@@ -119,13 +125,14 @@ class Settings:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # The host is a name, which may stand for any network.
+        except ValueError:  # The name of a host may stand for any address.
             return False
 
     @property
     def num_threads(self) -> int:
         """The number of batches that run at the same time."""
-        # TensorFlow runs the operations of a single call on several processors.
+        # Half the processors are enough, because TensorFlow runs a single call on several
+        # processors.
         return self.threads or max(1, (os.cpu_count() or 1) // 2)
 
     def _where(self, setting: str) -> str:
@@ -145,7 +152,7 @@ def require_packages() -> None:
 
 
 def require_free(host: str, ports: Mapping[str, int]) -> None:
-    """Fail if the server cannot listen on an address.
+    """Fail if a server cannot listen on the ports of an address.
 
     Args:
       host: the address.
@@ -161,12 +168,12 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
         checks.fail("--host", "be an address of this machine", host, f"{reason}.")
     family, kind, _, _, address = places[0]
     for flag, port in ports.items():
-        with socket.socket(family, kind) as opened:
-            # Without this option, a port stays in use for a while after a server stops. asyncio
-            # sets it, too.
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket(family, kind) as probe:
+            # Without SO_REUSEADDR, a port stays in use for a while after a server stops. asyncio
+            # also sets SO_REUSEADDR.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                opened.bind((address[0], port, *address[2:]))
+                probe.bind((address[0], port, *address[2:]))
             except OSError as error:
                 is_ours = error.errno != errno.EADDRNOTAVAIL
                 rule = "be an address of this machine"
@@ -175,13 +182,13 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
 
 
 def refuse_port(flag: str, host: str, port: int, reason: str) -> NoReturn:
-    """Fail because a port cannot be used.
+    """Raise the error for a port that cannot be used.
 
     Args:
       flag: the flag of the port, without dashes.
       host: the address.
       port: the port.
-      reason: the reason of the system.
+      reason: the error message of the operating system.
 
     Raises:
       UserError: always.

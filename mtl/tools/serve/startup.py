@@ -1,4 +1,4 @@
-"""Writes the lines that a server prints when it listens: addresses, and a request to try.
+"""Writes the lines that a server prints at its start: its addresses, and a command to try it.
 
 print(startup.describe(running))
 """
@@ -10,7 +10,7 @@ import shlex
 
 from mtl.tools.serve import examples, http_server, server, settings
 
-# A longer request would fill the screen.
+# The largest number of characters of an example request. A longer request would fill the screen.
 _LONGEST = 1000
 
 
@@ -42,9 +42,10 @@ def describe(running: server.Running) -> str:
 
 
 def _name_host(host: str) -> str:
-    """Return the host for URLs that a client on this machine can use."""
+    """Return the host that a client on this machine can use in URLs."""
     hosts = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-    # A server can listen on 0.0.0.0, which means all addresses, but a client needs an address.
+    # A server can listen on 0.0.0.0, which means all its addresses, but a client needs a single
+    # address.
     return hosts.get(host, f"[{host}]" if ":" in host else host)
 
 
@@ -69,5 +70,5 @@ def _write_access(config: settings.Settings) -> str:
     if config.token_file:
         path = shlex.quote(config.token_file)
         token = f' -H "Authorization: Bearer $(cat {path})"'
-    # The certificate may be self-signed, so the client has to trust this file.
+    # The certificate of the server may be self-signed, so curl has to trust its file.
     return f"{token} --cacert {shlex.quote(config.tls_cert)}" if config.tls_cert else token

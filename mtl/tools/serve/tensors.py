@@ -1,4 +1,4 @@
-"""Turns values of JSON into arrays of a signature's types, and arrays into JSON.
+"""Turns JSON values into arrays with the types of a signature, and arrays into JSON.
 
 tensor = tensors.Tensor(tf.float32, (None, 3))
 array = tensors.read_tensor("input 'x'", [[1, 2, 3]], tensor)      # float32 [1, 3]
@@ -24,10 +24,10 @@ from mtl import checks
 from mtl.deferred import tf
 
 B64 = "b64"
-# NumPy writes fewer values than this faster, and Arrow writes more values faster.
+# For fewer values than `_FEW`, NumPy is faster at writing text, and for more values, Arrow.
 _FEW = 64
 _TEXT = 'a text or {"b64": ...}'
-# The largest n for which the type represents every integer from -n to n.
+# {type of floats: the largest n such that the type represents all integers from -n to n}.
 _EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
 
 
@@ -36,7 +36,8 @@ class Tensor(NamedTuple):
 
     Attributes:
       dtype: the type of the values.
-      shape: the length of each axis, None for any length; None if even the rank is unknown.
+      shape: the length of each axis, where None stands for any length; None instead of a tuple if
+        the number of axes is unknown.
     """
 
     dtype: tf.DType
@@ -57,12 +58,12 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     Args:
       where: the name of the array, for errors.
       array: the array.
-      tensor: the input that the array is for.
+      tensor: the input that the array is meant for.
 
     Raises:
-      UserError: the type or the shape differs.
+      UserError: the array has another type or shape than the tensor.
     """
-    # This runs for each input of each request, so build messages only for errors.
+    # Build messages only for errors, because `check_array` runs for each input of each request.
     if find_enum(array.dtype) != find_enum(tensor.dtype):
         dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
         checks.fail(where, f"be {tensor.dtype.name}", dtype.name)
@@ -70,27 +71,29 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     if shape is None or array.shape == shape:
         return
     axes = zip(array.shape, shape, strict=False)
-    if array.ndim != len(shape) or any(want not in (None, size) for size, want in axes):
+    if array.ndim != len(shape) or any(
+        expected_size not in (None, size) for size, expected_size in axes
+    ):
         checks.fail(where, f"have the shape {describe_shape(shape)}", list(array.shape))
 
 
 @functools.cache
 def find_enum(dtype: Any) -> int:
-    """Return the number by which TensorFlow's messages name a type of NumPy or TensorFlow."""
+    """Return the number of a NumPy or TensorFlow type in TensorFlow's protocol buffers."""
     is_text = isinstance(dtype, np.dtype) and dtype.kind in "OSU"
     return int((tf.string if is_text else tf.as_dtype(dtype)).as_datatype_enum)
 
 
 def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
-    """Turn nested lists of JSON into an array with the type of a tensor, but any shape.
+    """Turn nested JSON lists into an array with the type of a tensor. Any shape is allowed.
 
     Args:
       where: the name of the value, for errors.
       value: a value, or nested lists of values.
-      tensor: the input that the array is for.
+      tensor: the input that the array is meant for.
 
     Raises:
-      UserError: lists differ in length, or a value does not fit the type.
+      UserError: lists at the same depth differ in length, or a value does not fit the type.
     """
     flat, shape = flatten(where, value)
     return make_array(where, flat, tensor.dtype, shape).reshape(shape)
@@ -104,15 +107,16 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
       value: a value, or nested lists of values.
 
     Returns:
-      N values, and the lengths of the lists, the outermost first; [] for a single value.
+      The N values, and the length of the lists at each depth, from the outermost; [] for a single
+      value.
 
     Raises:
-      UserError: lists at the same depth differ in length, or a list has both lists and values.
+      UserError: lists at the same depth differ in length, or a list holds lists beside values.
     """
     level: list[Any] = [value]
     shape: list[int] = []
     while any(isinstance(item, list) for item in level):
-        # -1 stands for a value beside lists.
+        # The number -1 stands for a value beside lists.
         lengths = {len(item) if isinstance(item, list) else -1 for item in level}
         if len(lengths) > 1:
             sizes = [f"{n} values" if n >= 0 else "a value" for n in sorted(lengths)[:5]]
@@ -125,19 +129,20 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
 def make_array(
     where: str, flat: Sequence[Any], dtype: tf.DType, shape: Sequence[int] = ()
 ) -> np.ndarray:
-    """Turn values of JSON into an array of a type.
+    """Turn JSON values into an array of a type.
 
     Args:
       where: the name of the value, for errors.
       flat: N values, as `flatten` returns them.
-      dtype: the type of the signature.
-      shape: the shape of the nested lists, so that errors can name the place of a wrong value.
+      dtype: the type that the signature requires.
+      shape: the shape of the nested lists; with it, errors name the place of a wrong value.
 
     Returns:
       The values, [N].
 
     Raises:
-      UserError: a value is of another kind, or the type cannot represent it.
+      UserError: a value is, for example, a text instead of a number, or the type cannot represent
+        the value.
     """
     if dtype == tf.string:
         _require_kinds(where, flat, {str, dict}, _TEXT, shape)
@@ -166,7 +171,7 @@ def _require_kinds(
 
 def _make_texts(where: str, flat: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(flat), object)
-    # Use objects: the type that NumPy chooses for bytes drops zeros at the end.
+    # Use an array of objects, because NumPy's type for bytes drops zero bytes at the end.
     array[:] = [_read_text(where, value) for value in flat]
     return array
 
@@ -195,14 +200,15 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
         checks.fail(where, rule, largest)
     with np.errstate(over="ignore"):
         array = wide.astype(dtype.as_numpy_dtype)
-    # Clients may send infinities, but a finite number must not become infinite by rounding.
+    # Clients may send infinity, but a finite number must not become infinity by rounding.
     is_lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
     checks.require(
         not is_lost.any(), where, rule, wide[is_lost.argmax()] if is_lost.any() else None
     )
     exact = _EXACT[dtype.name]
     for value in flat:
-        # Refuse an integer that would change, such as an id. TensorFlow Serving refuses it, too.
+        # Refuse an integer, such as a long id, that floats would round. TensorFlow Serving also
+        # does.
         if type(value) is int and abs(value) > exact:
             stored = int(float(np.array(value, np.float64).astype(dtype.as_numpy_dtype)))
             checks.require(stored == value, where, f"{rule} without loss", value)
@@ -222,22 +228,23 @@ def _find_limits(dtype: tf.DType) -> tuple[int, int]:
 
 
 def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
-    """Return the JSON of each row of an array.
+    """Return each row of an array as JSON.
 
-    As in TensorFlow Serving, a number has the fewest digits that give the same number when read,
-    and whole floats end in `.0`. NaN, Infinity and -Infinity are written without quotes, although
-    the JSON standard does not know them.
+    As in TensorFlow Serving, a number has as few digits as possible without losing precision, and
+    whole floats end in `.0`. NaN, Infinity and -Infinity are written without quotes, which is not
+    standard JSON.
 
     Args:
       array: B rows, [B, ...].
-      is_bytes: True to write all texts as {"b64": ...}; False to do so only if they are not UTF-8.
+      is_bytes: True to write all texts as {"b64": ...}; False to write {"b64": ...} only for texts
+        that are not UTF-8.
 
     Returns:
       B texts.
     """
     texts = write_values(array.ravel(), is_bytes)
-    # Join texts to lists from the innermost axis outwards: each axis divides the number of texts by
-    # its size, until B texts remain.
+    # Join texts into lists, from the innermost axis to the outermost. Joining an axis divides the
+    # number of texts by the length of the axis, until B texts remain.
     for axis in range(array.ndim - 1, 0, -1):
         size = array.shape[axis]
         count = math.prod(array.shape[:axis])
@@ -246,11 +253,12 @@ def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
 
 
 def write_values(flat: np.ndarray, is_bytes: bool = False) -> list[str]:
-    """Return the JSON of each of N values.
+    """Return N values as N JSON texts.
 
     Args:
       flat: numbers, booleans or texts, [N].
-      is_bytes: True to write all texts as {"b64": ...}; False to do so only if they are not UTF-8.
+      is_bytes: True to write all texts as {"b64": ...}; False to write {"b64": ...} only for texts
+        that are not UTF-8.
     """
     if flat.dtype.kind in "OSU":
         return [_write_text(value, is_bytes) for value in flat.tolist()]
@@ -284,7 +292,7 @@ def _write_text(value: bytes | str, is_bytes: bool) -> str:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a request, in which NaN, Infinity and -Infinity are numbers.
+    """Parse the JSON object of a request. NaN, Infinity and -Infinity are accepted as numbers.
 
     Raises:
       UserError: the body is not UTF-8, not JSON, or not an object.
@@ -298,7 +306,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         text = error.doc[max(0, error.pos - 20) : error.pos + 20]
         checks.fail("the request", rule, text, f"{error.msg} at character {error.pos}.")
-    except (ValueError, RecursionError) as error:  # An integer with too many digits, or brackets.
+    except (ValueError, RecursionError) as error:  # Too many digits or nested lists.
         reason = "lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise checks.UserError(f"the request must {rule}: {reason}.") from error
     checks.require(isinstance(document, dict), "the request", rule, document)

@@ -1,4 +1,4 @@
-"""Loads new versions of a model into memory, and closes old versions that nobody uses.
+"""Loads new versions of a model into memory, and closes old versions that no request uses.
 
 models = versions.Versions(exports.list_versions, load, keep=2)
 models.poll()                            # loads the newest version; call it again and again
@@ -21,13 +21,19 @@ from mtl.tools.serve import failures, models
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# Seconds after a failure until a version is loaded again. They double with each failure, from the
-# first number up to the second.
+# If a version cannot be loaded, the server tries again after `_FIRST_WAIT` seconds. The wait
+# doubles with each further failure, up to `_LONGEST_WAIT` seconds.
 _FIRST_WAIT, _LONGEST_WAIT = 5.0, 300.0
 
 
 class _Failure(NamedTuple):
-    """Why a version could not be loaded, when to try again, and the last wait in seconds."""
+    """A failure to load a version.
+
+    Attributes:
+      reason: the error message.
+      again: the time of `time.monotonic` from which to try again.
+      wait: the seconds between the failure and `again`.
+    """
 
     reason: str
     again: float
@@ -35,14 +41,14 @@ class _Failure(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a version in TensorFlow Serving's terms, and the reason of a failure."""
+    """The name of a version's state in TensorFlow Serving, and the reason for a failure."""
 
     name: str
     reason: str = ""
 
 
 class Versions:
-    """The loaded versions of one model. All methods may be called from any thread."""
+    """The loaded versions of a model. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -51,16 +57,17 @@ class Versions:
         keep: int = 1,
         only: int | None = None,
     ):
-        """Store the settings; `poll` loads versions.
+        """Store the settings. Nothing is loaded before the first call of `poll`.
 
         Args:
-          find: a function that returns {version: folder} of the complete versions.
-          load: a function that loads a version.
+          find: a function that returns {version: folder} for all complete versions.
+          load: a function that loads a version from its number and its folder.
           keep: the number of versions that stay loaded.
-          only: the only version to serve; None for the newest.
+          only: the only version to serve; None for the newest version.
         """
         self._find, self._load, self._keep, self._only = find, load, keep, only
-        # A poll holds `_polling` for seconds while a model loads. Requests need only `_lock`.
+        # While a model loads, `poll` holds the lock `_polling` for seconds. Requests wait only for
+        # `_lock`, which is never held for long.
         self._lock, self._polling = threading.Lock(), threading.Lock()
         self._loaded: dict[int, models.Model] = {}
         self._users: dict[models.Model, int] = {}
@@ -71,21 +78,21 @@ class Versions:
         self._is_gone = False
 
     def poll(self) -> None:
-        """Look for versions, load the newest version, and retire old versions."""
+        """Look for versions, load the newest version, and close unused old versions."""
         with self._polling:
-            there = self._find()
+            folders = self._find()
             if self._only is not None:
-                there = {number: path for number, path in there.items() if number == self._only}
-            self._tell_absence(bool(there))
-            if not there:
-                return  # The loaded versions stay in use.
-            newest = max(there)
+                folders = {number: path for number, path in folders.items() if number == self._only}
+            self._tell_absence(bool(folders))
+            if not folders:
+                return  # Without folders, the loaded versions stay in use.
+            newest = max(folders)
             if newest not in self._loaded and self._is_due(newest):
-                self._try_load(newest, there[newest])
-            self._settle_versions(there)
+                self._try_load(newest, folders[newest])
+            self._settle_versions(folders)
 
     def load_first(self) -> models.Model:
-        """Load the first version, and return it.
+        """Load a version when the server starts, and return its model.
 
         Raises:
           UserError: the version cannot be loaded.
@@ -112,7 +119,7 @@ class Versions:
         self._loading = number
         try:
             model = self._load(number, path)
-        # A broken version must not end a server that has an earlier version.
+        # A broken version must not end a server that serves an earlier version.
         except (OSError, ValueError, RuntimeError, KeyError, tf.errors.OpError) as error:
             self._note_failure(number, error)
         else:
@@ -125,23 +132,23 @@ class Versions:
             self._loading = None
 
     def _note_failure(self, number: int, error: Exception) -> None:
-        before = self._failures.get(number)
+        last_failure = self._failures.get(number)
         reason = str(error) if isinstance(error, checks.UserError) else ""
         reason = (reason or source.explain_unreadable(error)).rstrip(".")
-        # Polls repeat, so log the same reason only once.
-        if before is None or before.reason != reason:
+        # The server polls again and again, so log the same reason only once.
+        if last_failure is None or last_failure.reason != reason:
             served = f"; version {self._newest} stays in use" if self._newest is not None else ""
             _log.warning("Version %d cannot be loaded: %s%s.", number, reason, served)
-        wait = min(_LONGEST_WAIT, 2 * before.wait) if before else _FIRST_WAIT
-        # `list_states` reads this in other threads.
+        wait = min(_LONGEST_WAIT, 2 * last_failure.wait) if last_failure else _FIRST_WAIT
+        # Other threads may be reading the failures in `list_states`.
         with self._lock:
             self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
 
-    def _settle_versions(self, there: Mapping[int, str]) -> None:
-        """Choose the newest version, and retire versions that are gone or too many."""
+    def _settle_versions(self, folders: Mapping[int, str]) -> None:
+        """Choose the newest version; retire versions without a folder and surplus old versions."""
         with self._lock:
-            # If the folders of all loaded versions are gone, these versions stay in use.
-            good = [n for n in sorted(self._loaded) if n in there] or sorted(self._loaded)
+            # Loaded versions stay in use if the folders of all loaded versions are gone.
+            good = [n for n in sorted(self._loaded) if n in folders] or sorted(self._loaded)
             if not good:
                 return
             newest = good[-self._keep :]
@@ -150,7 +157,7 @@ class Versions:
             self._newest = newest[-1]
             for number in set(self._loaded) - set(newest):
                 self._retired.add(self._loaded.pop(number))
-            self._failures = {n: failure for n, failure in self._failures.items() if n in there}
+            self._failures = {n: failure for n, failure in self._failures.items() if n in folders}
         self._close_unused()
 
     def _close_unused(self) -> None:
@@ -164,7 +171,7 @@ class Versions:
 
     @contextlib.contextmanager
     def lease(self, number: int | None) -> Iterator[models.Model]:
-        """Yield a loaded version, which stays open in this context.
+        """Yield a loaded version, which stays open until the context ends.
 
         Args:
           number: the version; None for the newest.
@@ -183,7 +190,7 @@ class Versions:
 
     @contextlib.contextmanager
     def hold(self, model: models.Model) -> Iterator[None]:
-        """Keep a leased model open in this context, which may last longer than the lease."""
+        """Return a context that keeps a leased model open, even if the lease ends earlier."""
         with self._lock:
             self._users[model] += 1
         with self._release_model(model):
@@ -213,7 +220,7 @@ class Versions:
         return self._newest
 
     def list_states(self) -> dict[int, State]:
-        """Return {version: its state}, the newest first."""
+        """Return {version: state}, from the newest to the oldest."""
         with self._lock:
             states = {model.number: State("UNLOADING") for model in self._retired}
             states |= {n: State("END", failure.reason) for n, failure in self._failures.items()}
@@ -236,7 +243,7 @@ class Versions:
         return {number: states[number]}
 
     def close(self) -> None:
-        """Close all versions; a version that a request uses closes after the request."""
+        """Close all versions. A version that requests use is closed after its last request."""
         with self._polling:
             with self._lock:
                 self._retired.update(self._loaded.values())
@@ -245,5 +252,5 @@ class Versions:
 
 
 def make_loader(name: str) -> Callable[[int, str], Any]:
-    """Return a function that loads a version of the model `name` from a folder."""
+    """Return a function that loads a version of a model from its number and its folder."""
     return lambda number, path: models.Model.load(name, number, path)

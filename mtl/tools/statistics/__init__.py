@@ -1,5 +1,5 @@
-"""Describes data sets, and compares two of them: statistics, drift, pages, tensorflow-metadata.
+"""Describes a data set by statistics, and compares two data sets to find drift.
 
-Tables of files are read by Apache Arrow, in blocks and without TensorFlow. The splits of a run are
-read by its pipeline.
+Apache Arrow reads tables in files, block by block and without TensorFlow. The input pipeline of a
+run reads the splits of the run.
 """

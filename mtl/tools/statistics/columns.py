@@ -1,4 +1,4 @@
-"""Collects the facts of a column, block by block, with a class for each form of values.
+"""Collects statistics of a table column, block by block, with a class for each kind of column.
 
 column = columns.Guessed("age", columns.Limits())
 column.add(pa.array(["39", "", "51"]))
@@ -19,30 +19,31 @@ from mtl.tools.drafting import columns as drafting_columns
 from mtl.tools.drafting import inputs
 from mtl.tools.statistics import cells, facts, numbers, texts
 
-# As in a draft, a column of numbers may hold up to 3 words that mean a missing value, besides known
-# marks, if at most 0.1 times as many rows hold a word as hold a number.
+# A column of numbers may hold a few words that mean a missing value, besides usual marks such as
+# "NA": at most 3 different words, in at most 0.1 times as many rows as hold a number.
+# `mtl.tools.drafting` uses the same limits.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
 _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
 _LIST_DELIMITER = "|"
-# Truth values are added in blocks of this size, so that a long column takes little memory.
+# The number of truth values that are added at a time, so that a long column takes little memory.
 _ROWS = 1 << 17
-# The number of values from which the kind of a column is guessed.
+# The number of values that decide which kind a column has.
 _LOOKED_AT = 1000
 _INT64_END = 2**63
-# The most distinct values in the tables of all columns together.
+# The largest number of distinct values, and of bytes, in the tables of all columns together.
 _ALL_VALUES = 1 << 22
 _ALL_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The limits of a column's memory.
+    """Limits of the memory for the statistics of a column.
 
     Attributes:
-      numbers: the most distinct numbers with exact counts.
-      texts: the most distinct texts with exact counts.
-      bytes: the most bytes of these texts.
+      numbers: the largest number of distinct numbers that are counted exactly.
+      texts: the largest number of distinct texts that are counted exactly.
+      bytes: the largest number of bytes in distinct texts.
     """
 
     numbers: int = numbers.MOST_VALUES
@@ -51,14 +52,15 @@ class Limits:
 
     @classmethod
     def share(cls, num_columns: int) -> Limits:
-        """Return the limits of each column if several share the memory.
+        """Return the limits of each column if all columns share the memory.
 
         Args:
           num_columns: the number of columns.
         """
         values = _ALL_VALUES // max(num_columns, 1)
         return cls(
-            # A table has at least 8,192 values, however many columns share the memory.
+            # A column may have at least 8,192 distinct values, however many columns share the
+            # memory.
             numbers=min(max(values, 1 << 13), cls.numbers),
             texts=min(max(values, 1 << 13), cls.texts),
             bytes=min(max(_ALL_BYTES // max(num_columns, 1), 1 << 20), cls.bytes),
@@ -66,13 +68,14 @@ class Limits:
 
 
 class Base:
-    """The rows and gaps of a column whose values are not read.
+    """Counts the rows and missing values of a column, without reading its values.
 
     Attributes:
       rows: the number of added rows.
       missing: the number of rows without a value.
-      broken: "text" or "list" if another pass must read the column as such; "" if it is fine.
-      reason: the reason for another pass, in words.
+      broken: "text" or "list" if another pass over the data must read the column as texts or lists;
+        "" if no other pass is needed.
+      reason: the reason for another pass, as text.
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,7 @@ class Base:
         self.broken = self.reason = ""
 
     def add(self, values: pa.Array) -> None:
-        """Add the values of rows; a null is a gap."""
+        """Add the values of rows. A null is a missing value."""
         self.rows += len(values)
         if values.null_count:
             self.missing += values.null_count
@@ -89,20 +92,20 @@ class Base:
             self._add_values(values)
 
     def _add_values(self, values: pa.Array) -> None:
-        """Add values without nulls."""
+        """Add values, which hold no nulls."""
 
     def finish(self, name: str) -> facts.Column:
-        """Return the facts of a column whose values are not read."""
+        """Return the statistics of a column whose values are not read."""
         kind = facts.OTHER if self.rows > self.missing else facts.EMPTY
         return facts.Column(name=name, kind=kind, rows=self.rows, missing=self.missing)
 
 
 class Numeric(Base):
-    """A column of numbers, truth values or times.
+    """Collects statistics of numbers, truth values or times.
 
     Args:
       kind: "int", "float", "bool" or "time".
-      limits: the bounds of memory.
+      limits: the limits of memory.
     """
 
     def __init__(self, kind: str, limits: Limits):
@@ -125,7 +128,7 @@ class Numeric(Base):
 
 
 def _to_numbers(values: pa.Array) -> np.ndarray:
-    """Return numbers, truth values or times without nulls as int64 or float64 [N]."""
+    """Return an Arrow array of numbers, truth values or times as int64 or float64, [N]."""
     kind = values.type
     if pa.types.is_temporal(kind):
         return cells.to_microseconds(values)
@@ -136,18 +139,19 @@ def _to_numbers(values: pa.Array) -> np.ndarray:
     array = values.to_numpy(zero_copy_only=False)
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
-    # Large unsigned numbers would become negative as int64.
+    # Unsigned numbers from 2^63 on would become negative as int64.
     is_large = array.dtype == np.uint64 and array.max() >= _INT64_END
     return array.astype(np.float64 if is_large else np.int64, copy=False)
 
 
 class Text(Base):
-    """A column of texts or bytes.
+    """Collects statistics of texts or bytes.
 
     Args:
-      limits: the bounds of memory.
+      limits: the limits of memory.
       marks: texts that mean a missing value.
-      may_be_list: True if texts such as a|b, in many rows, make it a column of lists.
+      may_be_list: True to treat the column as a column of lists if many rows hold texts such as
+        a|b.
     """
 
     def __init__(self, limits: Limits, marks: Collection[str] = (), may_be_list: bool = False):
@@ -166,9 +170,9 @@ class Text(Base):
         self._texts.add(values)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add {text: rows}."""
+        """Add texts that are already counted, {text: number of rows}."""
         if counts:
-            # Only `Guessed` calls this, for words that waited until it knew the kind.
+            # `Guessed` adds words that waited until the kind of the column was known.
             self.rows += sum(counts.values())
             self._texts.add_counts(pa.array(list(counts)), np.array(list(counts.values())))
 
@@ -186,20 +190,22 @@ class Text(Base):
         )
 
     def _looks_like_lists(self) -> bool:
-        some = self._texts.list_frequent(_LOOKED_AT)
-        return inputs.are_lists([facts.show_text(value) for value, _ in some], _LIST_DELIMITER)
+        frequent_texts = self._texts.list_frequent(_LOOKED_AT)
+        return inputs.are_lists(
+            [facts.show_text(value) for value, _ in frequent_texts], _LIST_DELIMITER
+        )
 
 
 def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
-    """Return texts with nulls in place of marks of a missing value.
+    """Replace texts that mark a missing value by nulls.
 
     Args:
-      values: texts [N], with nulls for gaps.
-      marks: texts that mean a gap.
+      values: texts [N]. A null is a missing value.
+      marks: texts that mean a missing value.
     """
     if not marks or len(values) == values.null_count:
         return values
-    # Usually "" is the only mark. The length of the shortest text shows fast if it occurs.
+    # Usually "" is the only mark. The length of the shortest text quickly shows whether "" occurs.
     if not any(marks) and pc.min(pc.binary_length(values)).as_py() > 0:
         return values
     is_mark = pc.is_in(values, value_set=pa.array(marks, values.type))
@@ -217,15 +223,17 @@ def _is_utf8(values: pa.Array) -> bool:
 
 
 class Guessed(Base):
-    """A column of texts that may hold numbers, truth values or times, as in CSV.
+    """Guesses whether texts, as in CSV, are numbers, truth values, times or just texts.
 
-    The rules agree with `mtl.tools.drafting`. The kind is chosen from the first block that allows a
-    choice. If a later block contradicts it, the column is `broken`: another pass reads it as text.
+    The rules are the same as in `mtl.tools.drafting`. The first block whose values are clear
+    decides the kind of the column. If a later block contradicts the kind, `broken` asks for another
+    pass that reads texts.
 
     Args:
-      limits: the bounds of memory.
+      limits: the limits of memory.
       marks: texts that mean a missing value.
-      may_be_list: True if texts such as a|b, in many rows, make it a column of lists.
+      may_be_list: True to treat the column as a column of lists if many rows hold texts such as
+        a|b.
     """
 
     def __init__(self, limits: Limits, marks: Collection[str] = (), may_be_list: bool = False):
@@ -250,12 +258,13 @@ class Guessed(Base):
             self._add_typed(values)
 
     def _choose_kind(self, values: pa.Array) -> pa.Array:
-        """Choose the kind if the values allow it, and return the values that are still to add."""
-        # A few values usually decide, and cost less than all distinct values.
+        """Choose the kind of the column if values are clear; return the values that remain."""
+        # Try a few values first, which usually decide, because trying all distinct values takes
+        # longer.
         if self._has_number(values[:_LOOKED_AT]):
             return values
-        counted = pc.value_counts(values)
-        distinct, counts = counted.field("values"), counted.field("counts")
+        value_counts = pc.value_counts(values)
+        distinct, counts = value_counts.field("values"), value_counts.field("counts")
         if self._has_number(distinct):
             return values
         times, others = cells.split_times(distinct)
@@ -266,16 +275,17 @@ class Guessed(Base):
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
-                # These words wait, as a later block may show that they are marks among numbers.
+                # Let these words wait, because a later block may show that they are marks among
+                # numbers.
                 return values[:0]
         self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
-        # The words that waited are texts like the others.
+        # The words that have waited are texts like the others.
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
         return values
 
     def _has_number(self, values: pa.Array) -> bool:
-        """Return True if one of the texts is a number, and choose the kind of numbers then."""
+        """Return True, and choose the kind "float", if a text is a number."""
         has_number = len(cells.split_numbers(values)[0]) > 0
         if has_number:
             self._start_kind(facts.FLOAT, Numeric(facts.FLOAT, self._limits))
@@ -285,11 +295,12 @@ class Guessed(Base):
         self._kind, self._inner = kind, inner
 
     def _add_typed(self, values: pa.Array) -> None:
-        """Add numbers or times; other texts may be few words that mark a missing value."""
+        """Add numbers or times. A few other texts are allowed as marks of a missing value."""
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
-        # int64 shows that all numbers are whole. Among fractions, 007 is a number, not a code.
+        # The type int64 shows that all numbers are whole. Among fractions, 007 is a number instead
+        # of a code.
         if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
             self._break_off("it holds digits behind a leading zero, as codes do")
             return
@@ -297,18 +308,20 @@ class Guessed(Base):
         if len(typed):
             self._inner.add(pa.array(typed))
         if len(others):
-            some = pc.value_counts(others)[:_LOOKED_AT]
-            self._words.update(_to_dict(some.field("values"), some.field("counts")))
+            frequent_texts = pc.value_counts(others)[:_LOOKED_AT]
+            self._words.update(
+                _to_dict(frequent_texts.field("values"), frequent_texts.field("counts"))
+            )
             self._check_words()
 
     def _check_words(self) -> None:
-        """Break the column if it has too many words for marks of a missing value."""
+        """Ask for another pass over the data if too many words would be marks of missing values."""
         if self._kind == facts.TIME:
-            marks, most, kind = _SURE_MARKS, 0, "times"
+            marks, limit, kind = _SURE_MARKS, 0, "times"
         else:
-            marks, most, kind = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
+            marks, limit, kind = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
         words = [word for word in self._words if word not in marks]
-        if len(words) > most:
+        if len(words) > limit:
             self._break_off(f"it holds {kind} and texts, such as {words[-1][:40]!r}")
 
     def _break_off(self, reason: str) -> None:
@@ -321,12 +334,12 @@ class Guessed(Base):
             return Base.finish(self, name)
         column = self._inner.finish(name)
         self.broken, self.reason = self._inner.broken, self._inner.reason
-        # In a column of texts, the words already count as values.
+        # In a column of texts, words already count as values.
         words = {} if self._kind == facts.TEXT else self._words
         kind = column.kind
         if self._kind == facts.FLOAT:
             self._check_shares(column)
-            # If all numbers are whole, such as 5.0, the kind is int, as in a draft.
+            # If all numbers are whole, such as 5.0, the kind is int, as in `mtl.tools.drafting`.
             kind = facts.INT if _is_int(column) else kind
         return dataclasses.replace(
             column,
@@ -337,14 +350,16 @@ class Guessed(Base):
         )
 
     def _check_shares(self, column: facts.Column) -> None:
-        """Break a column of numbers if words are too frequent for marks of a missing value."""
-        odd = {word: n for word, n in self._words.items() if word not in _MARKS_OF_NUMBERS}
-        total = sum(odd.values())
+        """Ask for another pass if words are too frequent for marks of a missing value."""
+        odd_words = {word: n for word, n in self._words.items() if word not in _MARKS_OF_NUMBERS}
+        total = sum(odd_words.values())
         if total > _SHARE_OF_WORDS * column.count:
-            self._break_off(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
+            self._break_off(
+                f"in {total:,} rows it holds texts, such as {next(iter(odd_words))[:40]!r}"
+            )
 
     def _finish_words(self, name: str) -> facts.Column:
-        """Return the facts of a column of few different texts."""
+        """Return the statistics of a column with few different texts."""
         if cells.are_truth(pa.array(list(self._words))):
             truth = Numeric(facts.BOOL, self._limits)
             for word, count in self._words.items():
@@ -365,13 +380,13 @@ def _to_dict(values: pa.Array, counts: pa.Array) -> dict[str, int]:
 
 
 def _are_few(words: Collection[str]) -> bool:
-    """Return True if a column of these words may still hold numbers, or truth values."""
-    odd = [word for word in words if word not in _MARKS_OF_NUMBERS]
-    return len(odd) <= _FEW_WORDS or cells.are_truth(pa.array(list(words)))
+    """Return True if a column that begins with these words may hold numbers or truth values."""
+    odd_words = [word for word in words if word not in _MARKS_OF_NUMBERS]
+    return len(odd_words) <= _FEW_WORDS or cells.are_truth(pa.array(list(words)))
 
 
 def _is_int(column: facts.Column) -> bool:
-    """Return True if all numbers are whole and fit into int64."""
+    """Return True if all numbers of a column are whole and fit into int64."""
     numeric = column.numbers
     if numeric is None or not numeric.is_whole or numeric.infinite:
         return False
@@ -379,10 +394,10 @@ def _is_int(column: facts.Column) -> bool:
 
 
 class Listed(Base):
-    """A column of lists; in lists of lists, the innermost values count.
+    """Collects statistics of lists; in lists of lists, the innermost values count.
 
     Args:
-      inner: collects the single values.
+      inner: collects statistics of the single values.
       marks: texts that mean an empty list, if `is_split`.
       is_split: True if lists are texts such as a|b, as in CSV.
     """
@@ -398,7 +413,7 @@ class Listed(Base):
             trimmed = pc.ascii_trim_whitespace(values.values)
             values = _drop_empty(values, trimmed)
         elif values.null_count == len(values):
-            # A block that holds only gaps has no list type.
+            # A block without values does not have a list type.
             values = pa.nulls(len(values), pa.list_(pa.string()))
         elif pa.types.is_string(values.type):
             text = values.drop_null()[0].as_py()
@@ -407,9 +422,9 @@ class Listed(Base):
         self.rows += len(values)
         self.missing += int((lengths == 0).sum())
         self._lengths.add(lengths[lengths > 0].astype(np.int64))
-        single = pc.list_flatten(values, recursive=True)
-        if len(single):
-            self._inner.add(single)
+        single_values = pc.list_flatten(values, recursive=True)
+        if len(single_values):
+            self._inner.add(single_values)
 
     def finish(self, name: str) -> facts.Column:
         column = self._inner.finish(name)
@@ -420,9 +435,12 @@ class Listed(Base):
 
 
 def _drop_empty(lists: pa.ListArray, parts: pa.Array) -> pa.Array:
-    """Return lists without their empty texts, as in training; `parts` replace their values."""
-    # [0, 2, 3] for lists of 2 and 1 values; each new offset counts the kept values before it.
+    """Replace the values of lists by `parts`, and drop empty texts, as in training."""
+    # For lists of 2 and 1 values, offsets are [0, 2, 3]. A new offset counts the texts before the
+    # list that are not empty.
     offsets = lists.offsets.to_numpy()
-    is_kept = pc.not_equal(parts, "").to_numpy(zero_copy_only=False)
-    before = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
-    return pa.ListArray.from_arrays(pa.array(before, pa.int32()), parts.filter(pa.array(is_kept)))
+    is_filled = pc.not_equal(parts, "").to_numpy(zero_copy_only=False)
+    new_offsets = np.concatenate([[0], np.cumsum(is_filled)])[offsets]
+    return pa.ListArray.from_arrays(
+        pa.array(new_offsets, pa.int32()), parts.filter(pa.array(is_filled))
+    )

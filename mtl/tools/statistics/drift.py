@@ -1,4 +1,4 @@
-"""Compares two data sets field by field, and says how much of a difference may be chance.
+"""Compares two data sets field by field, and says how large a difference may be by chance.
 
 comparison = drift.compare(training, new)
 values = comparison.differences[0].values
@@ -10,9 +10,9 @@ comparison.list_failures(threshold=0.1)                 # ["'age': KS 0.31, by c
 | numbers, truth | KS: the largest difference of the distribution functions | Kolmogorov, Smirnov |
 | texts, bytes | L-infinity: the largest difference of the share of a value | drift of TFDV |
 
-Distances are in [0, 1]. The noise of a field bounds the distance between two random samples of the
-same distribution. If rows are independent, at most 1 in 100 comparisons of data sets exceeds the
-noise of a field by chance.
+Distances are in [0, 1]. The noise of a field is an upper bound for the distance between two random
+samples of the same distribution. If rows are independent, a distance exceeds its noise by chance in
+at most 1 of 100 comparisons of data sets.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ import pyarrow as pa
 from mtl.tools.statistics import facts
 
 KS, L_INFINITY = "KS", "L-infinity"
-# With at most this probability, any measure of any field exceeds its noise by chance.
+# The largest probability that any distance in any field exceeds its noise by chance.
 CHANCE = 0.01
-_MEASURES = 4  # Those of `Difference.shifts`.
+_MEASURES = 4  # The number of shifts in `Difference.shifts`.
 _ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A difference with its noise.
+    """A distance between two data sets in a field, with its noise.
 
     Attributes:
-      what: the name of the difference, such as "KS" or "gaps".
-      distance: the difference, in [0, 1]; NaN if it cannot be measured.
-      noise: the largest difference that chance explains.
+      what: the name of the distance, such as "KS" or "gaps".
+      distance: the distance, in [0, 1]; NaN for a distance that cannot be measured.
+      noise: the largest distance that is likely by chance.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Shift:
     noise: float
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the difference is above a threshold, and above the noise."""
+        """Return True if the distance is above a threshold and above the noise."""
         return self.distance > max(threshold, self.noise)
 
     def describe(self) -> str:
@@ -58,19 +58,19 @@ class Shift:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The differences of a field.
+    """The differences between two data sets in a field.
 
     Attributes:
-      name: the field.
-      before: its facts in the old data.
-      after: its facts in the new data.
-      values: the distance of the values that are present.
-      gaps: the difference of the shares of rows without a value.
+      name: the name of the field.
+      before: statistics of the field in the old data.
+      after: statistics of the field in the new data.
+      values: the distance between the distributions of values, without missing values.
+      gaps: the difference between the shares of rows without a value.
       unseen: the share of new values that the old data lack, beyond the expected share; NaN if the
-        old data have too many distinct values to know all.
+        old data have too many distinct values to count them all.
       unknown: the share of new values that a model does not know, beyond the expected share; NaN
         without a model.
-      changed: the change of the type, such as "int, now text"; "" if it is the same.
+      changed: the change of the type, such as "int, now text"; "" if the type is the same.
     """
 
     name: str
@@ -84,29 +84,29 @@ class Difference:
 
     @property
     def shifts(self) -> Sequence[Shift]:
-        """All differences."""
+        """The distances of the field."""
         return self.values, self.gaps, self.unseen, self.unknown
 
     @property
     def largest(self) -> float:
-        """The largest difference; infinite if the type changed, -1 if nothing can be measured."""
+        """The largest distance; infinite if the type has changed, -1 without any distance."""
         distances = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
         return math.inf if self.changed else max(distances, default=-1.0)
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return a text for each difference above both a threshold and its noise."""
+        """Return a text for each distance above a threshold and above its noise."""
         failures = [self.changed] if self.changed else []
         return failures + [shift.describe() for shift in self.shifts if shift.exceeds(threshold)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Two data sets side by side.
+    """The comparison of two data sets.
 
     Attributes:
       before: the old data.
       after: the new data.
-      differences: the differences of each field that both data sets have, the largest first.
+      differences: the differences in each common field, from the largest to the smallest.
       lost: the fields that the new data lack.
       added: the fields that only the new data have.
     """
@@ -118,7 +118,7 @@ class Compared:
     added: Sequence[str]
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return a text for each field that drifts or is lost."""
+        """Return a text for each field that has drifted or that the new data lack."""
         failures = [f"{name!r} is lost" for name in self.lost]
         for difference in self.differences:
             texts = difference.list_failures(threshold)
@@ -127,14 +127,15 @@ class Compared:
 
 
 def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
-    """Return the differences of all fields of two data sets.
+    """Compare two data sets field by field.
 
     Args:
       before: the old data, such as the training split.
       after: the new data.
     """
     shared = [name for name in before.columns if name in after.columns]
-    # Bonferroni's correction: the chances of all measures of all fields add up to at most CHANCE.
+    # By Bonferroni's correction, the chances of all distances in all fields add up to at most
+    # CHANCE.
     chance = CHANCE / (_MEASURES * max(len(shared), 1))
     differences = [
         _compare_columns(before.columns[name], after.columns[name], chance) for name in shared
@@ -167,7 +168,10 @@ def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _find_change(before: facts.Column, after: facts.Column) -> str:
-    """Return the change of the type, or ""; numbers are one type, and an empty column fits any."""
+    """Return the change of the type, or "".
+
+    All numbers count as the same type, and an empty column fits all types.
+    """
     sides = (before, after)
     kinds = ["number" if side.kind in facts.NUMBERS else side.kind for side in sides]
     is_same = kinds[0] == kinds[1] and before.is_list == after.is_list
@@ -180,7 +184,7 @@ def _compare_values(
 ) -> tuple[Shift, Shift]:
     nothing = Shift(what="", distance=math.nan, noise=math.nan)
     if before.kind == facts.TIME:
-        return nothing, nothing  # New rows have later times, which is not drift.
+        return nothing, nothing  # Later times in new rows are not drift.
     if before.texts is not None and after.texts is not None:
         return _compare_texts(before, after, chance)
     if before.numbers is not None and after.numbers is not None:
@@ -192,23 +196,24 @@ def _compare_numbers(before: facts.Column, after: facts.Column, chance: float) -
     sides = [column.numbers for column in (before, after) if column.numbers is not None]
     if not all(side.count for side in sides):
         return Shift(what=KS, distance=math.nan, noise=math.nan)
-    weighed = [side.weigh() for side in sides]
-    # The distribution functions change only at these numbers.
-    places = np.unique(np.concatenate([values for values, _ in weighed]))
+    distributions = [side.weigh() for side in sides]
+    # The cumulative distribution functions change only at the values in the data.
+    places = np.unique(np.concatenate([values for values, _ in distributions]))
     shares = []
-    for values, weights in weighed:
+    for values, weights in distributions:
         totals = np.concatenate([[0], np.cumsum(weights)])
         shares.append(totals[np.searchsorted(values, places, side="right")] / totals[-1])
     rows = [_count_independent(column) for column in (before, after)]
-    # The quantile of the Kolmogorov-Smirnov test of two samples, by the first term of its series.
+    # The noise is a quantile of the two-sample Kolmogorov-Smirnov test, from the first term of its
+    # series.
     noise = math.sqrt(-math.log(chance / 2) / 2 * (1 / rows[0] + 1 / rows[1]))
-    # The sketches of both sides may err as well, and in opposite directions.
+    # The quantile sketches of both data sets have errors, too, perhaps in opposite directions.
     noise += sum(side.rank_error for side in sides)
     return Shift(what=KS, distance=float(np.abs(shares[0] - shares[1]).max()), noise=noise)
 
 
 def _count_independent(column: facts.Column) -> int:
-    """Return the number of independent values: the values of a list may depend on each other."""
+    """Return the number of independent values; the values of a list count once."""
     return max(min(column.count, column.present), 1)
 
 
@@ -219,7 +224,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
     rows = (_count_independent(before), _count_independent(after))
     shares = [side_counts / total for side_counts, total in zip(counts, totals, strict=True)]
     noise = _find_noise((counts[0] + counts[1]) / sum(totals), rows, chance)
-    # If the table of a side was cut, its counts are too low.
+    # Counts are too low if the table of counts has lost texts because of its size.
     noise += sum(side.lost / total for side, total in zip(sides, totals, strict=True))
     distance = float(np.abs(shares[0] - shares[1]).max())
     values = Shift(what=L_INFINITY, distance=distance, noise=noise)
@@ -227,7 +232,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
 
 
 def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
-    """Return the counts of all texts in each table, with 0 for absent texts."""
+    """Return the counts of the texts of all tables in each table, with 0 for absent texts."""
     encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
     places = encoded.indices.to_numpy()
     size, start, aligned = len(encoded.dictionary), 0, []
@@ -248,16 +253,16 @@ def _compare_unseen(
 ) -> Shift:
     """Return the share of new values that the old data lack, beyond the expected share.
 
-    The next value is new with a probability of about the share of values that occurred once (Good,
-    The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
+    The probability that the next value is new is about the share of values that have occurred once
+    (Good, The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
     """
-    # A text that was cut from the table would look as if the old data lacked it.
+    # If the table of the old data has lost a text because of its size, the text would look new.
     if not is_exact:
         return Shift(what="unseen", distance=math.nan, noise=math.nan)
     once, twice = ((counts[0] == number).sum() for number in (1, 2))
     expected = once / totals[0]
     share = counts[1][counts[0] == 0].sum() / totals[1]
-    # The expected share is an estimate, whose error adds to the error of the measured share.
+    # The expected share is an estimate, so its error is added to the error of the measured share.
     error = math.sqrt(2 * twice) / totals[0] * math.sqrt(-2 * math.log(chance))
     noise = _find_noise(np.array([expected]), rows, chance) + error
     return Shift(what="unseen", distance=max(float(share - expected), 0.0), noise=float(noise))
@@ -274,7 +279,7 @@ def _compare_shares(
 
 
 def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
-    """Return the share of values that a model does not know, beyond the expected share."""
+    """Return the share of new values that a model does not know, beyond the expected share."""
     nothing = Shift(what="unknown", distance=math.nan, noise=math.nan)
     if before.unknown is None or after.unknown is None or not before.count or not before.is_exact:
         return nothing
@@ -289,17 +294,18 @@ def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -
 def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the expected share of unknown values in new rows, and the error of this estimate.
 
-    A model that was fitted to the old data may not know values that occur less than k times there.
-    By Good's estimate, all values that occur r - 1 times in the old rows make up a share of new
-    rows that equals the old share of values that occur r times. So the share of unknown values in
-    new rows is the old share of values that occur up to k times.
+    A model that was fitted to the old data may not know values that occur less than k times in the
+    old data. By Good's estimate, the values that occur r - 1 times in the old rows have a share of
+    the new rows that equals the old share of values that occur r times. So the share of unknown
+    values in new rows is the old share of values that occur up to k times.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)
     total, unknown = values.sum(), before.unknown or 0.0
-    # Values below a frequency are unknown. A user's vocabulary may know rare values, too.
+    # Assume that all values below some frequency are unknown, although a user's vocabulary may
+    # include rare values.
     below = np.concatenate([[0.0], np.cumsum(values) / total])
-    # `unknown` comes from another division than `below`, and may differ in the last bits.
+    # `unknown` and `below` come from different divisions, so they may differ in the last bits.
     rare = int(np.searchsorted(below, unknown - _ROUNDING))
     frequency = kinds[rare - 1] + 1 if rare else 1
     expected = max(unknown, float(values[kinds <= frequency].sum() / total))
@@ -308,23 +314,24 @@ def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
 
 
 def _read_counts(column: facts.Column) -> np.ndarray:
-    """Return the counts of all values, in any order."""
+    """Return how often each value of a column occurs, in any order."""
     if column.texts is not None:
         return column.texts.read_counts()[1]
     return column.numbers.weigh()[1] if column.numbers is not None else np.zeros([0], np.int64)
 
 
 def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:
-    """Return the distance that the shares of two samples exceed with at most this probability.
+    """Return a bound that differences of shares between two samples exceed by at most this chance.
 
-    Bernstein's inequality bounds the chance for each of the shares [K]; these bounds are added.
+    Bernstein's inequality bounds the chance for each of the K shares, and the K bounds are added.
     """
-    # Equal shares have equal bounds: long tails of rare values take one computation.
+    # Compute the bound of equal shares only once, because rare values often have equal shares.
     kinds, numbers = np.unique(shares, return_counts=True)
     variances = kinds * (1 - kinds) * (1 / rows[0] + 1 / rows[1])
     step = max(1 / rows[0], 1 / rows[1])
     low, high = 0.0, 1.0
-    # A bisection: 2^-40 is far below the last digit of a distance.
+    # Find the bound by bisection. After 40 steps, the error of 2^-40 is far below the last digit of
+    # a distance.
     for _ in range(40):
         middle = (low + high) / 2
         exponents = middle**2 / (2 * (variances + step * middle / 3))

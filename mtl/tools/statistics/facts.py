@@ -1,4 +1,4 @@
-"""The facts of a data set and its columns, which a pass over the rows collects.
+"""Statistics of a data set and its columns, which a pass over the rows collects.
 
 dataset.rows, dataset.columns["age"].missing, dataset.columns["age"].numbers.mean
 """
@@ -16,26 +16,28 @@ from mtl.tools.statistics import texts as texts_lib
 INT, FLOAT, BOOL, TIME = "int", "float", "bool", "time"
 TEXT, BYTES, EMPTY, OTHER = "text", "bytes", "empty", "other"
 NUMBERS = (INT, FLOAT, BOOL)
-# The number of values that tables list and that a page draws.
+# The number of frequent values in tables and pictures.
 _MOST_FREQUENT = 50
 _FIRST_TIME = datetime.datetime(1970, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """The facts of a column.
+    """Statistics of a column.
 
     Attributes:
-      name: the column.
+      name: the name of the column.
       kind: "int", "float", "bool", "time", "text", "bytes", "empty" (no value), or "other" (a type
         whose values are not read, such as a struct).
       rows: the number of rows.
-      missing: rows without a value; NaN and empty lists are missing, too.
-      is_list: True if a row may hold several values. All facts below are about single values.
-      numbers: the distribution of numbers, and of times as microseconds since 1970; else None.
-      texts: the counts of texts or bytes; else None.
-      lengths: the distribution of the number of values in a row with values, for lists; else None.
-      marks: {text: rows} of texts among numbers or times that count as missing.
+      missing: the number of rows without a value. NaN and empty lists count as missing.
+      is_list: True if a row may hold several values. The attributes below describe single values.
+      numbers: the distribution of numbers, or of times in microseconds since 1970; None for other
+        kinds.
+      texts: the counts of texts or bytes; None for other kinds.
+      lengths: the distribution of the lengths of lists, without empty lists; None if rows hold
+        single values.
+      marks: {text: number of rows} for texts among numbers or times that count as missing values.
       unknown: the share of values that a trained model does not know; None without a model.
     """
 
@@ -52,7 +54,7 @@ class Column:
 
     @property
     def type_name(self) -> str:
-        """The kind, such as "list of int"."""
+        """The type of the column as text, such as "list of int"."""
         return f"list of {self.kind}" if self.is_list else self.kind
 
     @property
@@ -67,24 +69,24 @@ class Column:
 
     @property
     def count(self) -> int:
-        """The number of single values, with infinite numbers."""
+        """The number of single values, including infinite numbers."""
         if self.texts is not None:
             return self.texts.count
         return self.numbers.count + self.numbers.infinite if self.numbers is not None else 0
 
     @property
     def counted(self) -> numbers_lib.Numbers | texts_lib.Texts | None:
-        """The distribution of the values; None if they are not read."""
+        """The distribution of the values; None if the values are not read."""
         return self.texts if self.texts is not None else self.numbers
 
     @property
     def distinct(self) -> int:
-        """The number of distinct values; an estimate unless `is_exact`."""
+        """The number of distinct values. The number is an estimate if `is_exact` is False."""
         return self.counted.count_distinct() if self.counted is not None else 0
 
     @property
     def is_exact(self) -> bool:
-        """True if the distinct values and their counts are exact."""
+        """True if all distinct values are counted exactly."""
         return self.counted is None or self.counted.is_exact
 
     def list_frequent(self, most: int = _MOST_FREQUENT) -> list[tuple[str, int]]:
@@ -96,7 +98,7 @@ class Column:
         return []
 
     def show(self, value: int | float) -> str:
-        """Return a number of this column as a text: a time as ISO writes it."""
+        """Return a number of this column as text, or a time in ISO format."""
         if value != value:
             return ""
         if self.kind == TIME:
@@ -106,15 +108,15 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """The facts of a data set.
+    """Statistics of a data set.
 
     Attributes:
-      name: the file, or the split.
-      files: {file: rows}; empty for a split.
+      name: the name of the file or split.
+      files: {file: number of rows}; {} for a split.
       rows: the number of rows.
-      columns: {name: facts}, in the order of the data.
+      columns: {name: statistics}, in the order of the data.
       notes: lines about the data that a user should know.
-      tasks: {task: its labels}, for a split of a run.
+      tasks: {task: statistics of its labels}, for a split of a run.
     """
 
     name: str
@@ -127,14 +129,14 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """The labels of a task in a split.
+    """Statistics of the labels of a task in a split.
 
     Attributes:
       rows: the number of rows.
-      labelled: rows with a label whose weight is above 0.
-      counts: {class: rows}, if the task has at most 1000 classes.
-      mean: the mean of numbers, or None for classes.
-      deviation: the standard deviation of numbers, or None for classes.
+      labelled: the number of rows with a label whose weight is above 0.
+      counts: {class: number of rows}; {} if the task has more than 1000 classes.
+      mean: the mean of the labels; None if labels are classes.
+      deviation: the standard deviation of the labels; None if labels are classes.
     """
 
     rows: int
@@ -145,16 +147,16 @@ class Task:
 
 
 def show_text(value: bytes) -> str:
-    """Return bytes as text; bytes that are not UTF-8 are written as codes."""
+    """Return bytes as text. Escape codes stand for bytes that are not UTF-8."""
     return value.decode("utf-8", errors="backslashreplace")
 
 
 def show_time(microseconds: int | float) -> str:
-    """Return a time as ISO writes it, without its time of day at midnight."""
+    """Return a time in ISO format; at midnight, return only the date."""
     try:
         time = _FIRST_TIME + datetime.timedelta(microseconds=int(microseconds))
     except OverflowError:
         return f"{microseconds:.6g} us"
-    # A date in a table has no time of day, so midnight is not shown.
+    # Dates are stored as midnight, so do not show midnight as a time of day.
     is_day = time.time() == datetime.time()
     return time.date().isoformat() if is_day else time.isoformat(sep=" ", timespec="auto")

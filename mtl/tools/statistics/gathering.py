@@ -1,4 +1,4 @@
-"""Passes over the rows of a table: reads blocks ahead, and adds their columns in threads.
+"""Computes the statistics of a table: reads blocks of rows ahead, and adds columns in threads.
 
 dataset = gathering.describe(tables.open_table("FILE", ["train.csv"]))
 dataset.columns["age"].numbers.mean
@@ -19,9 +19,10 @@ from mtl import checks
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts, tables
 
-# A block may hold many megabytes, so only two wait to be added.
+# The number of blocks that are read ahead. A block may hold many megabytes.
 _AHEAD = 2
-# The columns of JSON lines are not known before the pass. The memory is shared by this number.
+# The assumed number of columns in JSON lines, whose columns are only known after a pass. The
+# columns share the memory.
 _KEYS = 64
 _LIST, _TEXT = "list", "text"
 
@@ -42,47 +43,47 @@ def describe(
     left_out: Collection[str] = (),
     like: facts.Dataset | None = None,
 ) -> facts.Dataset:
-    """Read all rows of a table and return its facts.
+    """Read all rows of a table, and return the statistics of its columns.
 
     Args:
-      table: the files.
-      marks: texts that mean a missing value, besides empty cells of CSV.
-      left_out: columns that are not read.
-      like: the facts of other data, to compare. Its columns of texts or lists are read as such here
-        too, even if their cells look like numbers.
+      table: the table to read.
+      marks: texts that mean a missing value, besides empty cells in CSV.
+      left_out: names of columns that are not read.
+      like: the statistics of data to compare with. Columns of texts or lists in these data are also
+        read as texts or lists here, even if cells look like numbers.
 
     Raises:
       UserError: a file is malformed, or lacks a column of `left_out`.
     """
-    # The columns of JSON are known only after the pass: see below.
+    # The columns of JSON lines are only known after a pass, so their names are checked below.
     for name in left_out if table.columns and like is None else ():
         checks.one_of("--leave_out", name, table.columns)
-    gathered = _Gathered(table, marks, left_out)
+    collector = _Gathered(table, marks, left_out)
     for name, column in like.columns.items() if like and table.schema is None else ():
         steps = [_LIST] * column.is_list + [_TEXT] * (column.kind == facts.TEXT)
-        gathered.plans[name] = tuple(steps)
+        collector.plans[name] = tuple(steps)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        # A column whose kind was guessed wrongly is read again from the start of the files.
-        while gathered.read(pool):
+        # If the kind of a column was guessed wrongly, another pass reads the column again.
+        while collector.read(pool):
             pass
-    dataset = gathered.finish()
+    dataset = collector.finish()
     for name in left_out if not table.columns and like is None else ():
-        checks.one_of("--leave_out", name, [*dataset.columns, *gathered.dropped])
+        checks.one_of("--leave_out", name, [*dataset.columns, *collector.dropped])
     return dataset
 
 
 class _Gathered:
-    """The columns of a table, and the plans for those that need another pass.
+    """Collects the statistics of a table's columns in one or several passes.
 
     Attributes:
-      dropped: the columns that are left out.
-      plans: {column: the kinds that earlier passes require}: "text", "list" of any values, or both.
-        A plan grows at most to ("text", "list", "text"), so the number of passes is finite.
+      dropped: the names of columns that are left out.
+      plans: {column: kinds that earlier passes require}, where a kind is "text" or "list". A plan
+        grows at most to ("text", "list", "text"), so the number of passes is finite.
     """
 
     def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
         self._table, self._left_out = table, left_out
-        # An empty text of JSON is a value.
+        # In JSON, an empty text is a value.
         self._marks = ("", *marks) if table.format == tables.CSV else tuple(marks)
         self._limits = columns_lib.Limits.share(len(table.columns) or _KEYS)
         self.dropped: set[str] = set()
@@ -95,10 +96,10 @@ class _Gathered:
             self._open = [name for name in table.columns if name not in left_out]
 
     def read(self, pool: concurrent.futures.Executor) -> bool:
-        """Read the open columns once; return True if another pass must read some of them."""
+        """Read all columns that need a pass; return True if some need another pass."""
         current = {name: self._start_column(name) for name in self._open or ()}
         if self._facts and self._table.format == tables.JSON:
-            current = {}  # The first block shows which columns are lists.
+            current = {}  # In JSON, the first block shows which columns are lists.
         rows, files = 0, dict.fromkeys(self._table.paths, 0)
         for block in read_ahead(tables.read_blocks(self._table, self._open)):
             self._add_block(pool, block, current, rows)
@@ -115,18 +116,21 @@ class _Gathered:
         current: dict[str, columns_lib.Base],
         rows: int,
     ) -> None:
-        """Add a block after `rows` earlier rows, and start the columns that are new in it."""
-        chosen = {n: values for n, values in block.columns.items() if n not in self._left_out}
-        self.dropped.update(block.columns.keys() - chosen.keys())
-        for name in chosen.keys() - current.keys():
-            current[name] = self._start_column(name, chosen[name].type)
+        """Add a block that follows `rows` rows, and start columns that the earlier rows lack."""
+        block_columns = {
+            n: values for n, values in block.columns.items() if n not in self._left_out
+        }
+        self.dropped.update(block.columns.keys() - block_columns.keys())
+        for name in block_columns.keys() - current.keys():
+            current[name] = self._start_column(name, block_columns[name].type)
             _add_gaps(current[name], rows)
-        # Arrow and NumPy release Python's lock, so threads work at the same time.
+        # Arrow and NumPy release Python's global interpreter lock, so threads work at the same
+        # time.
         futures = [
             pool.submit(_add_to_column, block.path, n, current[n], values)
-            for n, values in chosen.items()
+            for n, values in block_columns.items()
         ]
-        # `result` raises the error of the thread.
+        # `result` raises an error of the thread.
         for future in futures:
             future.result()
         for name, column in current.items():
@@ -149,11 +153,11 @@ class _Gathered:
     def _keep_facts(
         self, pool: concurrent.futures.Executor, current: Mapping[str, columns_lib.Base]
     ) -> None:
-        """Keep the facts of a pass, and plan the next one."""
+        """Store the statistics of a pass, and plan the next pass."""
         names = list(current)
-        finished = pool.map(lambda name: current[name].finish(name), names)
+        finished_columns = pool.map(lambda name: current[name].finish(name), names)
         order = dict.fromkeys([*self._table.columns, *self._facts, *names])
-        all_facts = {**self._facts, **dict(zip(names, finished, strict=True))}
+        all_facts = {**self._facts, **dict(zip(names, finished_columns, strict=True))}
         self._facts = {name: all_facts[name] for name in order if name in all_facts}
         self._open = [name for name in names if current[name].broken]
         for name in self._open:
@@ -162,17 +166,17 @@ class _Gathered:
             self._reasons.setdefault(name, f"{self._table.paths[-1]}: {column.reason}")
 
     def finish(self) -> facts.Dataset:
-        """Return the facts of all columns."""
+        """Return the statistics of all columns."""
         paths = self._table.paths
-        changed = [name for name, plan in self.plans.items() if plan == (_TEXT,)]
-        changed = [name for name in changed if name in self._reasons]
+        text_columns = [name for name, plan in self.plans.items() if plan == (_TEXT,)]
+        text_columns = [name for name in text_columns if name in self._reasons]
         rule = "Column {!r} is text, not a number or a time. {}."
         return facts.Dataset(
             name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3),
             rows=sum(self._files.values()),
             columns=self._facts,
             files=self._files,
-            notes=[rule.format(name, self._reasons[name]) for name in changed],
+            notes=[rule.format(name, self._reasons[name]) for name in text_columns],
         )
 
 
@@ -180,7 +184,8 @@ def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Ar
     """Add the values of a block to a column.
 
     Raises:
-      UserError: Arrow cannot read the values, or a field of JSON holds lists and single values.
+      UserError: Arrow cannot read the values, or a field in JSON holds both lists and single
+        values.
     """
     is_list = isinstance(column, columns_lib.Listed)
     if pa.types.is_list(values.type) and not is_list:
@@ -197,15 +202,15 @@ def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Ar
 
 
 def _add_gaps(column: columns_lib.Base, rows: int) -> None:
-    """Add rows that lack the column, as objects of JSON may."""
+    """Add rows that lack the column, as JSON objects may."""
     if rows > 0 and not column.broken:
-        # Counting is enough; an array of nulls would cost memory.
+        # Count the rows instead of adding an array of nulls, which would take memory.
         column.rows += rows
         column.missing += rows
 
 
 def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Base:
-    """Return a collector for a column of an Arrow type."""
+    """Return an object that collects the statistics of a column with an Arrow type."""
     types = pa.types
     if types.is_dictionary(kind):
         return _Encoded(start_typed(kind.value_type, limits), kind.value_type)
@@ -223,7 +228,7 @@ def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Ba
 
 
 class _Encoded(columns_lib.Base):
-    """A column of a dictionary type."""
+    """Collects statistics of a column with a dictionary type."""
 
     def __init__(self, inner: columns_lib.Base, kind: pa.DataType):
         super().__init__()
@@ -238,14 +243,14 @@ class _Encoded(columns_lib.Base):
 
 
 def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield items that a thread reads ahead; an error of the thread is raised here."""
-    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(_AHEAD)
+    """Yield items that a thread reads ahead; raise an error of the thread."""
+    item_queue: queue.Queue[tuple[str, Any]] = queue.Queue(_AHEAD)
     is_over = threading.Event()
-    thread = threading.Thread(target=_read_into, args=(items, waiting, is_over), daemon=True)
+    thread = threading.Thread(target=_read_into, args=(items, item_queue, is_over), daemon=True)
     thread.start()
     try:
         while True:
-            event, item = waiting.get()
+            event, item = item_queue.get()
             if event == "end":
                 return
             if event == "error":
@@ -256,19 +261,19 @@ def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
         # The thread may wait for room in the queue, so empty the queue until the thread ends.
         while thread.is_alive():
             try:
-                waiting.get_nowait()
+                item_queue.get_nowait()
             except queue.Empty:
                 thread.join(0.01)
 
 
 def _read_into(
-    items: Iterable[Any], waiting: queue.Queue[tuple[str, Any]], is_over: threading.Event
+    items: Iterable[Any], item_queue: queue.Queue[tuple[str, Any]], is_over: threading.Event
 ) -> None:
     try:
         for item in items:
-            waiting.put(("item", item))
+            item_queue.put(("item", item))
             if is_over.is_set():
                 return
-        waiting.put(("end", None))
-    except BaseException as error:  # Raised in the thread that waits for items.
-        waiting.put(("error", error))
+        item_queue.put(("end", None))
+    except BaseException as error:  # `read_ahead` raises the error.
+        item_queue.put(("error", error))

@@ -1,4 +1,4 @@
-"""Estimates the number of distinct values from 64-bit hashes, in bounded memory.
+"""Estimates the number of distinct values from 64-bit hashes, in a fixed amount of memory.
 
 estimate = hashing.Distinct()
 estimate.add(hashing.hash_numbers(np.array([1.0, 2.0])))
@@ -16,14 +16,14 @@ from mtl.data import order
 _MOST = 1 << 14
 ERROR = 1 / math.sqrt(_MOST)
 """The relative standard error of `Distinct.count`."""
-# An odd number, which has an inverse modulo 2**64.
+# The base of the polynomial. An odd base has an inverse modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _BYTES_AT_ONCE = 1 << 23
 
 
 class Distinct:
-    """The smallest hashes of a stream of values (k minimum values).
+    """Counts distinct values by the smallest hashes in a stream (k minimum values).
 
     If k hashes out of D lie below a share x of all 64-bit numbers, D is about (k - 1) / x. See
     Bar-Yossef et al., Counting distinct elements in a data stream, https://doi.org/10.1007/3-540-45726-7_1.
@@ -33,27 +33,33 @@ class Distinct:
         self._hashes = np.zeros([0], np.uint64)
 
     def add(self, hashes: np.ndarray) -> None:
-        """Add hashes, uint64 [N]; equal values have equal hashes and count once."""
+        """Add the hashes of values, uint64 [N]. Equal values have equal hashes, and count once."""
         if len(self._hashes) == _MOST:
-            # A hash above the largest stored one cannot be among the smallest.
+            # Hashes above the largest stored hash cannot be among the smallest.
             hashes = hashes[hashes < self._hashes[-1]]
         if len(hashes):
-            # `np.unique` may hash, which takes ten times as long as sorting.
+            # `np.unique` may use a hash table, which takes ten times as long as sorting.
             merged = np.sort(np.concatenate([self._hashes, hashes]))
             is_first = np.concatenate([[True], merged[1:] != merged[:-1]])
             self._hashes = merged[is_first][:_MOST]
 
     def count(self) -> int:
-        """Return the number of distinct values: exact below 16,384, and an estimate beyond."""
+        """Return the number of distinct values: exact below 16,384, and otherwise an estimate."""
         if len(self._hashes) < _MOST:
             return len(self._hashes)
         return round((_MOST - 1) / (float(self._hashes[-1]) / 2.0**64))
 
 
 def hash_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return hashes of int64 or float64 numbers, uint64 [N].
+    """Return hashes of numbers.
 
-    An integer up to 2**53 and the equal float have the same hash.
+    An integer up to 2**53 has the same hash as the equal float.
+
+    Args:
+      numbers: int64 or float64 [N].
+
+    Returns:
+      uint64 [N].
     """
     if numbers.dtype.kind == "f":
         return order.mix_bits((numbers + 0.0).view(np.uint64))  # -0.0 becomes 0.0.
@@ -63,7 +69,14 @@ def hash_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def hash_texts(texts: pa.Array) -> np.ndarray:
-    """Return hashes of texts or bytes without nulls, uint64 [N]."""
+    """Return hashes of texts.
+
+    Args:
+      texts: texts or bytes [N], without nulls.
+
+    Returns:
+      uint64 [N].
+    """
     if not len(texts):
         return np.zeros([0], np.uint64)
     if texts.nbytes > _BYTES_AT_ONCE and len(texts) > 1:
@@ -73,7 +86,7 @@ def hash_texts(texts: pa.Array) -> np.ndarray:
 
 
 def _hash_block(texts: pa.Array) -> np.ndarray:
-    """Return polynomials of the bytes modulo 2**64, mixed with the lengths."""
+    """Return a hash of each text: a polynomial of its bytes modulo 2**64, mixed with its length."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     first, last = int(ends[0]), int(ends[-1])
@@ -84,7 +97,8 @@ def _hash_block(texts: pa.Array) -> np.ndarray:
     powers = np.multiply.accumulate(places)
     terms = order.mix_bits(content.astype(np.uint64) + np.uint64(1)) * powers[:-1]
     sums = np.concatenate([np.zeros(1, np.uint64), np.add.accumulate(terms)])
-    # A hash must not depend on the place of its text: divide by the power of the first place.
+    # Divide by the power at the start of a text, so that the hash does not depend on the position
+    # of the text.
     places[1:] = _INVERSE
     inverses = np.multiply.accumulate(places)
     totals = (sums[ends[1:]] - sums[ends[:-1]]) * inverses[ends[:-1]]

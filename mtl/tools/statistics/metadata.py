@@ -1,9 +1,10 @@
-"""Writes facts in the format of tensorflow-metadata, for TensorFlow Data Validation and Facets.
+"""Writes statistics as messages of tensorflow-metadata, for TensorFlow Data Validation and Facets.
 
 content = metadata.write_statistics([training, new], is_text=False)
 content = metadata.write_schema(training, is_text=True)
 
-Times are whole numbers, in microseconds since 1970. Mean and deviation leave out infinite numbers.
+Times are integers, in microseconds since 1970. The mean and standard deviation leave out infinite
+numbers.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from mtl.tools.statistics import facts, numbers
 
 _BUCKETS = 10
 _MOST_TOP, _MOST_RANKED = 20, 1000
-# Texts with at most so many values get a domain in the schema.
+# The largest number of distinct texts for which the schema lists the values of a column.
 _MOST_OF_DOMAIN = 100
 
 
 def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
-    """Return a serialized `DatasetFeatureStatisticsList`, as text or binary.
+    """Return a serialized `DatasetFeatureStatisticsList` with the statistics of data sets.
 
     Args:
-      datasets: the facts of each data set, which Facets shows side by side.
-      is_text: True for the text format of protobuf.
+      datasets: the statistics of data sets, which Facets shows side by side.
+      is_text: True for the text format of protocol buffers, False for the binary format.
     """
     message = statistics_pb2.DatasetFeatureStatisticsList()
     for dataset in datasets:
@@ -41,7 +42,7 @@ def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
 
 
 def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
-    """Return a serialized `Schema` that fits the data set, as text or binary."""
+    """Return a serialized `Schema` that fits a data set, in the text or binary format."""
     schema = schema_pb2.Schema()
     for column in dataset.columns.values():
         if column.kind != facts.OTHER:
@@ -52,7 +53,7 @@ def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
 def _serialize_message(message: Any, is_text: bool) -> bytes:
     if is_text:
         return text_format.MessageToString(message, as_utf8=True).encode()
-    # The same facts give the same bytes, so files can be compared.
+    # With `deterministic`, equal statistics give equal bytes, so files can be compared.
     return message.SerializeToString(deterministic=True)
 
 
@@ -85,7 +86,7 @@ def _fill_common(common: Any, column: facts.Column) -> None:
         _fill_quantiles(common.num_values_histogram, column.lengths)
         return
     common.min_num_values = common.max_num_values = 1
-    # TFDV writes this histogram even if each row has one value.
+    # TensorFlow Data Validation writes this histogram even if each row has one value.
     common.num_values_histogram.type = statistics_pb2.Histogram.QUANTILES
     rows = column.present / _BUCKETS
     for _ in range(_BUCKETS):
@@ -104,7 +105,7 @@ def _fill_numbers(stats: Any, numeric: numbers.Numbers) -> None:
 
 
 def _fill_standard(histogram: Any, numeric: numbers.Numbers) -> None:
-    """Fill equally wide buckets; the last one includes its upper end."""
+    """Fill a histogram of equally wide buckets; the last bucket includes its upper end."""
     histogram.type = statistics_pb2.Histogram.STANDARD
     for low, high, count in count_buckets(numeric, _BUCKETS):
         histogram.buckets.add(low_value=low, high_value=high, sample_count=count)
@@ -113,11 +114,11 @@ def _fill_standard(histogram: Any, numeric: numbers.Numbers) -> None:
 def count_buckets(
     numeric: numbers.Numbers, buckets: int, low: float = math.nan, high: float = math.nan
 ) -> list[tuple[float, float, float]]:
-    """Return (lower end, upper end, count) of equally wide buckets.
+    """Return (lower end, upper end, count) for each of several equally wide buckets.
 
     Args:
-      numeric: the numbers.
-      buckets: the number of buckets; a single distinct number gets one bucket.
+      numeric: the distribution of the numbers.
+      buckets: the number of buckets. A single distinct number gets one bucket.
       low: the lower end of the first bucket; by default the least number. Lower numbers are left
         out.
       high: the upper end of the last bucket, inclusive; by default the greatest number.
@@ -129,7 +130,7 @@ def count_buckets(
     high = float(numeric.greatest) if high != high else high
     edges = np.linspace(low, high, (buckets if high > low else 1) + 1)
     totals = np.concatenate([[0], np.cumsum(weights)])
-    # As floats, like the edges: an edge may lie between two integers.
+    # Compare floats with the edges, because an edge may lie between two integers.
     places = np.searchsorted(values.astype(np.float64), edges, side="left")
     places[-1] = np.searchsorted(values.astype(np.float64), edges[-1], side="right")
     counts = np.diff(totals[places]).astype(float)
@@ -137,7 +138,7 @@ def count_buckets(
 
 
 def _fill_quantiles(histogram: Any, numeric: numbers.Numbers) -> None:
-    """Fill buckets with equal shares of the numbers."""
+    """Fill a histogram whose buckets hold equal shares of the numbers."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
     ends = numeric.find_quantiles(np.linspace(0, 1, _BUCKETS + 1).tolist())
     for low, high in zip(ends[:-1], ends[1:], strict=True):
@@ -171,7 +172,7 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
     of_kind = {facts.INT: kinds.INT, facts.BOOL: kinds.INT, facts.TIME: kinds.INT}
     of_kind[facts.FLOAT] = kinds.FLOAT
     feature = schema.feature.add(name=column.name, type=of_kind.get(column.kind, kinds.BYTES))
-    # Without any value, the data do not show how often the feature is present.
+    # If all values are missing, the data do not show how often the feature is present.
     if column.present:
         feature.presence.min_count = 1
     if column.rows and not column.missing:
@@ -183,7 +184,7 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
 
 
 def _set_domain(schema: Any, feature: Any, column: facts.Column) -> None:
-    """Set the values that a feature may have."""
+    """Set the domain of a feature, which is the set of its possible values."""
     if column.kind == facts.BOOL:
         feature.bool_domain.SetInParent()
     elif column.kind == facts.TIME:

@@ -1,4 +1,4 @@
-"""Moments, quantiles and frequent values of a column of numbers, block by block.
+"""Computes moments, quantiles and frequent values of numbers, block by block.
 
 numbers = numbers.Numbers()
 numbers.add(np.array([1.5, 2.0, np.nan, np.inf]))
@@ -12,19 +12,19 @@ import numpy as np
 
 from mtl.tools.statistics import hashing
 
-# Numbers wait until there are so many, and are then sorted together.
+# The number of numbers that wait to be sorted together.
 _WAITING = 1 << 15
-# The numbers of a level of the sketch.
+# The number of numbers in a full level of the sketch.
 _LEVEL = 1 << 14
 MOST_VALUES = 1 << 16
-"""The most distinct numbers with exact quantiles and counts."""
+"""The largest number of distinct numbers for which quantiles and counts are exact."""
 
 
 class Moments:
-    """Mean and standard deviation, numerically stable.
+    """Computes the mean and the standard deviation in a numerically stable way.
 
-    The sums hold differences to a first number, which are exact for int64. Blocks are merged as in
-    Chan et al., Algorithms for computing the sample variance,
+    The sums hold differences from a base, which are exact for int64. Blocks are merged as in Chan
+    et al., Algorithms for computing the sample variance,
     https://doi.org/10.1080/00031305.1983.10483115.
     """
 
@@ -33,22 +33,27 @@ class Moments:
         self._count, self._offset, self._squares = 0, 0.0, 0.0
 
     def add(self, numbers: np.ndarray) -> None:
-        """Add finite numbers [N], N > 0."""
-        # Differences to the minimum are small: squares of times or ids would lose digits.
+        """Add numbers.
+
+        Args:
+          numbers: finite numbers, int64 or float64 [N], N > 0.
+        """
+        # Use differences from the minimum, because the squares of large numbers, such as times or
+        # ids, would lose digits.
         start = numbers.min()
         if numbers.dtype.kind == "f":
             least: int | float = float(start)
-            apart = numbers - start
+            differences = numbers - start
         else:
             least = int(start)
-            # Unsigned differences do not overflow.
-            apart = (numbers.view(np.uint64) - start.view(np.uint64)).astype(np.float64)
+            # As unsigned integers, the differences do not overflow.
+            differences = (numbers.view(np.uint64) - start.view(np.uint64)).astype(np.float64)
         if self._base is None:
             self._base = least
-        mean = float(apart.mean())
-        apart -= mean
-        np.square(apart, out=apart)  # `np.dot` would use threads of its own.
-        squares = float(apart.sum())
+        mean = float(differences.mean())
+        differences -= mean
+        np.square(differences, out=differences)  # `np.dot` would start threads.
+        squares = float(differences.sum())
         offset = float(least - self._base) + mean
         total = self._count + len(numbers)
         difference = offset - self._offset
@@ -63,31 +68,31 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the population (divided by N); NaN without numbers."""
+        """The standard deviation of the population, with the divisor N; NaN without numbers."""
         return math.sqrt(self._squares / self._count) if self._count else math.nan
 
 
 class Numbers:
-    """The distribution of finite numbers, and how many numbers are zero, infinite or NaN.
+    """The distribution of finite numbers, and the counts of zeros, infinite numbers and NaN.
 
-    Up to `most` distinct numbers, a table of numbers and their counts is exact. With more distinct
-    numbers, quantiles come from a sketch: a number of level l stands for 2**l numbers, and half of
-    a full level moves up (Karnin, Lang and Liberty, Optimal quantile approximation in streams,
-    arXiv:1603.05346).
+    Up to `most` distinct numbers are counted exactly in a table. With more distinct numbers,
+    quantiles come from a sketch, in which a number of level l stands for 2**l numbers. If a level
+    is full, half of its numbers move to the next level (Karnin, Lang and Liberty, Optimal quantile
+    approximation in streams, arXiv:1603.05346).
 
     Args:
-      most: the most distinct numbers of the table.
+      most: the largest number of distinct numbers in the table.
 
     Attributes:
-      count: how many numbers are finite.
-      zeros: how many numbers are 0.
-      infinite: how many numbers are infinite.
-      nans: how many numbers are NaN.
-      least: the least finite number, exact; NaN without a finite number.
-      greatest: the greatest finite number, exact; NaN without a finite number.
+      count: the number of finite numbers.
+      zeros: the number of zeros.
+      infinite: the number of infinite numbers.
+      nans: the number of NaN.
+      least: the least finite number, which is exact; NaN without a finite number.
+      greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: the most by which the count of a frequent number is too low.
+      lost: an upper bound of how much too low the count of a frequent number is.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -103,7 +108,11 @@ class Numbers:
         self._distinct = hashing.Distinct()
 
     def add(self, numbers: np.ndarray) -> None:
-        """Add numbers, int64 or float64 [N]."""
+        """Add numbers.
+
+        Args:
+          numbers: int64 or float64 [N]; NaN and infinite numbers are only counted.
+        """
         if numbers.dtype.kind == "f":
             numbers = self._drop_infinite(numbers)
         if not len(numbers):
@@ -141,7 +150,7 @@ class Numbers:
         if self._levels is not None:
             self._add_to_sketch(values, counts)
             self._distinct.add(hashing.hash_numbers(values))
-            # Numbers that occur once would fill the table again; the sketch counts them.
+            # Only the sketch counts numbers that occur once, because the table would be full again.
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]
@@ -156,7 +165,7 @@ class Numbers:
         self._values, self._counts = _count_sorted(values[order], counts)
 
     def _cut(self) -> None:
-        """Keep the more frequent half of the table; the sketch starts with the whole table."""
+        """Cut the table to its more frequent half, after adding the whole table to a new sketch."""
         if self._levels is None:
             self._levels = []
             self._add_to_sketch(self._values, self._counts)
@@ -167,7 +176,10 @@ class Numbers:
         self._values, self._counts = self._values[places], self._counts[places]
 
     def _add_to_sketch(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Add numbers with counts: a count is a sum of powers of two, which are levels."""
+        """Add numbers with counts to the sketch.
+
+        A count is a sum of powers of two, and each power is a level.
+        """
         assert self._levels is not None
         for level in range(int(counts.max()).bit_length()):
             level_values = values[(counts >> level) & 1 == 1]
@@ -184,9 +196,9 @@ class Numbers:
         if len(levels[level]) < _LEVEL:
             return
         full = np.sort(levels[level])
-        # If the count is odd, the last number stays in its level.
+        # If the number of numbers is odd, the last number stays in its level.
         even = len(full) // 2 * 2
-        # Even and odd places take turns, so that errors cancel.
+        # Move numbers at even and at odd places in turns, so that errors cancel out.
         upper = full[self._moves[level] % 2 : even : 2]
         self._moves[level] += 1
         levels[level] = full[even:]
@@ -210,23 +222,36 @@ class Numbers:
 
     @property
     def rank_error(self) -> float:
-        """The largest error of a quantile, as a share of the numbers; 0 if exact."""
-        # Each move to a higher level errs by at most one number of the level, in turns up and down.
+        """The largest error of a quantile, as a share of the numbers; 0 if quantiles are exact."""
+        # `is_exact` moves waiting numbers into the sketch, whose moves are counted below.
+        if self.is_exact:
+            return 0.0
+        # A move to a higher level errs by at most one number of the level, upwards and downwards in
+        # turns.
         errors = [(moves + 1) // 2 << level for level, moves in enumerate(self._moves)]
-        return 0.0 if self.is_exact else sum(errors) / self.count
+        return sum(errors) / self.count
 
     def count_distinct(self) -> int:
-        """Return the number of distinct finite numbers, an estimate unless `is_exact`."""
+        """Return the number of distinct finite numbers; an estimate if `is_exact` is False."""
         return len(self._values) if self.is_exact else self._distinct.count()
 
     def list_frequent(self, most: int) -> list[tuple[int | float, int]]:
-        """Return the most frequent numbers with counts; of equal counts, the smaller number."""
+        """Return the most frequent numbers with their counts; smaller numbers first in ties.
+
+        Args:
+          most: the largest number of numbers to return.
+        """
         self._flush_waiting()
         order = np.argsort(-self._counts, kind="stable")[:most]
         return [(self._values[i].item(), int(self._counts[i])) for i in order]
 
     def weigh(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return sorted numbers [N], and for each how many numbers of the column it stands for."""
+        """Return the distribution of the finite numbers.
+
+        Returns:
+          Sorted numbers [N], and the weight of each number, int64 [N]: how many numbers of the
+          column it represents. If `is_exact` is True, the weights are counts.
+        """
         if self.is_exact:
             return self._values, self._counts
         assert self._levels is not None
@@ -238,28 +263,28 @@ class Numbers:
         return values[order], weights[order]
 
     def find_quantiles(self, shares: Sequence[float]) -> list[int | float]:
-        """Return quantiles; NaN without numbers.
+        """Return quantiles of the finite numbers; NaN without numbers.
 
-        A quantile is a number of the column: the least number such that at least this share of all
-        numbers is less or equal.
+        The quantile of a share is the least number such that at least this share of all numbers is
+        less or equal.
 
         Args:
-          shares: numbers in [0, 1]; 0.5 gives the median.
+          shares: shares in [0, 1]; the quantile of 0.5 is the median.
         """
         values, weights = self.weigh()
         if not len(values):
             return [math.nan] * len(shares)
         totals = np.cumsum(weights)
-        # Without the last factor, 0.07 * 100 is 7.000000000000001, whose ceiling is 8.
+        # The last factor corrects rounding: 0.07 * 100 is 7.000000000000001, whose ceiling is 8.
         ranks = np.ceil(np.asarray(shares) * totals[-1] * (1 - 1e-12))
         places = np.searchsorted(totals, np.clip(ranks, 1, totals[-1]))
-        # The sketch may have dropped the least and the greatest number, which are known.
+        # The sketch may have dropped the least and the greatest number, so use the attributes.
         ends = {0.0: self.least, 1.0: self.greatest}
         return [ends.get(s, values[p].item()) for s, p in zip(shares, places, strict=True)]
 
 
 def _count_sorted(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct numbers among sorted numbers, and the sums of their counts."""
+    """Return the distinct numbers among sorted numbers, and the sum of counts for each number."""
     if not len(values):
         return values, counts
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))

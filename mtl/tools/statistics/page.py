@@ -1,4 +1,4 @@
-"""Writes an HTML page about data sets: tables, and a picture of each column.
+"""Writes an HTML page about data sets, with tables and a picture of each column.
 
 page.write("drift.html", [training, new], compared, threshold=0.1)
 """
@@ -24,13 +24,14 @@ def write(
     compared: drift.Compared | None,
     threshold: float,
 ) -> None:
-    """Write the page of data sets, or of the comparison of two data sets.
+    """Write a page about data sets, or about the comparison of two data sets.
 
     Args:
-      path: the HTML file.
-      datasets: the data sets; unused with `compared`.
-      compared: the differences of two data sets; None without a comparison.
-      threshold: the distance in [0, 1] above which a field drifts, if it is also above the noise.
+      path: the path of the HTML file.
+      datasets: the statistics of the data sets; unused with `compared`.
+      compared: the comparison of two data sets; None to describe `datasets`.
+      threshold: the distance in [0, 1] above which a field drifts, if the distance also exceeds its
+        noise.
     """
     page = _describe(datasets) if compared is None else _compare_datasets(compared, threshold)
     with storage.writing("--output", "a file", path):
@@ -184,11 +185,11 @@ def _tell_numbers(column: facts.Column) -> list[Any]:
 
 
 def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> blocks.Figures:
-    """Return a picture of each column that can be drawn.
+    """Return pictures of all columns that can be drawn.
 
     Args:
-      sides: {name of a side: its data}; the sides of a column share a picture.
-      names: columns that all sides have.
+      sides: {name: data set}. A picture shows a column of all data sets.
+      names: the names of columns that all data sets have.
     """
     pictures = []
     for name in names:
@@ -214,7 +215,7 @@ def _draw_texts(title: str, columns: Mapping[str, facts.Column]) -> figures.Figu
         for value, count in counts[key].items():
             ranked[value] = max(ranked.get(value, 0.0), count / column.count)
     names = sorted(ranked, key=lambda value: -ranked[value])[:_MOST_VALUES]
-    # A frequent value of one side may be missing among the frequent values of the other.
+    # A value that is frequent in one data set may be rare in the other.
     column_shares = {
         key: _find_shares(column, counts[key], names, len(columns) > 1)
         for key, column in columns.items()
@@ -227,10 +228,10 @@ def _draw_texts(title: str, columns: Mapping[str, facts.Column]) -> figures.Figu
 def _find_shares(
     column: facts.Column, counts: Mapping[str, int], names: Sequence[str], is_compared: bool
 ) -> list[float]:
-    lacking = [name for name in names if name not in counts]
+    rare_names = [name for name in names if name not in counts]
     all_counts = dict(counts)
-    if lacking and is_compared:
-        # Rare values are only in the whole list.
+    if rare_names and is_compared:
+        # Only the list of all values contains rare values.
         all_counts |= dict(column.list_frequent(column.distinct))
     return [all_counts.get(name, 0) / max(column.count, 1) for name in names]
 
@@ -242,7 +243,7 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
     if all(column.kind in (facts.INT, facts.BOOL) for column in columns.values()):
         low, high, size = shares.fit_whole(low, high, _BINS)
     is_time = any(column.kind == facts.TIME for column in columns.values())
-    # From microseconds to days: ticks of microseconds would be too long to read.
+    # Convert microseconds to days, because ticks in microseconds would be too long to read.
     scale = 1e6 * 86400 if is_time else 1.0
     bins, outside = {}, 0.0
     for key, side in numbers.items():
@@ -255,7 +256,7 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
 
 
 def _find_ends(sides: Sequence[numbers_lib.Numbers]) -> tuple[float, float, bool]:
-    """Return the range to draw, and whether few numbers lie far outside of it."""
+    """Return the range to draw, and True if a few numbers lie far outside of the range."""
     low = min(float(side.least) for side in sides)
     high = max(float(side.greatest) for side in sides)
     inner = [side.find_quantiles(shares.INNER) for side in sides]

@@ -1,4 +1,4 @@
-"""Describes the splits of a run, read by its pipeline: fields, labels of tasks, unknown values.
+"""Computes statistics of the splits of a run: fields, labels of tasks, and unknown values.
 
 train, test = runs.describe_splits(experiment, "runs/adult")
 train, new = runs.describe_input(experiment, "runs/adult", ["new.csv"])
@@ -33,8 +33,8 @@ from mtl.tools.scoring import image_rows
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
-# Values that mark gaps while a split is read, in place of the defaults of the fields. The types
-# bool and uint8 have no spare value.
+# {type: value that stands for a missing value while a split is read}. Otherwise, missing values
+# would look like defaults. The types bool and uint8 have no value to spare.
 _GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
 _KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
 
@@ -45,13 +45,13 @@ def describe_splits(
     names: Sequence[str] = (),
     left_out: Collection[str] = (),
 ) -> list[facts.Dataset]:
-    """Read splits of a run and return their facts.
+    """Read splits of a run, and return the statistics of each split.
 
     Args:
       experiment: the settings of the run.
-      model_dir: its folder, with the vocabularies that it learned; it may be absent.
-      names: the splits; by default the training split and the split of evaluations.
-      left_out: fields that are not described.
+      model_dir: the folder of the run, with its vocabularies; the folder may be absent.
+      names: the names of splits; () for the training split and the evaluation split.
+      left_out: the names of fields that are left out.
 
     Raises:
       UserError: a split or a field does not exist, or a row is malformed.
@@ -68,60 +68,63 @@ def describe_input(
     format_name: str = "auto",
     left_out: Collection[str] = (),
 ) -> list[facts.Dataset]:
-    """Read the training split of a run and files of new rows; return the facts of both.
+    """Return statistics of the training split of a run, and of files with new rows.
 
     Args:
       experiment: the settings of the run.
-      model_dir: its folder.
-      patterns: files or globs, read as `launch.evaluate --input` reads them; labels may be absent.
-      format_name: their format, as in `scoring.open_files`.
-      left_out: fields that are not described.
+      model_dir: the folder of the run.
+      patterns: paths or globs of files, which are read like files of `launch.evaluate --input`,
+        except that labels may be absent.
+      format_name: the format of the files, as in `scoring.open_files`.
+      left_out: the names of fields that are left out.
 
     Raises:
       UserError: no file matches, a file lacks a feature, or a row is malformed.
     """
     data = experiment.data
-    opened, split = scoring.open_files(data, patterns, format_name)
-    lacking = _find_lacking(opened, split)
-    opened = dataclasses.replace(opened, spec=_drop_labels(opened.spec, lacking))
-    new = _describe_split(experiment, opened, split, model_dir, left_out)
-    before = _describe_split(experiment, data, data.train_split, model_dir, (*left_out, *lacking))
-    notes = [*before.notes, *_list_changes(data, model_dir)]
-    if lacking:
-        notes.append(f"Labels that the new files lack are left out: {', '.join(lacking)}.")
-    return [dataclasses.replace(before, notes=notes), new]
+    new_data, split = scoring.open_files(data, patterns, format_name)
+    missing_names = _find_lacking(new_data, split)
+    new_data = dataclasses.replace(new_data, spec=_drop_labels(new_data.spec, missing_names))
+    new = _describe_split(experiment, new_data, split, model_dir, left_out)
+    training_data = _describe_split(
+        experiment, data, data.train_split, model_dir, (*left_out, *missing_names)
+    )
+    notes = [*training_data.notes, *_list_changes(data, model_dir)]
+    if missing_names:
+        notes.append(f"Labels that the new files lack are left out: {', '.join(missing_names)}.")
+    return [dataclasses.replace(training_data, notes=notes), new]
 
 
 def _find_lacking(data: pipeline.Pipeline, split: str) -> list[str]:
-    """Return the labels without a column in the files of a split."""
+    """Return the names of labels that have no column in the files of a split."""
     source: Any = image_rows.unwrap(data.source)
     if isinstance(source, arrow.Arrow):
         schema, _ = arrow.open_file(files.named_by(source, split)[0])
         columns = arrow.find_columns(data.spec.label_fields, source.rename)
         return [name for name, column in columns.items() if column not in schema.names]
-    names = getattr(source, "names", None)  # Records of TFRecord may lack any label.
+    names = getattr(source, "names", None)  # TFRecord files have no names of columns.
     return [name for name in data.spec.labels if name not in names] if names else []
 
 
-def _drop_labels(spec: spec_lib.Spec, lacking: Collection[str]) -> spec_lib.Spec:
-    labels = {name: kind for name, kind in spec.labels.items() if name not in lacking}
-    defaults = {name: value for name, value in spec.defaults.items() if name not in lacking}
+def _drop_labels(spec: spec_lib.Spec, missing_names: Collection[str]) -> spec_lib.Spec:
+    labels = {name: kind for name, kind in spec.labels.items() if name not in missing_names}
+    defaults = {name: value for name, value in spec.defaults.items() if name not in missing_names}
     return dataclasses.replace(spec, labels=labels, defaults=defaults)
 
 
 def _list_changes(data: pipeline.Pipeline, model_dir: str) -> list[str]:
-    """Return a line for each file of the training split that has changed since the training."""
+    """Return a note for each file of the training split that has changed since the training."""
     record = os.path.join(model_dir, training_files.FILE)
     if not os.path.exists(record):
         return []
-    records = checksums.read_json(record, "Delete it, or copy it back.")
+    records = checksums.read_json(record, "Delete the file, or copy it back.")
     paths = files.named_by(data.source, data.train_split)
-    changed = [
+    changed_paths = [
         path
         for path in paths
         if path not in records or checksums.of_file(path) != records[path]["checksum"]
     ]
-    return [f"{path} has changed since the last training of {model_dir}." for path in changed]
+    return [f"{path} has changed since the last training of {model_dir}." for path in changed_paths]
 
 
 def _describe_split(
@@ -135,72 +138,76 @@ def _describe_split(
     for name in left_out:
         checks.one_of("--leave_out", name, experiment.data.spec.fields)
     names = [n for n in spec.fields if n not in left_out and n not in spec.counted]
-    gathered = _Gathered(spec, names, experiment.model.heads)
+    collector = _Gathered(spec, names, experiment.model.heads)
     reading = _mark_gaps(data)
     statistics = fitting.load_statistics(model_dir)
     columns = experiment.model.columns
-    limited = unknown.list_fields(columns)
-    lacking = features_lib.missing_statistics(columns, statistics.directory)
-    counted_columns = columns if limited and not lacking else None
-    shares = unknown.Shares(limited)
+    limited_fields = unknown.list_fields(columns)
+    missing_names = features_lib.missing_statistics(columns, statistics.directory)
+    counted_columns = columns if limited_fields and not missing_names else None
+    shares = unknown.Shares(limited_fields)
     with diagnosis.explain_run_errors(reading, experiment.model, None, split):
         for batch, counts in _read_batches(
-            reading, spec, split, gathered, counted_columns, statistics
+            reading, spec, split, collector, counted_columns, statistics
         ):
-            gathered.add(batch)
+            collector.add(batch)
             if counted_columns is not None:
                 shares.add(counts)
     known_shares = dict(
-        zip(limited if counted_columns is not None else (), shares.compute(), strict=False)
+        zip(limited_fields if counted_columns is not None else (), shares.compute(), strict=False)
     )
-    notes = _list_notes(spec, names, lacking if limited else ())
-    return dataclasses.replace(gathered.finish(split, known_shares), notes=notes)
+    notes = _list_notes(spec, names, missing_names if limited_fields else ())
+    return dataclasses.replace(collector.finish(split, known_shares), notes=notes)
 
 
-def _list_notes(spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]) -> list[str]:
+def _list_notes(
+    spec: spec_lib.Spec, names: Sequence[str], missing_names: Collection[str]
+) -> list[str]:
     notes = []
-    hidden = [
+    hidden_fields = [
         name
         for name, field in spec.feature_fields.items()
         if name in names and field.default is not None and field.dtype not in _GAPS
     ]
-    if hidden:
-        listed = ", ".join(hidden)
-        notes.append(f"A gap counts as the default in fields of type bool and uint8: {listed}.")
-    if lacking:
+    if hidden_fields:
+        field_list = ", ".join(hidden_fields)
+        notes.append(f"A gap counts as the default in fields of type bool and uint8: {field_list}.")
+    if missing_names:
         notes.append("Unknown values are not counted: no training has learned the known values.")
     return notes
 
 
 def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
-    """Return the data with marks of gaps in place of the defaults of features."""
+    """Return a pipeline in which marks replace missing values of features, instead of defaults."""
     spec = data.spec
     defaults = dict(spec.defaults)
     for name, field in spec.feature_fields.items():
         if field.default is not None and field.dtype in _GAPS:
             defaults[name] = _GAPS[field.dtype]
-    marked = dataclasses.replace(spec, defaults=defaults)
-    # The split is read once, so a cache would only take memory; a sampler would change the shares.
-    return dataclasses.replace(data, spec=marked, sampler=None, cache=False)
+    marked_spec = dataclasses.replace(spec, defaults=defaults)
+    # Read the split without a cache, which would only take memory, and without a sampler, which
+    # would change the shares of values.
+    return dataclasses.replace(data, spec=marked_spec, sampler=None, cache=False)
 
 
 def _read_batches(
     data: pipeline.Pipeline,
     spec: spec_lib.Spec,
     split: str,
-    gathered: _Gathered,
+    collector: _Gathered,
     columns: Sequence[types.Column] | None,
     statistics: types.Statistics,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the values of batches, and the counts of unknown values if `columns` are known."""
+    """Yield the values of batches, and the counts of unknown values if `columns` is not None."""
     with tf.Graph().as_default(), tf1.Session() as session:
         batches = data.in_large_batches(split).one_pass(split)
         iterator = tf1.data.make_initializable_iterator(batches)
         features, labels = iterator.get_next()
-        fetched = gathered.build(features, labels)
+        fetched = collector.build(features, labels)
         counts: Any = ()
         if columns is not None:
-            # The columns get defaults, not marks of gaps, which would count as unknown values.
+            # Replace marks of missing values by defaults, because columns would count marks as
+            # unknown values.
             counts = unknown.count_unknown(columns, _fill_gaps(features, spec), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
         with contextlib.suppress(tf.errors.OutOfRangeError):
@@ -209,7 +216,7 @@ def _read_batches(
 
 
 def _fill_gaps(features: types.Tensors, spec: spec_lib.Spec) -> dict[str, Any]:
-    """Return features with the defaults of the run in place of marks of gaps."""
+    """Return features in which the defaults of the run replace marks of missing values."""
     filled = dict(features)
     for name, field in spec.feature_fields.items():
         if field.default is None or field.dtype not in _GAPS:
@@ -222,12 +229,12 @@ def _fill_gaps(features: types.Tensors, spec: spec_lib.Spec) -> dict[str, Any]:
 
 
 class _Gathered:
-    """Collects the facts of the fields and tasks of a split.
+    """Collects the statistics of the fields and tasks of a split.
 
     Args:
       spec: the fields of the run.
-      names: the fields that are described.
-      heads: the heads of the run; those without their label are left out.
+      names: the names of the fields to describe.
+      heads: the heads of the run. Heads whose label is not in `spec` are left out.
     """
 
     def __init__(self, spec: spec_lib.Spec, names: Sequence[str], heads: Sequence[types.Head]):
@@ -242,7 +249,12 @@ class _Gathered:
         self._rows = 0
 
     def build(self, features: types.Tensors, labels: types.Tensors) -> dict[str, Any]:
-        """Return the tensors of a batch that `add` needs."""
+        """Return the tensors of a batch whose values `add` needs.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}.
+        """
         tensors = {**labels, **features}
         labelled = [h for h in self._all_heads if isinstance(h, base.Labelled)]
         present = {
@@ -259,7 +271,11 @@ class _Gathered:
         return {"fields": fields, "present": present, "tasks": tasks, "rows": rows}
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Add the values of a batch."""
+        """Add the values of a batch.
+
+        Args:
+          batch: the values of the tensors that `build` has returned.
+        """
         self._rows += int(batch["rows"])
         for name, field in self._fields.items():
             mark = _GAPS.get(field.dtype) if name in self._features else field.missing
@@ -271,7 +287,7 @@ class _Gathered:
             counter.add(*batch["tasks"][name])
 
     def finish(self, split: str, unknown_shares: Mapping[str, float]) -> facts.Dataset:
-        """Return the facts of the split."""
+        """Return the statistics of the split."""
         columns = {name: column.finish(name) for name, column in self._columns.items()}
         for name, share in unknown_shares.items():
             if name in columns:
@@ -306,13 +322,13 @@ def _start_column(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_
 def _to_array(
     field: spec_lib.Field, values: Any, mark: Any, present: np.ndarray | None
 ) -> pa.Array:
-    """Return the values of a batch as an array of Arrow; gaps are null or empty lists.
+    """Return the values of a batch as an Arrow array; missing values become nulls or empty lists.
 
     Args:
-      field: the field.
+      field: the field of the values.
       values: an array [B, ...], or lists as `RaggedTensorValue`.
-      mark: the value of a gap; None if there are no gaps.
-      present: True for present labels [B, ...]; None for features.
+      mark: the value that stands for a missing value; None if no value is missing.
+      present: True for labels that are not missing, [B, ...]; None for features.
     """
     if not isinstance(values, np.ndarray):
         flat = _to_flat(values.values, mark, None)
@@ -322,7 +338,7 @@ def _to_array(
     is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)
     if present is not None:
         is_row &= present.reshape(len(values), -1).any(axis=1)
-    # A row that holds only gaps becomes an empty list; a gap in another row becomes null.
+    # A row without values becomes an empty list. A missing value in another row becomes null.
     flat = _to_flat(values[is_row].reshape(-1), mark, None)
     ends = np.concatenate([[0], np.cumsum(is_row * math.prod(values.shape[1:]))])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)

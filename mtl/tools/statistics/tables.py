@@ -1,4 +1,4 @@
-"""Reads the rows of files in blocks, without TensorFlow: CSV, JSON lines, and files of Arrow.
+"""Reads CSV, JSON lines, Parquet and other files of Arrow in blocks of rows, without TensorFlow.
 
 table = tables.open_table("FILE", ["train-*.csv.gz"])
 for block in tables.read_blocks(table):
@@ -26,18 +26,18 @@ CSV, JSON, ARROW = "CSV", "JSON lines", "Arrow"
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
 _ROWS = 1 << 17
-# Objects of Python take more memory than columns of Arrow.
+# Blocks of JSON have fewer rows, because Python objects take more memory than Arrow columns.
 _ROWS_OF_JSON = 1 << 13
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 class Block(NamedTuple):
-    """Some rows of a file.
+    """A block of rows of a file.
 
     Attributes:
-      path: the file.
+      path: the path of the file.
       rows: the number of rows.
-      columns: {name: values [rows]}. Objects of JSON may lack a column.
+      columns: {name: values, [rows]}. JSON objects may lack a column.
     """
 
     path: str
@@ -47,14 +47,14 @@ class Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Files of the same format with the same columns.
+    """Files that have the same format and the same columns.
 
     Attributes:
-      paths: the files, in order.
+      paths: the paths of the files, in the order of reading.
       format: "CSV", "JSON lines" or "Arrow".
-      columns: the names of the columns; () for JSON, whose keys are known only after a pass.
-      dialect: the format of delimited text; None for other formats.
-      schema: the columns of the first file of Arrow; None for other formats.
+      columns: the names of the columns; () for JSON lines, whose keys are only known after a pass.
+      dialect: the dialect of CSV; None for other formats.
+      schema: the Arrow schema of the first file; None for CSV and JSON lines.
     """
 
     paths: tuple[str, ...]
@@ -65,14 +65,14 @@ class Table:
 
 
 def find_format(where: str, path: str) -> str:
-    """Return the format of a file, by the ending of its name.
+    """Return the format of a file from the extension of its name.
 
     Args:
       where: the name of the setting, for errors.
-      path: the file.
+      path: the path of the file.
 
     Raises:
-      UserError: no format has this ending.
+      UserError: the extension is unknown.
     """
     ending = arrow.find_ending(path.removesuffix(".gz"))
     if ending in arrow.ENDINGS and not path.endswith(".gz"):
@@ -93,14 +93,14 @@ def open_table(
     columns: Sequence[str] = (),
     comment: str = "",
 ) -> Table:
-    """Return the files that match, and their columns.
+    """Return a table of the files that match patterns.
 
     Args:
       where: the name of the setting, for errors.
-      patterns: files or globs.
-      delimiter: the character between values of CSV; None finds it.
-      columns: the names of the columns of CSV, if the files have no header.
-      comment: lines of CSV that start with this text are dropped; "" drops none.
+      patterns: paths or globs of files.
+      delimiter: the character between values in CSV; None to detect the delimiter.
+      columns: the names of the columns in CSV files without a header.
+      comment: the beginning of lines in CSV that are dropped; "" to keep all lines.
 
     Raises:
       UserError: no file matches, the formats differ, or the first file is malformed.
@@ -123,11 +123,11 @@ def open_table(
 
 
 def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[Block]:
-    """Yield all rows in blocks.
+    """Yield all rows of a table in blocks.
 
     Args:
       table: the files.
-      names: the columns; None for all.
+      names: the names of the columns to yield; None for all columns.
 
     Raises:
       UserError: a file is damaged, or differs from the first file.
@@ -145,7 +145,7 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
 
 def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
     for path, rows, _ in lines.read_blocks(dialect):
-        # The reader parses whole lines, so unused columns can only be dropped afterwards.
+        # The CSV reader parses whole lines, so unused columns can only be dropped afterwards.
         column_names = [name for name in rows.column_names if names is None or name in names]
         yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in column_names})
 
@@ -164,14 +164,16 @@ def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
         for part in parts:
             rows = arrow.read_part(path, part, column_names)
             for start in range(0, part.num_rows, _ROWS):
-                some = rows.slice(start, _ROWS)
+                part_rows = rows.slice(start, _ROWS)
                 yield Block(
-                    path, len(some), {name: _join_chunks(some[name]) for name in column_names}
+                    path,
+                    len(part_rows),
+                    {name: _join_chunks(part_rows[name]) for name in column_names},
                 )
 
 
 def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
-    """Fail unless a file has the columns of the first file, of the same types."""
+    """Fail unless a file has the same columns as the first file, with the same types."""
     assert table.schema is not None
     checks.unique(f"{path}: its columns", schema.names)
     rule = f"hold the columns of {table.paths[0]}"
@@ -188,14 +190,14 @@ def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
 def _read_json(paths: Sequence[str]) -> Iterator[Block]:
     for path in paths:
         rows = _read_objects(path)
-        while some := list(itertools.islice(rows, _ROWS_OF_JSON)):
-            keys = dict.fromkeys(key for _, row in some for key in row)
-            columns = {key: _to_array(path, key, some) for key in keys}
-            yield Block(path, len(some), columns)
+        while part_rows := list(itertools.islice(rows, _ROWS_OF_JSON)):
+            keys = dict.fromkeys(key for _, row in part_rows for key in row)
+            columns = {key: _to_array(path, key, part_rows) for key in keys}
+            yield Block(path, len(part_rows), columns)
 
 
 def _read_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number of the line, object)."""
+    """Yield (number of the line, object) for each line of JSON."""
     number = 0
     try:
         with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
@@ -209,7 +211,7 @@ def _read_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -> pa.Array:
-    """Return the values of a key as texts, or as lists of texts; null if absent."""
+    """Return the values of a key in rows of JSON as texts or lists of texts; null if absent."""
     values = [row.get(key) for _, row in rows]
     kinds = set(map(type, values)) - {type(None)}
     if list in kinds and kinds != {list}:
@@ -220,6 +222,10 @@ def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -
         if kinds == {list}:
             return pa.array(list(map(_to_list, values)), pa.list_(pa.string()))
         return pa.array(list(map(_to_text, values)), pa.string())
+    except RecursionError:
+        # From Python 3.12 on, `json` also parses lists that are too deep for recursive functions.
+        where = f"{path} lines {rows[0][0]} to {rows[-1][0]}: field {key!r}"
+        checks.fail(where, f"hold lists at most {json_lines.MOST_LEVELS} deep", "deeper lists")
     except UnicodeEncodeError:
         number = next(n for n, row in rows if not _is_utf8(_dump_value(row.get(key))))
         where, got = f"{path} line {number}: field {key!r}", "half a pair of surrogates"

@@ -1,4 +1,4 @@
-"""Describes data sets, and the differences of two of them, in lines for a terminal.
+"""Describes data sets, and the differences between two data sets, as text for a terminal.
 
 print(tell.describe(dataset, most=50, width=100))
 print(tell.compare(compared, most=50, width=100, threshold=0.1))
@@ -15,16 +15,16 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NUMBERS = ("column", "type", "gaps", "distinct", "zeros", "min", "25%", "median", "75%", "max")
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_FREQUENT, _MOST_LISTED = 40, 24, 5, 20
 _MOST_FILES = 5
-# The last column, of values, has at least this width, even if the lines then are too long.
+# The least width of the last column, which holds values, even if lines become too long.
 _LEAST_ROOM = 24
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text in one line, with "…" in place of its middle if it is too long.
+    """Return a text in one line; if it is too long, "…" replaces its middle.
 
     Args:
       text: the text.
-      most: the most characters of the line.
+      most: the largest number of characters in the line.
     """
     text = checks.escape(text)
     half = most // 2
@@ -32,14 +32,14 @@ def shorten(text: str, most: int) -> str:
 
 
 def show_share(share: float) -> str:
-    """Return a share as a percentage; nothing for 0 and for NaN."""
+    """Return a share as a percentage; "" for 0 and NaN."""
     if share != share or not share:
         return ""
     return f"{share:.1%}" if share >= 0.001 else "<0.1%"
 
 
 def show_number(value: float) -> str:
-    """Return a number in few characters; nothing for NaN."""
+    """Return a number in few characters; "" for NaN."""
     if value != value:
         return ""
     is_short = isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e9)
@@ -52,14 +52,14 @@ def show_distinct(column: facts.Column) -> str:
 
 
 def name_type(column: facts.Column) -> str:
-    """Return the type of a column, with the mean length of lists."""
+    """Return the type of a column as text, with the mean length of lists."""
     if column.lengths is None or not column.lengths.count:
         return column.type_name
     return f"{column.type_name}, {column.lengths.mean:.3g} a row"
 
 
 def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
-    """Return the most frequent values with their shares of all values."""
+    """Return the most frequent values of a column with their shares, as text."""
     shares = []
     for value, count in column.list_frequent(most):
         is_text = column.texts is not None
@@ -69,16 +69,16 @@ def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
 
 
 def list_notes(dataset: facts.Dataset) -> list[str]:
-    """Return notes for the user: marks of gaps, estimates, infinite and unread values."""
+    """Return notes about a data set: marks of missing values, estimates, unread values."""
     notes = list(dataset.notes)
     for name, column in dataset.columns.items():
         notes += _list_notes(f"Column '{shorten(name, _LONGEST_NAME)}'", column)
-    cut = [column for column in dataset.columns.values() if not column.is_exact]
-    return notes + ([_tell_errors(cut)] if cut else [])
+    cut_columns = [column for column in dataset.columns.values() if not column.is_exact]
+    return notes + ([_tell_errors(cut_columns)] if cut_columns else [])
 
 
 def _list_notes(where: str, column: facts.Column) -> list[str]:
-    """Return notes about values that the figures of a column leave out."""
+    """Return notes about values that the statistics of a column leave out."""
     notes = []
     if column.marks:
         marks = ", ".join(f"'{shorten(m, 20)}' ({n:,})" for m, n in column.marks.items())
@@ -95,26 +95,26 @@ def _name_kind(column: facts.Column) -> str:
     return "times" if column.kind == facts.TIME else "numbers"
 
 
-def _tell_errors(cut: Sequence[facts.Column]) -> str:
-    """Return a note about the errors of columns with too many distinct values."""
-    lost = max(column.counted.lost for column in cut if column.counted is not None)
-    errors = [column.numbers.rank_error for column in cut if column.numbers is not None]
+def _tell_errors(cut_columns: Sequence[facts.Column]) -> str:
+    """Return a note about the errors in columns with too many distinct values."""
+    largest_loss = max(column.counted.lost for column in cut_columns if column.counted is not None)
+    errors = [column.numbers.rank_error for column in cut_columns if column.numbers is not None]
     note = (
-        f"{len(cut)} columns have more distinct values than fit into memory. Their numbers of "
-        f"distinct values (~) err by about {hashing.ERROR:.1%}, and counts of frequent values are "
-        f"too low by at most {lost:,}."
+        f"{len(cut_columns)} columns have more distinct values than fit into memory. Their "
+        f"numbers of distinct values (~) err by about {hashing.ERROR:.1%}, and counts of frequent "
+        f"values are too low by at most {largest_loss:,}."
     )
     error = f" Their quantiles are off by at most {max(errors):.2%} of the rows." if errors else ""
     return f"{note}{error}"
 
 
 def describe(dataset: facts.Dataset, most: int, width: int) -> str:
-    """Return tables of the columns of a data set.
+    """Return a text with the rows, tasks and columns of a data set, as tables.
 
     Args:
-      dataset: the facts.
-      most: the most columns; 0 shows all.
-      width: the characters in a line.
+      dataset: the statistics of the data set.
+      most: the largest number of columns to show; 0 to show all columns.
+      width: the number of characters in a line.
     """
     columns = list(dataset.columns.values())
     shown = columns[: most or None]
@@ -128,21 +128,26 @@ def describe(dataset: facts.Dataset, most: int, width: int) -> str:
 
 
 def _tell_files(dataset: facts.Dataset) -> list[str]:
-    """Return the rows of each file, if there are several."""
+    """Return lines with the number of rows in each file; [] for a single file."""
     if len(dataset.files) < 2:
         return []
     files = list(dataset.files.items())
     more = len(files) - _MOST_FILES
-    rest = [f"  and {more} more files"] if more > 0 else []
-    return [*(f"  {path}: {rows:,} rows" for path, rows in files[:_MOST_FILES]), *rest]
+    more_lines = [f"  and {more} more files"] if more > 0 else []
+    return [*(f"  {path}: {rows:,} rows" for path, rows in files[:_MOST_FILES]), *more_lines]
 
 
 def _tell_notes(notes: Sequence[str]) -> list[str]:
     if not notes:
         return []
     more = len(notes) - _MOST_LISTED
-    rest = [f"  - and {more} more"] if more > 0 else []
-    return ["", "Note:", *(f"  - {checks.escape(note)}" for note in notes[:_MOST_LISTED]), *rest]
+    more_lines = [f"  - and {more} more"] if more > 0 else []
+    return [
+        "",
+        "Note:",
+        *(f"  - {checks.escape(note)}" for note in notes[:_MOST_LISTED]),
+        *more_lines,
+    ]
 
 
 def _tell_head(dataset: facts.Dataset) -> str:
@@ -161,8 +166,8 @@ def _tell_more(shown: int, total: int) -> list[str]:
 
 
 def _align_table(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """Return a table below its title, without columns that are empty in all rows."""
-    # The first column is the name, which may be empty.
+    """Return the lines of a title and a table, without columns that are empty in all rows."""
+    # Always show the first column, a name, which may be empty.
     used = [i for i in range(len(rows[0])) if i < 1 or any(row[i] for row in rows[1:])]
     rows = [[row[i] for i in used] for row in rows]
     places = [place for place, i in enumerate(used) if i in right]
@@ -233,7 +238,7 @@ def _tell_tasks(dataset: facts.Dataset) -> list[str]:
 
 
 def show_labels(task: facts.Task, most: int = 3) -> str:
-    """Return the rates of the most frequent classes, or mean and deviation of numbers."""
+    """Return the shares of the most frequent classes, or the mean and deviation, as text."""
     if task.mean is not None and task.deviation is not None:
         return f"mean {show_number(task.mean)}, deviation {show_number(task.deviation)}"
     ranked = sorted(task.counts.items(), key=lambda item: -item[1])
@@ -246,13 +251,13 @@ def show_labels(task: facts.Task, most: int = 3) -> str:
 
 
 def compare(compared: drift.Compared, most: int, width: int, threshold: float) -> str:
-    """Return a table of the differences of two data sets, the largest first.
+    """Return a text about the differences between two data sets, from the largest to the smallest.
 
     Args:
-      compared: the differences.
-      most: the most fields; 0 shows all.
-      width: the characters in a line.
-      threshold: a larger difference, which is also beyond the noise, is marked as drift.
+      compared: the comparison of the data sets.
+      most: the largest number of fields to show; 0 to show all fields.
+      width: the number of characters in a line.
+      threshold: the distance above which a field drifts, if the distance also exceeds its noise.
     """
     before, after = compared.before, compared.after
     lines = [f"before: {_tell_head(before)}", f"after:  {_tell_head(after)}"]
@@ -272,7 +277,7 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
 
 
 def explain(threshold: float) -> str:
-    """Return the rest of a sentence that says when fields drift."""
+    """Return the second half of a sentence, which explains when fields drift."""
     return (
         f"they differ by more than {threshold:g} and by more than their noise. If rows are "
         f"independent, chance exceeds the noise in at most 1 of {1 / drift.CHANCE:.0f} comparisons."
@@ -309,14 +314,14 @@ def _compare_fields(
 
 
 def show_distance(value: float) -> str:
-    """Return a distance with three decimal places; nothing for NaN."""
+    """Return a distance with three decimal places; "" for NaN."""
     return "" if value != value else f"{value:.3f}"
 
 
-def show_change(one: drift.Difference) -> str:
-    """Return how typical values changed: a mean, a range of times, the most frequent text."""
-    before, after = one.before, one.after
-    if one.changed or facts.EMPTY in (before.kind, after.kind):
+def show_change(difference: drift.Difference) -> str:
+    """Return how a typical value changed: a mean, a range of times or the most frequent text."""
+    before, after = difference.before, difference.after
+    if difference.changed or facts.EMPTY in (before.kind, after.kind):
         return ""
     typical = [_show_typical(column) for column in (before, after)]
     return typical[0] if typical[0] == typical[1] else " -> ".join(typical)

@@ -1,4 +1,4 @@
-"""Counts of the texts of a column, block by block, in bounded memory.
+"""Counts the texts of a column, block by block, in a limited amount of memory.
 
 texts = texts.Texts()
 texts.add(pa.array(["a", "b", "a"]))
@@ -12,29 +12,29 @@ import pyarrow.compute as pc
 from mtl.tools.statistics import hashing
 
 MOST_VALUES = 200_000
-"""The most distinct texts with exact counts."""
-# The most bytes of all distinct texts together, if counts are to be exact.
+"""The largest number of distinct texts that are counted exactly."""
+# The largest number of bytes in all distinct texts for which counts are exact.
 _MOST_BYTES = 1 << 26
-# The most counts of blocks that wait to be merged into the table.
+# The number of counts of blocks that wait to be merged into the table.
 _WAITING = 1 << 15
 
 
 class Texts:
-    """Counts of the most frequent texts.
+    """Counts how often the most frequent texts occur.
 
-    The counts of blocks are added up. If the table becomes too long, its rarer half is dropped. A
-    count is then too low by at most `lost`, the sum of the largest dropped counts.
+    A table adds up the counts of blocks. If the table becomes too long, its rarer half is dropped.
+    After a drop, counts may be too low, by at most `lost`, the sum of the largest dropped counts.
 
     Args:
-      most: the most distinct texts of the table.
-      most_bytes: the most bytes of these texts.
+      most: the largest number of distinct texts in the table.
+      most_bytes: the largest number of bytes in the distinct texts.
 
     Attributes:
       count: the number of added texts.
-      bytes: the bytes of all added texts.
-      shortest: the bytes of the shortest text; 0 without a text.
-      longest: the bytes of the longest text.
-      lost: the most by which a count is too low; 0 if counts are exact.
+      bytes: the number of bytes in all added texts.
+      shortest: the number of bytes in the shortest text; 0 without a text.
+      longest: the number of bytes in the longest text.
+      lost: an upper bound of how much too low a count is; 0 if counts are exact.
     """
 
     def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):
@@ -47,13 +47,13 @@ class Texts:
         self._distinct: hashing.Distinct | None = None
 
     def add(self, texts: pa.Array) -> None:
-        """Add texts or bytes [N] without nulls."""
+        """Add N texts or bytes, without nulls."""
         if len(texts):
-            counted = pc.value_counts(texts)
-            self.add_counts(counted.field("values"), counted.field("counts").to_numpy())
+            value_counts = pc.value_counts(texts)
+            self.add_counts(value_counts.field("values"), value_counts.field("counts").to_numpy())
 
     def add_counts(self, values: pa.Array, counts: np.ndarray) -> None:
-        """Add distinct texts [N] with their counts [N].
+        """Add N distinct texts with their counts.
 
         Args:
           values: different texts or bytes [N], without nulls, N > 0.
@@ -65,7 +65,7 @@ class Texts:
         self.count += int(counts.sum())
         self.bytes += int((lengths * counts).sum())
         values = values.cast(pa.large_binary())
-        # Until the first cut, the length of the table is the number of distinct texts.
+        # Before the first cut, the table holds all distinct texts, so hashes are not needed.
         if self._distinct is not None:
             self._distinct.add(hashing.hash_texts(values))
         self._waiting.append((values, counts))
@@ -82,13 +82,13 @@ class Texts:
         encoded = pa.concat_arrays([values for values, _ in parts]).dictionary_encode()
         counts = np.concatenate([counts for _, counts in parts])
         self._values = encoded.dictionary
-        # float64 is exact up to 2**53.
+        # The float64 of `bincount` is exact up to 2**53.
         self._counts = np.bincount(encoded.indices.to_numpy(), counts).astype(np.int64)
         if len(self._values) > self._most or self._values.nbytes > self._most_bytes:
             self._cut()
 
     def _cut(self) -> None:
-        """Keep the more frequent half of the table, as far as its bytes allow."""
+        """Cut the table to its more frequent half, or to fewer texts with many bytes."""
         if self._distinct is None:
             self._distinct = hashing.Distinct()
             self._distinct.add(hashing.hash_texts(self._values))
@@ -107,17 +107,21 @@ class Texts:
         return self._distinct is None
 
     def count_distinct(self) -> int:
-        """Return the number of distinct texts, an estimate unless `is_exact`."""
+        """Return the number of distinct texts; an estimate if `is_exact` is False."""
         self._merge_waiting()
         return len(self._values) if self._distinct is None else self._distinct.count()
 
     def read_counts(self) -> tuple[pa.Array, np.ndarray]:
-        """Return the bytes of the texts in the table [N], and their counts, int64 [N]."""
+        """Return the N texts in the table as bytes, and their counts, int64 [N]."""
         self._merge_waiting()
         return self._values, self._counts
 
     def list_frequent(self, most: int) -> list[tuple[bytes, int]]:
-        """Return the most frequent texts as bytes, with counts; of equal counts, the first text."""
+        """Return the most frequent texts as bytes, with counts; in ties, earlier texts first.
+
+        Args:
+          most: the largest number of texts to return.
+        """
         values, counts = self.read_counts()
         order = np.argsort(-counts, kind="stable")[:most]
         return list(

@@ -1,4 +1,6 @@
-"""Shows more of a run in TensorBoard than scalars; each item is switched on separately.
+"""Shows weights, gradients, curves and other items of a run in TensorBoard.
+
+Settings switch each item on separately.
 
 from mtl import experiment
 from mtl.tools import tensorboard

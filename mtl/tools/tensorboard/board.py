@@ -1,4 +1,4 @@
-"""The items that a run shows in TensorBoard, and the steps at which they are due.
+"""Lists the items that a run shows in TensorBoard, and the steps at which an item is due.
 
 board = board_lib.Board(settings, summary_steps=100)
 board.due_items                       # {Due(every=100): ["weights"]}
@@ -14,14 +14,15 @@ from mtl.tools.tensorboard import settings as settings_lib
 
 
 class Board:
-    """The items that a training shows.
+    """The TensorBoard items of a training.
 
     Args:
-      settings: the items.
-      summary_steps: the steps between summaries of the run.
+      settings: the settings, which switch items on.
+      summary_steps: the number of steps between two summaries of the run.
 
     Attributes:
-      graph: the graph of the forward pass; None until it is built, or if it is not shown.
+      graph: the graph of the forward pass; None before the graph is built, or if the graph is not
+        shown.
     """
 
     def __init__(self, settings: settings_lib.Items, summary_steps: int):
@@ -30,7 +31,7 @@ class Board:
 
     @functools.cached_property
     def due_items(self) -> dict[due_lib.Due, list[str]]:
-        """Return the items of training steps, grouped by the steps at which they are due."""
+        """{steps: names of items that are due at these steps}, for items of training steps."""
         items: dict[due_lib.Due, list[str]] = {}
         for name in self.settings.list_on(settings_lib.OF_STEPS):
             items.setdefault(self.settings.due_of(name, self._every), []).append(name)
@@ -38,17 +39,17 @@ class Board:
 
     @property
     def due_every(self) -> tuple[int, ...]:
-        """Numbers of steps; a session call has to end at each of their multiples."""
-        # Only items of training steps: evaluations run between session calls.
+        """Numbers of steps. A session call has to end at every multiple of each number."""
+        # Items of evaluations do not matter here, because evaluations run between session calls.
         return tuple(sorted({due.every for due in self.due_items if due.every}))
 
     @property
     def due_at(self) -> tuple[int, ...]:
-        """Steps at which a session call has to end."""
+        """Single steps at which a session call has to end."""
         return tuple(sorted({step for due in self.due_items for step in due.at}))
 
     def list_due(self, step: int) -> list[str]:
-        """Return the items of evaluations that are due at a step."""
+        """Return the names of the items of evaluations that are due at a step."""
         on = self.settings.list_on(settings_lib.OF_EVALUATIONS)
-        # `True` means every evaluation, so its period is 1.
+        # True means every evaluation, so it counts as a period of one step.
         return [name for name in on if self.settings.due_of(name, 1).includes(step)]

@@ -1,4 +1,4 @@
-"""Hooks that write the items of `Experiment.tensorboard` during training and evaluation.
+"""Builds hooks that write the items of `Experiment.tensorboard` in training and evaluation.
 
 showing = board_hooks.TensorBoard(weights=True)(run)
 """
@@ -32,37 +32,38 @@ class Showing(types.RunObserver):
     """Shows the items of a training in TensorBoard.
 
     Args:
-      settings: the items.
-      run: the training.
+      settings: the settings, which switch items on.
+      run: the training to observe.
     """
 
     def __init__(self, settings: settings_lib.Items, run: types.ObservedRun):
         self._experiment, self._model_dir = run.experiment, run.model_dir
         self._is_chief = run.place.is_chief
         self._board = board_lib.Board(settings, run.experiment.run.summary_steps)
-        # Other workers write nothing, so their session calls need not end at due steps.
+        # Workers other than the chief write nothing, so their session calls may end at any step.
         if self._is_chief:
             self.due_every, self.due_at = self._board.due_every, self._board.due_at
             self.has_due_items = bool(self._board.due_items)
             self.writes_graph = settings.graph
 
     def list_last_extensions(self) -> Sequence[types.MakeExtension]:
-        """Return an extension that watches a step for the items that are due in it."""
+        """Return an extension of the training step that computes the due items."""
         return [watch.Watching(self._board)] if self._is_chief else []
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        """Return the hooks that write the items of a training, given its built graph."""
+        """Return the hooks that write the items of a training, after its graph is built."""
         on, start = self._board.settings, {}
         if on.graph and self._board.graph is not None:
-            # Functions, not events, as a continued run writes an item only if it has changed.
+            # Pass functions that make events, because a continued run only writes items that have
+            # changed.
             start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
         if on.configuration:
             start["configuration"] = functools.partial(_make_configuration, self._model_dir)
         if on.custom_scalars:
             model = self._experiment.model
-            # With a plain sum of losses, a run shows no norms of task gradients.
+            # With a plain sum of losses, there are no norms of task gradients.
             layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
             start["custom_scalars"] = functools.partial(_make_event, layout)
         if on.hparams:
@@ -72,14 +73,15 @@ class Showing(types.RunObserver):
         last: list[tf.compat.v1.train.SessionRunHook] = []
         if on.hparams:
             names = list(_name_metrics(self._experiment))
-            # This hook comes last, as it writes the metrics of hooks that evaluate.
+            # This hook comes last, because it writes the metrics of hooks that evaluate.
             last.append(writing.Session(self._model_dir, metrics, names))
         writes = writing.Writing(result, self._model_dir, start)
         return types.RunHooks(of_steps=[writes], last=last)
 
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
-        """Return a function that builds the hooks of an evaluation; None if no item is due then."""
-        # An evaluation belongs to the step of its checkpoint, even if training has gone on.
+        """Return a function that builds the hooks of an evaluation; None if no item is due."""
+        # An evaluation belongs to the step of its checkpoint, even if training has continued
+        # meanwhile.
         items = self._board.list_due(run_directory.step_in_name(checkpoint))
         if not items:
             return None
@@ -95,7 +97,7 @@ class Showing(types.RunObserver):
                 any(item in items for item in kind)
                 for kind in (settings_lib.CURVES, settings_lib.MATRICES)
             )
-            # One pass over the rows counts for all curves and matrices.
+            # All curves and matrices share one pass over the rows.
             write = evaluations.CurveWriter(heads, items, folder)
             hooks: list[tf.compat.v1.train.SessionRunHook] = []
             if has_curves or has_matrices:
@@ -112,21 +114,21 @@ class Showing(types.RunObserver):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorBoard(settings_lib.Items):
-    """Writes more than scalars for TensorBoard; docs/tensorboard.md shows every item.
+    """Shows items of a run in TensorBoard, such as histograms; docs/tensorboard.md shows all items.
 
-    An item of training steps or of evaluations is False (off), True (at every multiple of
-    `Run.summary_steps`, or at every evaluation), a number n (at multiples of step n) or a list of
-    global steps. Other steps and evaluations do not compute the item. Steps chosen for an item of
+    The setting of an item of training steps or evaluations is False (off), True (at every multiple
+    of `Run.summary_steps`, or at every evaluation), a number n (at every n-th step) or a list of
+    global steps. Other steps and evaluations do not compute the item. The steps of an item of
     evaluations must be steps at which the run evaluates.
 
-    Histograms skip entries that are not finite, as TensorFlow's histograms would end the run.
+    Histograms skip entries that are not finite, because TensorFlow's histograms would end the run.
     """
 
     def __call__(self, run: types.ObservedRun) -> Showing:
-        """Return the observer that shows a training.
+        """Return an observer that shows the items of a training.
 
         Raises:
-          UserError: an item cannot be shown in this run, or is never due in it.
+          UserError: an item cannot be shown in the run, or is never due.
         """
         model = run.experiment.model
         self.check_run(
@@ -147,19 +149,19 @@ def _make_graph(
     graph: tf.compat.v1.GraphDef, experiment: experiment_lib.Experiment, time: float
 ) -> tf.compat.v1.Event:
     model = experiment.model
-    # A user's update may lack this setting.
+    # The update may be a class of the user, without the setting `optimizer`.
     optimizer = getattr(model.update, "optimizer", model.update)
     kinds = {
         "balancing/weighting": type(model.weighting).__name__,
         "balancing/surgery": type(model.surgery).__name__,
         "update/optimizer": type(optimizer).__name__,
     }
-    whole = step_graph.add_training(graph, kinds, model.loss_names)
-    return tf1.Event(wall_time=time, graph_def=whole.SerializeToString(deterministic=True))
+    full_graph = step_graph.add_training(graph, kinds, model.loss_names)
+    return tf1.Event(wall_time=time, graph_def=full_graph.SerializeToString(deterministic=True))
 
 
 def _make_configuration(model_dir: str, time: float) -> tf.compat.v1.Event:
-    """Return the configuration as an event; without a gin file the event says so."""
+    """Return an event with the text of config.gin, or with "(no config.gin)"."""
     path, text = os.path.join(model_dir, "config.gin"), "(no config.gin)"
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -173,11 +175,11 @@ def _make_session(experiment: experiment_lib.Experiment, time: float) -> tf.comp
 
 
 def _name_metrics(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {metric: its name} for the main metrics of tasks, and for the metric of the run."""
+    """Return {metric: name in HParams} for the main metric of each task, and for `Best.metric`."""
     metrics: dict[str, str] = {}
     for head in experiment.model.heads:
         names = types.read_member(head, types.Head, "directions")
-        # A name with "*" is a pattern, which stands for the metrics of all classes.
+        # A name with "*" is a pattern for the metrics of all classes.
         first = next((name for name in names if "*" not in name), None)
         metrics |= {f"{head.name}/{first}": f"{head.name} {first}"} if first else {}
     best = experiment.best.metric
@@ -190,7 +192,7 @@ def _write_projector(model_dir: str) -> None:
     shapes = {
         name: shards.whole_shape(variable)
         for name, variable in variables.items()
-        # Leave out slots of the optimizer, whose names begin with the name of a table.
+        # Leave out slots of the optimizer, whose names begin with the name of a variable.
         if variable.dtype.base_dtype == tf.float32 and name.rpartition("/")[0] not in variables
     }
     tables = projector.choose(shapes, row_names.load(model_dir))

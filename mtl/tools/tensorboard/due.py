@@ -1,4 +1,4 @@
-"""Chooses the steps of an action: multiples of a number, or a list of steps.
+"""Says at which steps an action is due: at multiples of a number, or at listed steps.
 
 when = due.Due.from_setting([100, 110], every=50)        # or True for every 50, or 20, or False
 when.includes(100)                                       # True
@@ -17,9 +17,17 @@ from mtl.deferred import tf
 
 
 def check(where: str, when: Any) -> None:
-    """Fail unless `when` is False, True, a number of steps or a list of global steps."""
+    """Fail unless `when` is False, True, a number of steps or a list of global steps.
+
+    Args:
+      where: the name of the setting, for errors.
+      when: the value of the setting.
+
+    Raises:
+      UserError: the value has another type, a step is below 1, or a step is listed twice.
+    """
     rule = "be True, False, a number of steps or a list of steps"
-    # This comes first, as True is an int too.
+    # Check for bool first, because True is also an int.
     if isinstance(when, bool):
         return
     checks.is_a(where, when, (int, list, tuple), rule)
@@ -38,11 +46,11 @@ When = Annotated[bool | int | Sequence[int], check]
 
 
 class Due(NamedTuple):
-    """Global steps: every multiple of `every`, or the steps in `at`.
+    """The global steps at which an action is due: multiples of `every`, or the steps in `at`.
 
     Attributes:
-      every: the number of steps from one to the next; 0 if `at` lists the steps.
-      at: the list of steps, in order.
+      every: the number of steps between two due steps; 0 if `at` lists the due steps.
+      at: the due steps in ascending order; () if `every` is not 0.
     """
 
     every: int = 0
@@ -50,24 +58,24 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> Due | None:
-        """Return the steps of a setting; None for False, multiples of `every` for True.
+        """Return the due steps of a setting; None if the setting is False.
 
         Args:
-          when: the setting.
-          every: the number of steps that True stands for.
+          when: the setting: False, True, a number of steps or a list of steps.
+          every: the number of steps between two due steps if the setting is True.
         """
-        # Not `if when`, as 1 equals True but means every step.
+        # Compare with `is`, because 1 equals True but means every step.
         if when is True or when is False:
             return cls(every) if when else None
         return cls(when) if isinstance(when, int) else cls(0, tuple(sorted(when)))
 
     def includes(self, step: int) -> bool:
-        """Return True if these steps include a step."""
+        """Return True if the action is due at a step."""
         return step % self.every == 0 if self.every else step in self.at
 
     def tell(self, step: tf.Tensor) -> tf.Tensor:
-        """Return True in the graph if these steps include a step, int64 scalar -> bool scalar."""
+        """Return a bool scalar: True if the action is due at a step, an int64 scalar in a graph."""
         if self.every:
             return tf.equal(step % self.every, 0)
-        # The list of steps is a constant of the graph.
+        # The list of steps becomes a constant of the graph.
         return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))

@@ -1,4 +1,4 @@
-"""Shows an evaluation in TensorBoard: curves over its rows, and its first rows as images.
+"""Shows an evaluation in TensorBoard: its curves, and its first images with predictions.
 
 write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curves.Counting`
 hook = evaluations.Rows(features, labels, logits, heads, columns, writer_dir, num_images)
@@ -26,11 +26,11 @@ _LONGEST_LINE = 26
 
 
 class CurveWriter:
-    """Writes the chosen items from the sums of an evaluation.
+    """Writes summaries of curves and matrices for an evaluation.
 
     Args:
       heads: the heads of the tasks.
-      items: the chosen items of `settings.OF_EVALUATIONS`.
+      items: the names of due items from `settings.OF_EVALUATIONS`.
       directory: the folder of the event files.
     """
 
@@ -39,7 +39,7 @@ class CurveWriter:
         self._items, self._directory = items, directory
 
     def __call__(self, step: int, counted: Mapping[str, curves.Counted]) -> None:
-        """Write the summaries of all tasks."""
+        """Write the summaries of all tasks for a step."""
         writer = tf1.summary.FileWriterCache.get(self._directory)
         for task, sums in counted.items():
             for summary in self._draw(task, sums):
@@ -67,18 +67,18 @@ class CurveWriter:
 
 
 def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
-    """Draw the precision-recall curve of a class.
+    """Return a summary with the precision-recall curve of a class.
 
     Args:
       tag: the tag of the summary, with the task and the class.
-      sums: the sums of the task.
+      sums: the counts of the evaluation for the task.
       number: the index of the class.
     """
     hits, misses = sums.hits[number], sums.misses[number]
-    # Sums over all bins above each threshold, [thresholds]; the first bin is below all thresholds.
+    # Sum up all bins above each threshold, [thresholds]. The first bin is below all thresholds.
     true, false = (np.cumsum(bins[:0:-1])[::-1] for bins in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
-    # Thresholds above all scores have no rows: 0 / 0 becomes 0.
+    # No row is above the highest thresholds. For these thresholds, `maximum` turns 0 / 0 into 0.
     precision = true / np.maximum(true + false, 1e-12)
     recall = true / np.maximum(true + missed, 1e-12)
     return pr_curves.raw_data_pb(
@@ -87,7 +87,7 @@ def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.S
 
 
 def _draw_histogram(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
-    """Draw the weights of rows by the probability of a class."""
+    """Return a summary with a histogram of the predicted probabilities of a class."""
     bars = sums.count_predictions(number)
     counts = [bar.positives + bar.negatives for bar in bars]
     weights, predicted, _ = sums.by_share[:, number].sum(1)  # [3, bins] -> [3]
@@ -110,9 +110,9 @@ class Rows(tf.compat.v1.train.SessionRunHook):
       labels: {field: [B, ...]}.
       logits: {task: [B, C]}.
       heads: the fitted heads of the tasks.
-      columns: the columns of the model, to find images.
+      columns: the columns of the model; its image columns are drawn.
       directory: the folder of the event files.
-      num_images: how many rows are drawn.
+      num_images: the number of rows to draw.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._step = int(session.run(tf1.train.get_global_step()))
 
     def before_run(self, run_context):
-        # Later batches fetch nothing, so that only the first ones pay for pictures.
+        # After the first batches, fetch nothing, so that later batches take no time for pictures.
         is_full = self._num_rows >= self._num_images
         return None if is_full else tf1.train.SessionRunArgs([self._outputs, self._pixels])
 
@@ -146,7 +146,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         if run_values.results is None:
             return
         outputs, images = run_values.results
-        # The last batch may hold more rows than there is room for.
+        # The last batch may hold more rows than are left to draw.
         room = self._num_images - self._num_rows
         for field, pixels in images.items():
             self._images[field].append(pixels[:room])
@@ -158,16 +158,16 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         captions, are_right = self._write_captions()
         for field, parts in self._images.items():
             if parts:
-                # The pictures of all image fields have the same captions.
+                # The pictures of different image fields have the same captions.
                 picture = pictures.draw_rows(np.concatenate(parts), captions, are_right)
                 writer.add_summary(_to_summary(f"predictions/{field}", picture), self._step)
         writer.flush()
 
     def _write_captions(self) -> tuple[list[list[str]], list[list[bool]]]:
-        """Return the lines below each image, and True for each line with a right prediction."""
+        """Return the lines of text below each image, and True for each line that is right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
-        if not self._outputs:  # Then no task has a caption.
+        if not self._outputs:  # No task has predictions for a caption.
             return [[] for _ in range(self._num_rows)], [[] for _ in range(self._num_rows)]
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
@@ -182,19 +182,19 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     ) -> list[tuple[str, bool]]:
         return [
             _tell_prediction(self._heads[task], {name: value[row] for name, value in out.items()})
-            # More lines would make the caption higher than its image.
+            # With more lines, the caption would be higher than the image.
             for task, out in list(batch.items())[:_MOST_LINES]
         ]
 
 
 def _fits(head: types.Head, outputs: types.Tensors) -> bool:
-    """Return True if the predictions of a head fit into a caption, unlike several numbers a row."""
+    """Return True if a prediction of a head fits into a caption: a number or classes."""
     is_number = "value" in outputs and outputs["value"].shape.rank == 1
     return is_number or curves.has_shares(head, outputs)
 
 
 def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:
-    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation.
+    """Return {field: [B, H, W, C]} for all image columns, with values in [0, 1].
 
     Args:
       features: {field: [B, ...]}.
@@ -203,14 +203,14 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
     images = {}
     for column in columns:
         if isinstance(column, features_lib.Image):
-            # An image column reads a single field.
+            # An image column reads exactly one field.
             for (field,) in column.columns.values():
                 images[field] = column.pixels(features, field)
     return images
 
 
 def _tell_prediction(head: types.Head, outputs: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a task's prediction for a row, and False if it differs from the row's label."""
+    """Return the prediction of a head for a row as text, and False if it differs from the label."""
     names = types.read_member(head, types.ClassHead, "class_names")
     target, has_label, is_right = outputs["targets"], bool(np.any(outputs["weights"] > 0)), True
     if "class_id" in outputs and np.ndim(target) == 0:
@@ -218,11 +218,13 @@ def _tell_prediction(head: types.Head, outputs: Mapping[str, Any]) -> tuple[str,
     elif "value" in outputs and np.ndim(outputs["value"]) == 0:
         line = f"{outputs['value']:.4g}" + (f", was {target:.4g}" if has_label else "")
     else:
-        # With several labels in a row, list the classes with a probability above 0.5.
+        # If a row has several labels, list the classes with a probability above 0.5.
         high = [n for n, p in zip(names, outputs["probabilities"], strict=True) if p > 0.5]
         line = ", ".join(high) or "(none)"
-    whole = f"{head.name}: {line}"
-    return whole if len(whole) <= _LONGEST_LINE else f"{whole[: _LONGEST_LINE - 1]}…", is_right
+    caption = f"{head.name}: {line}"
+    if len(caption) > _LONGEST_LINE:
+        caption = f"{caption[: _LONGEST_LINE - 1]}…"
+    return caption, is_right
 
 
 def _tell_class(
@@ -230,7 +232,7 @@ def _tell_class(
 ) -> tuple[str, bool]:
     predicted, true, share = int(outputs["class_id"]), int(outputs["targets"]), np.nan
     if "probability" in outputs:
-        # "probability" always means class 1.
+        # "probability" is the probability of class 1.
         share = outputs["probability"] if predicted else 1 - outputs["probability"]
     elif "probabilities" in outputs:
         share = outputs["probabilities"][predicted]

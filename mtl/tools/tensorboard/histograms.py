@@ -1,4 +1,4 @@
-"""Makes serialized summaries of tensors in the graph: histograms and scalars.
+"""Adds ops to a graph that serialize summaries: histograms and scalars of tensors.
 
 summary = histograms.draw("weights/network/kernel", kernel)          # a string scalar
 """
@@ -14,60 +14,68 @@ from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns, stacks
 
 MOST_ENTRIES = 1 << 20
-"""The most entries of a histogram; of a larger tensor, it shows every n-th entry, to save time."""
+"""The largest number of entries in a histogram; larger tensors show every n-th entry."""
 
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
-    """Draw a histogram of the finite entries of a tensor, as a serialized summary.
+    """Return a serialized summary with a histogram of the finite entries of a tensor.
 
     Args:
       tag: the name of the summary.
       values: a float tensor of any shape.
 
     Returns:
-      A string scalar.
+      A string scalar with the summary.
     """
     flat = tf.cast(tf.reshape(_thin_values(values), [-1]), tf.float32)
-    # TensorFlow's op fails at a NaN, and would end the run.
+    # TensorFlow's op fails at NaN and infinity, which would end the run.
     finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
     return tf.raw_ops.HistogramSummary(tag=tag, values=finite)
 
 
 def draw_scalar(tag: str, value: tf.Tensor) -> tf.Tensor:
-    """Draw a scalar, as a serialized summary."""
+    """Return a serialized summary with a scalar, as a string scalar.
+
+    Args:
+      tag: the name of the summary.
+      value: a scalar of any type of numbers.
+    """
     return tf.raw_ops.ScalarSummary(tags=tag, values=tf.cast(value, tf.float32))
 
 
 def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Join serialized summaries: concatenated protobuf messages are one message."""
+    """Join serialized summaries. Concatenated protocol buffers are parsed as one message."""
     return tf.strings.join(list(summaries)) if summaries else tf.constant("")
 
 
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
-    """Draw the gradient of a variable; for a table, once each row that the batch looked up.
+    """Return summaries with histograms of the gradient of a variable.
+
+    For a table, the histogram holds only the rows that the batch looked up.
 
     Args:
       prefix: the beginning of the tag, such as "gradients".
       gradient: a dense or sparse gradient, or None for a variable without a gradient.
-      variable: the variable; a stack gets a histogram for each member.
+      variable: the variable. A stack of variables gets a histogram for each member.
 
     Returns:
-      Serialized summaries, string scalars.
+      Serialized summaries, as string scalars; [] without a gradient.
     """
     if gradient is None:
         return []
-    # A row that was looked up twice has two slices; its gradient is their sum.
+    # A row that was looked up twice has two slices, whose sum is the gradient.
     merged = gradients_lib.merge_rows(gradient)
     values = merged.values if isinstance(merged, tf.IndexedSlices) else merged
     return [draw(f"{prefix}/{name}", part) for name, part in split(variable, values)]
 
 
 def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
-    """Yield (name, values) of a variable, or of each member of a stack.
+    """Yield the name and the values of a variable, or of each member of a stack.
 
     Args:
       variable: a variable, or a stack of equal variables of several tasks.
-      values: a tensor of the variable's shape; the first axis may hold only looked-up rows.
+      values: a tensor with the shape of the variable. The tensor of a table may hold only some
+        rows.
     """
     stack = stacks.find_stack(variable)
     if stack is None:
@@ -78,13 +86,14 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 
 
 def _thin_values(values: tf.Tensor) -> tf.Tensor:
-    """Return every n-th entry of a large tensor, [N]."""
+    """Return every n-th entry of a large tensor, [N]; return a small tensor unchanged."""
     count = values.shape.num_elements()
-    # An activation has a row for each example, so its size may not be static.
+    # The size of an activation is unknown if the batch size is unknown.
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)
-    # With a common divisor, the stride would skip the same columns in every row.
+    # If the stride and the number of columns had a common divisor, the stride would skip the same
+    # columns in every row.
     while math.gcd(stride, values.shape[-1]) > 1:
         stride += 1
     return tf.reshape(values, [-1])[::stride]

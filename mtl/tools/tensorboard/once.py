@@ -1,4 +1,4 @@
-"""Makes the summaries that a run writes once: its configuration, layouts, settings for HParams.
+"""Makes the summaries that a run writes once: configuration, chart layout, settings for HParams.
 
 summary = once.write_text("configuration", gin)
 summary = once.lay_out(heads, losses, has_surgery=False)
@@ -21,7 +21,8 @@ from tensorboard.plugins.text import metadata as text_metadata
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 
-# Settings that change the learned model; the others concern places of data and outputs.
+# Fields of an experiment that change the learned model. Other fields say, for example, where
+# outputs go.
 _LEARNED = ("data", "model", "run", "warm_start")
 _LEFT_OUT = (
     "data.source",
@@ -35,14 +36,14 @@ _LEFT_OUT = (
 )
 _PLAIN = bool | int | float | str
 EVALUATION = "evaluation"
-"""The prefix of tags of metrics for HParams, which looks for metrics in the run's folder alone."""
+"""The prefix of metrics for HParams, which only finds metrics in the folder of the run itself."""
 
 
 def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
-    """Return a text as a summary; its lines are indented, so that Markdown shows them as code."""
+    """Return a summary with a text whose lines are indented, so that Markdown shows it as code."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
     plugin_metadata = text_metadata.create_summary_metadata(display_name=tag, description="")
-    # TensorBoard and TensorFlow have different classes for the same message.
+    # TensorBoard and TensorFlow have different Python classes for this message.
     metadata = tf1.SummaryMetadata.FromString(plugin_metadata.SerializeToString())
     tensor = tf.make_tensor_proto(block.encode(), tf.string)
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
@@ -51,31 +52,31 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
 def lay_out(
     heads: Sequence[types.Head], losses: Sequence[str], has_surgery: bool
 ) -> tf.compat.v1.Summary:
-    """Return a layout with a category for each loss: its curves, its metrics, its weights.
+    """Return a layout of charts, with the curves, metrics and weights of each loss as a group.
 
     Args:
       heads: the heads of the tasks.
-      losses: the names of all losses, of tasks and auxiliary ones.
-      has_surgery: True if a surgery shows norms of gradients.
+      losses: the names of all losses, including auxiliary losses.
+      has_surgery: True if the run shows norms of task gradients.
     """
     chart, multiline = layout_pb2.Chart, layout_pb2.MultilineChartContent
     by_task = {head.name: head for head in heads}
 
     def draw(title: str, *tags: str) -> Any:
-        # Tags are regular expressions: without anchors, "loss" would match all losses.
+        # Tags are regular expressions. Without anchors, "loss" would match all losses.
         return chart(title=title, multiline=multiline(tag=[f"^{tag}$" for tag in tags]))
 
     categories = []
-    # Tasks without a loss, such as composed ones, have metrics only.
+    # Include tasks without a loss, such as composed tasks, which only have metrics.
     for name in dict.fromkeys([*losses, *by_task]):
         pattern = re.escape(name)
         charts = [draw("loss", f"{pattern}/loss", f"{pattern}/average_loss")]
         head = by_task.get(name)
         directions = types.read_member(head, types.Head, "directions") if head else {}
-        # A pattern may match no metric of the run.
+        # Leave out patterns, which may not match any metric of the run.
         metrics = [m for m in directions if m != "average_loss" and "*" not in m]
         charts += [draw(metric, f"{pattern}/{re.escape(metric)}") for metric in metrics]
-        # A run writes at least one of these two tags.
+        # A run writes at least one of the two tags.
         charts.append(draw("weight", f"weight/{pattern}", f"surgery/weight/{pattern}"))
         if has_surgery:
             charts.append(draw("norm of its gradient", f"surgery/norm/{pattern}"))
@@ -87,24 +88,24 @@ def lay_out(
         draw("weights", "weight/.*", "surgery/weight/.*"),
         draw("speed", "steps_per_sec"),
     ]
-    # This category comes first on the page.
+    # Put the category "all tasks" first on the page.
     categories.insert(0, layout_pb2.Category(title="all tasks", chart=everything))
     return custom_scalars.pb(layout_pb2.Layout(category=categories))
 
 
 def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> tf.compat.v1.Summary:
-    """Return the settings and the main metrics of a run for HParams.
+    """Return a summary with the settings and the names of main metrics for HParams.
 
     Args:
       experiment: an `experiment.Experiment`.
-      metrics: {metric of the evaluations: its name in HParams}.
-      time: the start of the run in seconds.
+      metrics: {metric of evaluations: name in HParams}.
+      time: the start of the run, in seconds since 1970.
     """
     settings = dict(_list_settings(experiment))
     name = api_pb2.MetricName
     infos = [
-        api_pb2.MetricInfo(name=name(tag=f"{EVALUATION}/{tag}"), display_name=shown)
-        for tag, shown in metrics.items()
+        api_pb2.MetricInfo(name=name(tag=f"{EVALUATION}/{tag}"), display_name=display_name)
+        for tag, display_name in metrics.items()
     ]
     infos_of_settings = [
         api_pb2.HParamInfo(name=key, type=_type_of(value)) for key, value in settings.items()
@@ -114,29 +115,35 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         hparams.experiment_pb(infos_of_settings, infos, time_created_secs=time),
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
-        # A merge appends repeated fields, so the summary holds the values of both messages.
+        # Merging appends repeated fields, so the summary holds the values of both messages.
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
-        # Settings are a protobuf map, whose bytes have another order in another process.
+        # Settings are a map in a protocol buffer, whose order of bytes may differ between
+        # processes.
         data = value.metadata.plugin_data
         content = plugin_data_pb2.HParamsPluginData.FromString(data.content)
         data.content = content.SerializeToString(deterministic=True)
     return summary
 
 
-def write_metrics(metrics: Mapping[str, float], chosen: Iterable[str]) -> tf.compat.v1.Summary:
-    """Return the metrics of an evaluation that HParams shows."""
+def write_metrics(metrics: Mapping[str, float], names: Iterable[str]) -> tf.compat.v1.Summary:
+    """Return a summary with the metrics of an evaluation that HParams shows.
+
+    Args:
+      metrics: {metric: value} of the evaluation.
+      names: the names of the metrics to show; missing metrics are skipped.
+    """
     return tf1.Summary(
         value=[
             tf1.Summary.Value(tag=f"{EVALUATION}/{name}", simple_value=float(metrics[name]))
-            for name in chosen
+            for name in names
             if name in metrics
         ]
     )
 
 
 def end_session() -> tf.compat.v1.Summary:
-    """Return the summary that marks a run as finished."""
+    """Return a summary that marks a run as finished for HParams."""
     part = hparams.session_end_pb(api_pb2.STATUS_SUCCESS)
     return tf1.Summary.FromString(part.SerializeToString())
 
@@ -153,8 +160,8 @@ def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
-    """Yield (path, value) for numbers, texts and bools in a setting, and for classes of parts."""
-    # `_LEFT_OUT` holds prefixes: "run.keep" also leaves out run.keep_checkpoints.
+    """Yield the path and the value of each number, text, bool and class in a setting."""
+    # The entries of `_LEFT_OUT` are prefixes: "run.keep" also leaves out run.keep_checkpoints.
     if path.startswith(_LEFT_OUT) or value is None:
         return
     if isinstance(value, _PLAIN):
@@ -170,7 +177,7 @@ def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
 
 
 def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values in a part, a list or a mapping, each with its suffix of the path."""
+    """Yield (suffix of the path, value) for the values in a part, a list or a mapping."""
     if checks.is_part(value):
         for field in dataclasses.fields(value):
             # Leave out fields that a part computes from other fields.
@@ -178,7 +185,7 @@ def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{field.name}", getattr(value, field.name)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            # A head has a name, which stays the same if heads are added before it.
+            # Use the name of a head, which stays the same if other heads are added before it.
             yield f"[{getattr(item, 'name', None) or number}]", item
     elif isinstance(value, Mapping):
         for key, item in value.items():

@@ -1,9 +1,9 @@
-"""Draws PNG pictures for TensorBoard: a confusion matrix, and rows of images with predictions.
+"""Draws PNG pictures for TensorBoard: confusion matrices, curves, and images with predictions.
 
 png = pictures.draw_matrix(counts, ["cat", "dog"], "animal")          # Picture(width, height, png)
 png = pictures.draw_rows(images, [["digit: 7"], ["digit: 3, was 8"]], [True, False])
 
-Pillow draws them; it is imported with the first picture.
+Pillow draws the pictures, and is imported when the first picture is drawn.
 """
 
 import io
@@ -16,20 +16,20 @@ import numpy as np
 from mtl import checks
 
 MOST_IMAGES = 100
-# Cells show numbers for up to 20 classes, and rows show names for up to 50.
+# A confusion matrix shows numbers for up to 20 classes, and names for up to 50 classes.
 _MOST_NUMBERS, _MOST_NAMES = 20, 50
 _WIDEST_NAME = 12
 _SIDE, _TEXT, _GAP = 112, 13, 8
 _INK, _PAPER, _RIGHT, _WRONG = (32, 32, 32), (255, 255, 255), (27, 108, 168), (209, 73, 91)
 _FAINT = (200, 200, 200)
-# Lines get these colors in turn; a line of few points has a dot at each.
+# Curves use these colours in turn. A curve with few points has a dot at each point.
 _COLORS = (_RIGHT, _WRONG, (46, 139, 87), (224, 159, 62), (108, 74, 182), (95, 107, 109))
 _MOST_DOTS = 15
 _COLOR = np.array([27, 108, 168])
 
 
 class Picture(NamedTuple):
-    """A PNG, and its size."""
+    """A picture in PNG format, with its size in pixels."""
 
     width: int
     height: int
@@ -37,11 +37,18 @@ class Picture(NamedTuple):
 
 
 def require_pillow(where: str) -> None:
-    """Fail unless Pillow is installed, in a version that is new enough."""
+    """Fail unless a recent version of Pillow is installed.
+
+    Args:
+      where: the name of the setting that needs Pillow, for errors.
+
+    Raises:
+      UserError: Pillow is missing or older than 10.1.
+    """
     try:
         from PIL import ImageFont
 
-        # Older versions of Pillow take no size here, and raise a TypeError.
+        # Older versions of Pillow do not have the argument for the size, and raise a TypeError.
         ImageFont.load_default(_TEXT)
     except (ImportError, TypeError):
         rule = "be False without the package pillow, from 10.1 on"
@@ -49,27 +56,27 @@ def require_pillow(where: str) -> None:
 
 
 def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
-    """Draw a confusion matrix; the colour of a cell is its share of the row.
+    """Draw a confusion matrix, in which the colour of a cell shows its share of the row.
 
     Args:
-      cells: [C, C], sums of weights by true and predicted class.
-      names: C names.
-      title: the text above.
+      cells: the sum of weights for each [true class, predicted class], [C, C].
+      names: the names of the C classes.
+      title: the text above the picture.
     """
     count = len(names)
-    # The side of a cell in pixels; the whole picture stays below about 1,000 pixels.
+    # The side of a cell in pixels keeps the whole picture below about 1,000 pixels.
     side = max(2, min(46, 900 // count))
     with_names, with_numbers = count <= _MOST_NAMES, count <= _MOST_NUMBERS
-    shown = [_shorten_name(name) for name in names]
-    # About 7 pixels a letter.
-    margin = 8 + 7 * max(map(len, shown)) if with_names else 24
+    short_names = [_shorten_name(name) for name in names]
+    # A letter is about 7 pixels wide.
+    margin = 8 + 7 * max(map(len, short_names)) if with_names else 24
     size = margin + side * count + _GAP
     heading = f"{title}: true down, predicted across"
     wide = _GAP * 2 + _load_font().getlength(heading)
     image, draw, font = _start_picture(max(size, wide), size + 2 * _TEXT)
     draw.text((_GAP, 2), heading, _INK, font)
     top = margin + 2 * _TEXT
-    # A class without rows has shares of 0.
+    # `maximum` makes the shares of a class without rows 0.
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-12)
     for row in range(count):
         for column in range(count):
@@ -78,11 +85,11 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
             x, y = margin + column * side, top + row * side
             draw.rectangle((x, y, x + side - 1, y + side - 1), color)
             if with_numbers and cells[row, column]:
-                # White on dark cells.
+                # Numbers on dark cells are white.
                 ink = _PAPER if share > 0.5 else _INK
                 center = (x + side / 2, y + side / 2)
                 draw.text(center, _write_number(cells[row, column]), ink, font, anchor="mm")
-    for place, name in enumerate(shown if with_names else ()):
+    for place, name in enumerate(short_names if with_names else ()):
         middle = top + (place + 0.5) * side
         draw.text((margin - 4, middle), name, _INK, font, anchor="rm")
         _write_upright(image, font, name, margin + (place + 0.5) * side, top - 4)
@@ -90,43 +97,43 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
 
 
 def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
-    """Draw lines in the unit square, with its diagonal.
+    """Draw curves in the unit square, with the diagonal of the square.
 
     Args:
-      lines: {name: [(x, y), ...]} in [0, 1]; points with NaN are left out.
-      title: the text above.
+      lines: {name of a curve: [(x, y), ...]}, with x and y in [0, 1]; points with NaN are left out.
+      title: the text above the picture.
     """
     names, side = [_shorten_name(name) for name in lines], 3 * _SIDE
     rows = names if len(names) > 1 else []
-    # A single line needs no legend: the title names it.
+    # A single curve needs no legend, because the title names it.
     legend = 2 * _GAP + 24 + 7 * max(map(len, rows), default=0) if rows else 0
-    heading, left, top = _load_font().getlength(title), 3 * _TEXT, 2 * _TEXT
-    wide = max(left + side + _GAP + legend, heading + 2 * _GAP)
+    heading, left_edge, top = _load_font().getlength(title), 3 * _TEXT, 2 * _TEXT
+    wide = max(left_edge + side + _GAP + legend, heading + 2 * _GAP)
     image, draw, font = _start_picture(wide, max(top + side, top + len(rows) * _TEXT) + 2 * _TEXT)
     draw.text((_GAP, 2), title, _INK, font)
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return left + x * side, top + (1 - y) * side
+        return left_edge + x * side, top + (1 - y) * side
 
     draw.rectangle((*place(0, 1), *place(1, 0)), outline=_INK)
     draw.line((place(0, 0), place(1, 1)), _FAINT)
     for tick in (0, 0.5, 1):
         x, y = place(tick, tick)
-        draw.text((left - 4, y), f"{tick:g}", _INK, font, anchor="rm")
+        draw.text((left_edge - 4, y), f"{tick:g}", _INK, font, anchor="rm")
         draw.text((x, top + side + 3), f"{tick:g}", _INK, font, anchor="mt")
     for number, points in enumerate(lines.values()):
         color = _COLORS[number % len(_COLORS)]
         corners = [place(*point) for point in points if not np.isnan(point).any()]
         _draw_curve(draw, corners, color)
         if rows:
-            x, y = left + side + 2 * _GAP, top + number * _TEXT
+            x, y = left_edge + side + 2 * _GAP, top + number * _TEXT
             draw.line((x, y + _TEXT / 2, x + 16, y + _TEXT / 2), color, 2)
             draw.text((x + 22, y), rows[number], _INK, font)
     return _finish_picture(image)
 
 
 def _draw_curve(draw: Any, points: Sequence[tuple[float, float]], color: Any) -> None:
-    """Draw a line through points, and dots at them if they are few."""
+    """Draw a curve through points, with a dot at each point if there are few."""
     if len(points) > 1:
         draw.line(points, color, 2)
     if len(points) <= _MOST_DOTS:
@@ -137,24 +144,25 @@ def _draw_curve(draw: Any, points: Sequence[tuple[float, float]], color: Any) ->
 def draw_rows(
     images: np.ndarray, captions: Sequence[Sequence[str]], are_right: Sequence[Sequence[bool]]
 ) -> Picture:
-    """Draw images with a caption below each.
+    """Draw a sheet of images with a caption below each image.
 
     Args:
-      images: [N, H, W, C] of values in [0, 1]; if C is not 1, 3 or 4, only the first channel.
-      captions: the lines of each of N captions; all captions have equally many lines.
-      are_right: for each of N captions, True for a line that is right; other lines are red.
+      images: [N, H, W, C], with values in [0, 1]. If C is not 1, 3 or 4, only the first channel is
+        drawn.
+      captions: the lines of text of each caption, for N captions with equally many lines.
+      are_right: for each line of each caption, True if the line is right. Wrong lines are red.
     """
     from PIL import Image
 
     count, lines = len(images), max(map(len, captions), default=0)
-    # The sheet is about a square.
+    # The number of columns makes the sheet about square.
     columns = min(count, max(4, math.ceil(math.sqrt(count))))
     width = max(_SIDE, 7 * max((len(line) for text in captions for line in text), default=0))
     tile = width + _GAP, _SIDE + lines * _TEXT + 2 * _GAP
     sheet, draw, font = _start_picture(columns * tile[0], math.ceil(count / columns) * tile[1])
     for place, values in enumerate(images):
         x, y = place % columns * tile[0], place // columns * tile[1]
-        # Without the clip, a value above 1 would wrap around to black.
+        # Clip values, because a value above 1 would overflow to a dark colour.
         pixels = np.clip(np.nan_to_num(values) * 255, 0, 255).astype(np.uint8)
         if pixels.shape[-1] not in (1, 3, 4):
             pixels = pixels[..., :1]
@@ -163,9 +171,9 @@ def draw_rows(
         )
         scale = _SIDE / max(picture.size)
         size = [max(1, round(edge * scale)) for edge in picture.size]
-        # Enlarged pixels keep their edges; a smaller picture is smoothed.
-        resized = picture.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
-        sheet.paste(resized, (x, y))
+        # Enlarge pixels without smoothing; smooth an image that becomes smaller.
+        scaled_picture = picture.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
+        sheet.paste(scaled_picture, (x, y))
         for line, (text, is_right) in enumerate(
             zip(captions[place], are_right[place], strict=True)
         ):
@@ -194,13 +202,13 @@ def _finish_picture(image: Any) -> Picture:
 
 
 def _write_upright(image: Any, font: Any, text: str, x: float, bottom: float) -> None:
-    """Write a text that reads upwards, centred at x."""
+    """Write a text that runs upwards, centred at x."""
     from PIL import Image, ImageDraw
 
     length = max(1, math.ceil(font.getlength(text)))
     label = Image.new("RGB", (length, _TEXT + 2), _PAPER)
     ImageDraw.Draw(label).text((0, 0), text, _INK, font)
-    # Pillow cannot write upwards itself.
+    # Pillow cannot write upwards, so rotate the text.
     upright = label.rotate(90, expand=True)
     image.paste(upright, (round(x - upright.width / 2), round(bottom - upright.height)))
 
@@ -210,7 +218,7 @@ def _shorten_name(name: str) -> str:
 
 
 def _write_number(value: float) -> str:
-    """Return a sum of weights in at most five characters."""
+    """Return a sum of weights as text with at most five characters."""
     if value == round(value) and value < 100_000:
         return str(round(value))
     return f"{value:.3g}" if value < 1000 else f"{value / 1000:.3g}k"

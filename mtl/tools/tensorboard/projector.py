@@ -1,4 +1,4 @@
-"""Names rows of tables for TensorBoard's projector, which reads tables from the checkpoint.
+"""Writes the names of table rows for TensorBoard's projector, which reads tables from checkpoints.
 
 shapes = {"features/word/embedding": (100, 16)}
 projector.write(model_dir, projector.choose(shapes, names), shapes)
@@ -22,48 +22,57 @@ _log = logging.getLogger(__name__)
 
 CONFIG, FOLDER = "projector_config.pbtxt", "projector"
 MOST_ROWS = 100_000
-"""The most rows of a table, as a browser holds all rows in memory."""
+"""The largest number of rows in a table, because a browser holds all rows in memory."""
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, types.RowNames]:
-    """Return {table: names of its rows} for the variables that the projector can show.
+    """Return {table: names of rows} for the variables that the projector can show.
 
     Args:
-      shapes: {variable: its shape} of float32 variables.
+      shapes: {variable: shape} for float32 variables.
       named: {scope: names of rows}, from `row_names.load`.
 
     Raises:
       UserError: no variable can be shown.
     """
-    tables, large = {}, []
+    tables, large_tables = {}, []
     for name, shape in shapes.items():
         names = row_names.find_row_names(named, name)
         is_table = names is not None and names.axis == 0 and len(shape) == 2
-        # The names of another vocabulary would label the wrong rows.
+        # Check the number of names, because names from another vocabulary would label wrong rows.
         if not is_table or names is None or not row_names.fit_shape(names, shape):
             continue
         if shape[0] > MOST_ROWS:
-            large.append(f"{name} of {shape[0]:,} rows")
+            large_tables.append(f"{name} of {shape[0]:,} rows")
         else:
             tables[name] = names
-    if large:
-        _log.warning("The projector leaves out tables that are too large: %s", ", ".join(large))
+    if large_tables:
+        _log.warning(
+            "The projector leaves out tables that are too large: %s", ", ".join(large_tables)
+        )
     fix = f"No table of at most {MOST_ROWS:,} rows has names of rows."
     checks.require(bool(tables), "TensorBoard.embeddings", "be False", True, fix)
     return tables
 
 
-def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) -> None:
-    """Write the names of rows for the projector, and the list of its tables, into `model_dir`."""
+def write(model_dir: str, tables: Mapping[str, types.RowNames], shapes: Shapes) -> None:
+    """Write the names of table rows and the configuration of the projector into `model_dir`.
+
+    Args:
+      model_dir: the folder of the run.
+      tables: {table: names of rows}, from `choose`.
+      shapes: {variable: shape}.
+    """
     config = projector_config_pb2.ProjectorConfig()
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
-    for number, (name, names) in enumerate(chosen.items()):
-        # File systems limit the length of names; the number keeps shortened names distinct.
+    for number, (name, names) in enumerate(tables.items()):
+        # File systems limit the length of file names. With the number, shortened names stay
+        # distinct.
         path = os.path.join(FOLDER, f"{number}_{name.replace('/', '_')[-80:]}.tsv")
         lines = list(map(_clean_name, row_names.read_names(names)))
-        # The projector needs a line for each row, but rows of unknown words have no name.
+        # The projector needs a name for each row, but rows for unknown words have none.
         lines += [f"(unknown {place})" for place in range(shapes[name][0] - len(lines))]
         atomic.write(os.path.join(model_dir, path), "\n".join(lines) + "\n")
         config.embeddings.add(tensor_name=name, metadata_path=path)
@@ -71,7 +80,7 @@ def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) 
 
 
 def _clean_name(name: str) -> str:
-    """Return a name without tabs and line breaks, which would start another cell."""
-    # Tokens may hold halves of characters (surrogates), which UTF-8 cannot write.
+    """Return a name without tabs and line breaks, which would begin another cell of the file."""
+    # Tokens may hold single surrogates, which UTF-8 cannot encode.
     plain = name.encode(errors="replace").decode()
     return " ".join(plain.split()) or "(empty)"

@@ -1,4 +1,4 @@
-"""Settings of the items that TensorBoard shows, and of their steps.
+"""Settings that switch TensorBoard items on, and say at which steps an item is due.
 
 tensorboard.TensorBoard.weights = True
 tensorboard.TensorBoard.variables = ["^network/"]
@@ -14,7 +14,7 @@ from mtl.tools.tensorboard import due, pictures
 from mtl.variables import patterns
 
 ONCE = ("graph", "configuration", "custom_scalars", "hparams", "embeddings")
-"""Items that are written once, at the start of a training."""
+"""The items that are written once, at the start of a training."""
 
 OF_GRADIENTS = (
     "gradients_before_surgery",
@@ -24,16 +24,16 @@ OF_GRADIENTS = (
     "updates",
 )
 OF_STEPS = ("weights", *OF_GRADIENTS, "activations", "dead_units")
-"""Items of training steps."""
+"""The items of training steps."""
 
 MATRICES = ("confusion",)
-"""Items that count predictions by pairs of classes."""
+"""The items that count predictions by pairs of a true and a predicted class."""
 
 CURVES = ("pr_curves", "roc_curves", "reliability", "prediction_histograms")
-"""Items that count predictions by thresholds or bins."""
+"""The items that count predictions by thresholds or bins."""
 
 OF_EVALUATIONS = ("predictions", *MATRICES, *CURVES)
-"""Items of evaluations."""
+"""The items of evaluations."""
 
 _DRAWN = ("predictions", "confusion", "roc_curves", "reliability")
 _MOST_TASKS = 32
@@ -41,39 +41,42 @@ _MOST_TASKS = 32
 
 @checks.dataclass
 class Items:
-    """The items that TensorBoard shows: the settings of `TensorBoard`.
+    """The settings of `TensorBoard`, which switch its items on.
 
     Attributes:
-      graph: the first forward pass with its losses, by scopes. Reads of variables, constants and
-        checks are left out, and weighting, surgery and update are one node each.
+      graph: the graph of the forward pass and the losses, grouped by scopes. Reads of variables,
+        constants and checks are left out. Weighting, surgery and update are a single node each.
       configuration: the run's config.gin, as text.
-      custom_scalars: a layout that groups scalars by task.
+      custom_scalars: a layout that groups charts by task.
       hparams: settings with numbers, texts or bools, and the main metric of each task.
-      embeddings: names the rows of tables for the projector, which reads the checkpoint.
-      weights: a histogram of each variable, at the start of the step.
-      gradients_before_surgery: histograms of the gradients of the sum of the weighted losses; with
-        a surgery, this needs another backward pass.
-      task_gradients: histograms of the gradients of each task's weighted loss; this needs a
+      embeddings: names of table rows for the projector, which reads tables from the checkpoint.
+      weights: a histogram of each variable before the step.
+      gradients_before_surgery: histograms of the gradients of the sum of the weighted losses. With
+        a surgery, this item needs another backward pass.
+      task_gradients: histograms of the gradients of each task's weighted loss. This item needs a
         backward pass for each task.
       gradients: histograms of the gradients that surgery combines, or of their plain sum.
-      clipped_gradients: histograms of the gradients that the optimizer gets: with regularisation,
-        clipped and transformed.
+      clipped_gradients: histograms of the gradients that the optimizer gets, after regularisation,
+        clipping and transforms.
       updates: a histogram of the change of each variable in the step, and a scalar: the norm of the
-        change relative to the norm of the weights at the start. For tables, only rows that the
-        batch looked up.
-      activations: a histogram of the outputs of each activation, for the first slice on the first
-        replica.
-      dead_units: the share of units of each activation that are 0 for all rows of that slice.
-      predictions: the first rows of the split with an image, and the predictions of each task.
-      confusion: a matrix for each task with classes, as a picture; cells are sums of label weights.
-      pr_curves: precision and recall of each binary task, and of each class of the others.
-      roc_curves: recall and false positive rate, for the same tasks, as a picture for each task.
-      reliability: the share of positives by predicted probability, in the bins of the metric
-        `calibration_error`, as a picture for each task.
-      prediction_histograms: histograms of the predicted probabilities of the same tasks.
-      variables: patterns of names. Histograms show only variables that match a pattern; () shows
-        all variables.
-      num_images: how many rows `predictions` shows.
+        change, divided by the norm of the weights before the step. For a table, only rows that the
+        batch looked up count.
+      activations: a histogram of the outputs of each activation function, for the first micro-batch
+        on the first replica.
+      dead_units: the share of units of each activation function that are 0 for all rows of the
+        first micro-batch on the first replica.
+      predictions: the images in the first rows of the split, with the predictions of each task.
+      confusion: a confusion matrix for each task with classes, as a picture. Its cells are sums of
+        label weights.
+      pr_curves: curves of precision and recall for each binary task, and for each class of other
+        tasks.
+      roc_curves: a picture of the ROC curves of each task with classes.
+      reliability: a picture for each task with classes: the share of positives by predicted
+        probability, in the bins of the metric `calibration_error`.
+      prediction_histograms: histograms of the predicted probabilities of each task with classes.
+      variables: patterns of names. Histograms only show variables that match a pattern; () for all
+        variables.
+      num_images: the number of rows that `predictions` shows.
     """
 
     graph: bool = True
@@ -102,18 +105,25 @@ class Items:
         return f"TensorBoard.{setting}"
 
     def list_on(self, names: Sequence[str]) -> list[str]:
-        """Return the items of these names that are on."""
-        # `is not False`, as a list of steps or a number also switches an item on.
+        """Return the names of items that are switched on, among `names`."""
+        # Compare with `is not False`, because a number or a list of steps also switches an item on.
         return [name for name in names if getattr(self, name) is not False]
 
     def due_of(self, name: str, every: int) -> due.Due:
-        """Return the steps at which an enabled item is due; `every` replaces True."""
+        """Return the steps at which an enabled item is due; True means every `every` steps."""
         steps = due.Due.from_setting(getattr(self, name), every)
         assert steps is not None
         return steps
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if the model lacks an image column or a task that an item shows."""
+        """Fail if the model lacks an image column or a task that an item needs.
+
+        Args:
+          experiment: an `experiment.Experiment`.
+
+        Raises:
+          UserError: an item cannot be shown for the model, or Pillow is missing.
+        """
         columns, heads = experiment.model.columns, experiment.model.heads
         has_image = any(isinstance(column, features.Image) for column in columns)
         fix = "The model has no column @features.Image()."
@@ -124,19 +134,19 @@ class Items:
                 where, fix = f"TensorBoard.{name}", "No task has classes."
                 checks.require(bool(shown_heads), where, "be False", getattr(self, name), fix)
         if self.list_on(_DRAWN):
-            # Fail before the training, and only if the run draws a picture.
+            # Check for Pillow before the training, and only if the run draws a picture.
             pictures.require_pillow(f"TensorBoard.{self.list_on(_DRAWN)[0]}")
 
     def check_run(
         self, run: Any, adds_losses: bool, num_losses: int, replicas: int, has_servers: bool
     ) -> None:
-        """Fail unless the items can be shown in a run, and are due in it.
+        """Fail if an item cannot be shown in a run, or is never due.
 
         Args:
           run: an `experiment.Run`.
-          adds_losses: True if the step takes gradients of the plain sum of the losses.
-          num_losses: the number of losses, of tasks and auxiliary losses.
-          replicas: the number of replicas that take a step together.
+          adds_losses: True if the step only computes gradients of the sum of the losses.
+          num_losses: the number of losses, including auxiliary losses.
+          replicas: the number of replicas that compute a step together.
           has_servers: True if workers train asynchronously, with parameter servers.
         """
         for name in self.list_on(OF_STEPS):
@@ -150,10 +160,12 @@ class Items:
             checks.require(
                 num_losses <= _MOST_TASKS, where, rule, value, f"There are {num_losses}."
             )
-        # Without a surgery, the update computes these gradients anyway.
+        # Without a surgery, the update already computes the gradients before surgery.
         needs_all = [] if adds_losses else ["gradients_before_surgery"]
         for name in self.list_on(["task_gradients", *needs_all]):
-            rule = "be False with several replicas, which would have to meet at some steps only"
+            rule = (
+                "be False with several replicas, which would have to synchronise at due steps only"
+            )
             checks.require(replicas == 1, f"TensorBoard.{name}", rule, getattr(self, name))
         for name in self.list_on(OF_EVALUATIONS):
             self._check_evaluated(f"TensorBoard.{name}", getattr(self, name), run)
@@ -161,7 +173,7 @@ class Items:
     def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
         steps = due.Due.from_setting(value, every)
         assert steps is not None
-        # The first multiple is the number itself.
+        # The first due step of a period is the period itself.
         late = [step for step in steps.at or (steps.every,) if step > last]
         rule = f"be due up to the last step, {last}"
         fix = f"Run.summary_steps is {every}." if value is True else ""
@@ -173,18 +185,18 @@ class Items:
         every = run.checkpoint_steps
         rule = "be True or False if Run.checkpoint_secs says when to evaluate"
         checks.require(every is not None, where, rule, value)
-        # The last step is always evaluated.
-        evaluated = {*range(every, run.train_steps + 1, every), run.train_steps}
+        # A run always evaluates its last step.
+        evaluated_steps = {*range(every, run.train_steps + 1, every), run.train_steps}
         steps = due.Due.from_setting(value, every)
         assert steps is not None
         rule = f"name steps that are evaluated: multiples of {every}, and {run.train_steps}"
-        wrong = [step for step in steps.at if step not in evaluated]
-        is_met = bool(steps.at) or any(map(steps.includes, evaluated))
+        wrong = [step for step in steps.at if step not in evaluated_steps]
+        is_met = bool(steps.at) or any(map(steps.includes, evaluated_steps))
         checks.require(not wrong and is_met, where, rule, value)
 
 
 def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
-    """Return {item: the heads that it shows} for matrices and curves."""
+    """Return {item: heads that the item can show} for matrices and curves."""
     of_rows = [h for h in heads if not types.read_member(h, types.MapHead, "is_dense")]
     with_classes = [h for h in of_rows if types.read_member(h, types.ClassHead, "class_names")]
     one_class = [h for h in with_classes if types.read_member(h, types.ClassHead, "has_one_class")]

@@ -1,9 +1,9 @@
-"""Shows a training step if it is due: in a branch of the graph, without cost for other steps.
+"""Shows items of training steps in a branch of the graph, which runs only at due steps.
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-The branch reads the gradients that surgery and update compute anyway, and computes other gradients
-itself, such as those of single tasks.
+The branch reads gradients that surgery and update compute in every step. Other gradients, such as
+the gradients of single tasks, are computed in the branch.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from mtl.variables import patterns, stacks
 
 Pairs = list[tuple["tf.Variable", types.Gradient]]
 Entries = list["tf.Tensor"]
-"""Weights before a step, each [N]; for a table, only the rows that the step looks up."""
+"""The weights of variables before a step, [N] each; of a table, only rows that are looked up."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Watching:
-    """Makes the watch of each training step.
+    """Makes a `Watch` for each training step that is built.
 
     Attributes:
-      board: the items to show.
+      board: lists the items to show.
     """
 
     board: board_lib.Board
     suits_stacks = True
 
     def __call__(self, model: Any, features: types.Tensors, labels: types.Tensors) -> Watch:
-        """Return the watch of the step that is being built."""
+        """Return a `Watch` for the step that is being built."""
         return Watch(self.board, model.adds_losses)
 
 
 class Watch(types.StepExtension):
-    """The items that one training step shows.
+    """Computes the due items of a training step.
 
     Args:
-      board: the items to show.
-      adds_losses: True if the surgery is the plain sum.
+      board: lists the items to show.
+      adds_losses: True if the step only computes gradients of the sum of the losses.
     """
 
     def __init__(self, board: board_lib.Board, adds_losses: bool = True):
         self._board, self._adds_losses = board, adds_losses
-        # All replicas compute the same items; the first one shows them.
+        # Items would be the same on all replicas, so only the first replica shows them.
         self._is_shown = tf.get_static_value(replicas.replica_index()) in (0, None)
         self._items = board.due_items if self._is_shown else {}
         self._outputs: dict[str, tf.Tensor] = {}
         self._is_built = False
-        self._balanced: Any = None  # The gradients that the update gets, a `balanced.Balanced`.
+        self._balanced: Any = None  # The gradients for the update.
         self._parts: list[_Part] = []
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Return a forward pass that notes the outputs of layers when it is built first."""
+        """Return a forward pass that records the outputs of layers when it is first built."""
         if not self._is_shown:
             return forward
 
         def build_pass(features: Any, labels: Any) -> whole_batch.ForwardPass:
-            # Further slices and passes build the same ops again.
+            # Further micro-batches and passes build the same ops again, so record only the first.
             if self._is_built:
                 return forward(features, labels)
             self._is_built = True
@@ -82,7 +82,7 @@ class Watch(types.StepExtension):
 
     @contextlib.contextmanager
     def around_update(self, found: Any, batch: Any) -> Iterator[None]:
-        """Show the gradients of the update that is built in this context.
+        """Show the gradients of the update, which is built within this context.
 
         Raises:
           UserError: the update shows no gradients, a pattern matches no variable, or the network
@@ -93,7 +93,7 @@ class Watch(types.StepExtension):
             return
         del batch
         self._balanced = found
-        # Check the patterns before the step is built.
+        # Check patterns before the update is built.
         self._check_patterns(found.variables)
         self._require_outputs()
         yield
@@ -103,22 +103,22 @@ class Watch(types.StepExtension):
     def see_update(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> None:
-        """Draw the due items; `gradients` are those that the optimizer gets."""
+        """Draw the due items, from the gradients that the optimizer gets."""
         balanced = self._balanced
         if balanced is None:
             return
-        # Items are due by the number at which the step in progress ends.
+        # An item is due if the global step after this step is due.
         step = tf1.train.get_or_create_global_step().read_value() + 1
         combined = self._select_pairs(balanced.variables, balanced.gradients)
         clipped = self._select_pairs(variables, gradients)
         for due, items in self._items.items():
-            # One branch for all items that are due at the same steps.
+            # All items that are due at the same steps share a branch of the graph.
             part = _Part(due.tell(step), clipped if "updates" in items else [])
             part.look(functools.partial(self._draw, items, combined, clipped, balanced.scaled))
             self._parts.append(part)
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Add the due items of a step to its summaries, once it has moved the weights."""
+        """Add the due items to the summaries of the step, after the weights have changed."""
         for part in self._parts:
             outlets.add_summary(part.finish(moved))
         return moved
@@ -155,43 +155,44 @@ class Watch(types.StepExtension):
         clipped: Pairs,
         batch: whole_batch.WholeBatch,
     ) -> list[tf.Tensor]:
-        """Draw the items that a step shows before it moves the weights; called in the branch."""
-        drawn: list[tf.Tensor] = []
+        """Draw the items that do not depend on the change of weights, inside of the branch."""
+        summaries: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:
-            drawn += _draw_weights(variables)
+            summaries += _draw_weights(variables)
         if "gradients_before_surgery" in items:
             before = combined
             if not self._adds_losses:
-                # This pass over all slices is in the branch, so other steps do not pay for it.
+                # The pass over all micro-batches is inside of the branch, so it takes no time in
+                # other steps.
                 summed = batch.sum(lambda part: _differentiate_sum(part, variables))
                 before = list(zip(variables, summed, strict=True))
-            drawn += _draw_all("gradients_before_surgery", before)
+            summaries += _draw_all("gradients_before_surgery", before)
         if "task_gradients" in items:
-            drawn += _draw_tasks(batch, variables)
+            summaries += _draw_tasks(batch, variables)
         if "gradients" in items:
-            drawn += _draw_all("gradients", combined)
+            summaries += _draw_all("gradients", combined)
         if "clipped_gradients" in items:
-            drawn += _draw_all("clipped_gradients", clipped)
-        return drawn + self._draw_layers(items, num_tasks=len(batch.first.losses))
+            summaries += _draw_all("clipped_gradients", clipped)
+        return summaries + self._draw_layers(items, num_tasks=len(batch.first.losses))
 
     def _draw_layers(self, items: Sequence[str], num_tasks: int) -> list[tf.Tensor]:
-        drawn = []
+        summaries = []
         for layer, outputs in self._outputs.items():
             if "activations" in items:
-                drawn.append(histograms.draw(f"activations/{layer}", outputs))
+                summaries.append(histograms.draw(f"activations/{layer}", outputs))
             if "dead_units" in items:
                 share = _share_dead(outputs, num_tasks)
-                drawn.append(histograms.draw_scalar(f"dead_units/{layer}", share))
-        return drawn
+                summaries.append(histograms.draw_scalar(f"dead_units/{layer}", share))
+        return summaries
 
 
 class _Part:
-    """The items that are due at the same steps.
+    """A branch of the graph for items that are due at the same steps.
 
     Args:
-      is_due: a bool scalar.
-      moving: the variables whose updates are shown, with the gradients that the optimizer gets.
+      is_due: a bool scalar of the graph: True if the items are due.
+      moving: the variables whose change is shown, with the gradients that the optimizer gets.
     """
 
     def __init__(self, is_due: tf.Tensor, moving: Pairs):
@@ -200,31 +201,32 @@ class _Part:
         self._weights: Entries = []
 
     def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
-        """Draw before the weights move, and store the weights whose updates are shown."""
+        """Draw items before the weights change, and store the weights whose change is shown."""
 
         def when_due() -> list[tf.Tensor]:
             return [histograms.join(draw()), *(_read_entries(*pair) for pair in self._moving)]
 
         def else_nothing() -> list[tf.Tensor]:
-            # Both branches need the same number and types of outputs.
+            # Both branches of `tf.cond` need the same number and types of outputs.
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
 
         self._summary, *self._weights = tf.cond(self._is_due, when_due, else_nothing)
-        # Wait for all outputs of the branch, as each is ready separately.
+        # Wait for all outputs of the branch before the update, because each output is ready at
+        # another time.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._weights))
 
     def finish(self, train_op: tf.Operation) -> tf.Tensor:
-        """Return the summary of the step, with the change of the weights."""
+        """Return the serialized summary of the step, with the change of the weights."""
         if not self._moving:
             return self._summary
 
         def when_due() -> tf.Tensor:
-            drawn = []
+            summaries = []
             for (variable, gradient), before in zip(self._moving, self._weights, strict=True):
-                drawn += _draw_update(variable, gradient, before)
-            return histograms.join([self._summary, *drawn])
+                summaries += _draw_update(variable, gradient, before)
+            return histograms.join([self._summary, *summaries])
 
-        # The change is known only after the weights have moved.
+        # The change of the weights is only known after the update.
         with tf.control_dependencies([train_op]):
             return tf.cond(self._is_due, when_due, lambda: tf.constant(""))
 
@@ -243,29 +245,29 @@ def _draw_weights(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 
 def _draw_all(prefix: str, pairs: Pairs) -> list[tf.Tensor]:
     return [
-        drawn
+        summary
         for variable, gradient in pairs
-        for drawn in histograms.draw_gradient(prefix, gradient, variable)
+        for summary in histograms.draw_gradient(prefix, gradient, variable)
     ]
 
 
 def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Draw the gradients of each task's weighted loss."""
+    """Draw histograms of the gradients of each task's weighted loss."""
 
     def of_part(part: Any) -> dict[str, list[types.Gradient]]:
         return {task: tf.gradients(loss, list(variables)) for task, loss in part.losses.items()}
 
-    drawn = []
+    summaries = []
     for task, gradients in batch.sum(of_part).items():
         for pair in zip(variables, gradients, strict=True):
-            drawn += _draw_all(f"task_gradients/{task}", [pair])
-    return drawn
+            summaries += _draw_all(f"task_gradients/{task}", [pair])
+    return summaries
 
 
 def _read_entries(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
-    """Return a variable's entries, [N]; for a table, only of rows with a gradient."""
+    """Return the entries of a variable, [N]; of a table, only the rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
-        # `unique` keeps the order, so the rows before and after the update agree.
+        # `unique` keeps the order, so rows before and after the update have the same order.
         values = tf.gather(variable, tf.unique(gradient.indices).y)
     else:
         values = variable.read_value()
@@ -278,25 +280,25 @@ def _draw_update(
     change = _read_entries(variable, gradient) - before
     shape, is_table = variable.shape, isinstance(gradient, tf.IndexedSlices)
     if is_table:
-        # The number of looked-up rows depends on the batch.
+        # The number of rows that are looked up depends on the batch.
         shape = tf.TensorShape([None, *shape[1:]])
     target_shape = [-1, *shape[1:]]
     changes = histograms.split(variable, tf.reshape(change, target_shape))
     old_weights = histograms.split(variable, tf.reshape(before, target_shape))
-    drawn = []
+    summaries = []
     for (name, moved), (_, weights) in zip(changes, old_weights, strict=True):
-        drawn.append(histograms.draw(f"updates/{name}", moved))
-        # Weights of 0 give NaN or infinity, which `writing.keep_whole` drops.
+        summaries.append(histograms.draw(f"updates/{name}", moved))
+        # If all weights are 0, the ratio is NaN or infinity, which `writing.keep_whole` drops.
         share = tf.linalg.norm(moved) / tf.linalg.norm(weights)
-        drawn.append(histograms.draw_scalar(f"update_ratio/{name}", share))
-    return drawn
+        summaries.append(histograms.draw_scalar(f"update_ratio/{name}", share))
+    return summaries
 
 
 def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
-    """Return the share of units, along the last axis, that are 0 everywhere."""
-    # All axes but the units: rows, and the places of a map.
+    """Return the share of units, along the last axis, that are 0 in all rows."""
+    # Reduce all axes except the units: the rows, and the height and width of a map.
     axes = list(range(outputs.shape.rank - 1))
-    # In a stack, [B, T, H], each task has separate units.
+    # In a stack [B, T, H], each task has separate units.
     if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:
         axes = [0]
     return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(outputs, 0), axes), tf.float32))

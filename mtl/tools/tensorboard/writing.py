@@ -1,4 +1,4 @@
-"""Writes the items of a training for TensorBoard: some once at its start, others at due steps.
+"""Writes TensorBoard items: some once at the start of a training, others at due steps.
 
 hook = writing.Writing(result, model_dir, start)     # start: the items written once
 """
@@ -27,14 +27,14 @@ FILE = "tensorboard.json"
 
 
 class Writing(hooks.StepHook):
-    """Writes the summaries that are due in a step, and some items before the first step.
+    """Writes the due summaries of steps, and some items before the first step.
 
-    A continued run writes an item of the start only if the item has changed.
+    A run that continues only writes items of the start that have changed.
 
     Args:
-      result: the result of the step.
+      result: the result of a training step.
       model_dir: the folder of the run.
-      start: {item: a function that makes its event from the time in seconds}.
+      start: {item: function from the time in seconds to the event of the item}.
     """
 
     def __init__(
@@ -54,58 +54,62 @@ class Writing(hooks.StepHook):
         self._write_start(step)
 
     def choose_more(self, step):
-        # A run without items of training steps has no such output.
+        # Without items of training steps, a step has no output `due`.
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
-        """Write the summaries that were due."""
+        """Write the due summaries of a step."""
         if due:
             self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
             self._writer.flush()
 
     def _write_start(self, step: int) -> None:
         path = os.path.join(self._model_dir, FILE)
-        # A run that starts anew writes everything, even over the file of an earlier run.
-        before = _read_file(path) if step else {}
-        after = {}
+        # A run that starts at step 0 writes all items, even if the folder has the file of an
+        # earlier run.
+        old_checksums = _read_file(path) if step else {}
+        new_checksums = {}
         for item, make in self._start.items():
-            # With time 0, the checksums of a run and of its continuation are equal.
-            after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
-            if before.get(item) != after[item]:
+            # Use the time 0 for the checksum, so that the checksum is the same if the run
+            # continues.
+            new_checksums[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
+            if old_checksums.get(item) != new_checksums[item]:
                 event = make(time.time())
-                # With step 0, TensorBoard would assume a restart, and hide later events.
+                # With step 0 instead, TensorBoard would assume a restart, and hide earlier events
+                # of later steps.
                 event.step = step
                 self._writer.add_event(event)
         self._writer.flush()
-        if after != before:
-            atomic.write(path, json.dumps(after, indent=1))
+        if new_checksums != old_checksums:
+            atomic.write(path, json.dumps(new_checksums, indent=1))
 
 
 class Session(tf.compat.v1.train.SessionRunHook):
-    """Writes for HParams the metrics of each evaluation, and the end of the run.
+    """Writes the metrics of each evaluation and the end of the run for HParams.
 
-    It must come after the hooks that evaluate.
+    In the list of hooks, this hook must come after hooks that evaluate.
 
     Args:
       model_dir: the folder of the run.
-      metrics: returns the metrics of the last evaluation, None before the first.
-      chosen: the metrics that HParams shows.
+      metrics: a function that returns the metrics of the last evaluation; None before the first
+        evaluation.
+      names: the names of the metrics that HParams shows.
     """
 
     def __init__(
         self,
         model_dir: str,
         metrics: Callable[[], Mapping[str, Any] | None],
-        chosen: Sequence[str],
+        names: Sequence[str],
     ):
-        self._model_dir, self._metrics, self._chosen = model_dir, metrics, chosen
+        self._model_dir, self._metrics, self._names = model_dir, metrics, names
         self._evaluated: int | None = None
 
     def after_run(self, run_context, run_values):
         self._write_metrics()
 
     def end(self, session):
-        # An interrupted run does not get here, but a run that stopped early does.
+        # TensorFlow calls `end` after early stopping, but not after an interruption.
         self._write_metrics()
         self._write(once.end_session(), int(session.run(tf1.train.get_global_step())))
 
@@ -113,7 +117,7 @@ class Session(tf.compat.v1.train.SessionRunHook):
         metrics = self._metrics()
         if metrics is not None and metrics["global_step"] != self._evaluated:
             self._evaluated = int(metrics["global_step"])
-            summary = once.write_metrics(metrics, self._chosen)
+            summary = once.write_metrics(metrics, self._names)
             self._write(keep_whole(summary), self._evaluated)
 
     def _write(self, summary: tf.compat.v1.Summary, step: int) -> None:
@@ -125,16 +129,16 @@ class Session(tf.compat.v1.train.SessionRunHook):
 def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
     """Return a summary without empty histograms and scalars that are not finite.
 
-    TensorBoard draws an empty histogram as a bar at the largest number.
+    TensorBoard would draw an empty histogram as a bar at the largest float.
     """
-    whole = tf1.Summary()
+    clean_summary = tf1.Summary()
     for value in summary.value:
         kind = value.WhichOneof("value")
         is_empty = kind == "histo" and value.histo.num == 0
         is_broken = kind == "simple_value" and not np.isfinite(value.simple_value)
         if not is_empty and not is_broken:
-            whole.value.add().CopyFrom(value)
-    return whole
+            clean_summary.value.add().CopyFrom(value)
+    return clean_summary
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -143,7 +147,8 @@ def _read_file(path: str) -> dict[str, Any]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             content = json.loads(file.read())
-        # If the file is damaged, all items are written again. Deep nesting is a RecursionError.
+        # After damage to the file, write all items again. Deeply nested JSON raises a
+        # RecursionError.
         except (ValueError, RecursionError):
             return {}
     return content if isinstance(content, dict) else {}

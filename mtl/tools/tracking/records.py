@@ -1,11 +1,11 @@
-"""Records in a run's folder the id of the run in a tracker, and the reported steps.
+"""Records the id of a run in a tracker, and the reported steps, in the folder of the run.
 
 record = records.Record("runs/digits", "mlflow", "sqlite:///mlflow.db mtl")
 record.read_id()                            # the tracker's id of this run, or None
 record.claim("train", 100)                  # True if step 100 is not yet reported; marks it
 
-Each file has a single writer: the chief writes `run.json`, and the reporter of a stream writes
-`<stream>.json`.
+Each file has a single writer: the chief writes `run.json`, and the process that reports a stream,
+such as "eval", writes `<stream>.json`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ TRAIN = "train"
 class Record:
     """Stores the id of a run in a tracker, and the reported steps, in files of the run's folder.
 
-    The id is only valid for the same folder and the same destination, so a copied folder is a new
-    run.
+    The id is only valid for the folder and the destination in the record. So a copy of the folder
+    is a new run.
 
     Args:
-      model_dir: the folder of the run, or of this part of the run.
+      model_dir: the folder of the run, or of a part of the run.
       name: the name of the tracker.
-      destination: the place that the tracker reports to.
-      part: the place of this part in a run of several parts, whose folder holds the id, too.
+      destination: describes the server and project that the tracker reports to.
+      part: the part of a run that consists of several parts; None for a whole run. The folder of
+        the whole run also stores the id.
     """
 
     def __init__(
@@ -44,66 +45,76 @@ class Record:
             "destination": checks.mask(destination),
         }
         self._part = part
-        # All parts of a run report to the same run of the tracker, whose id the whole run stores.
+        # All parts of a run report to the same run of the tracker, so the folder of the whole run
+        # stores the id.
         self._whole = Record(part.folder, name, destination) if part else None
 
     def read_id(self) -> str | None:
-        """Return the tracker's id of this run; None without an id."""
+        """Return the id of the run in the tracker; None before the tracker has given an id."""
         if self._whole:
             return self._whole.read_id()
         content = self._read("run")
-        # The destination in a file may hold a password, which `_owner` masks.
+        # Mask the destination in the file, because it may hold a password and `_owner` is masked.
         is_own = {name: _mask_value(content.get(name)) for name in self._owner} == self._owner
         run_id = content.get("run_id")
         return run_id if is_own and isinstance(run_id, str) else None
 
     def write_id(self, run_id: str) -> None:
-        """Store the tracker's id of this run."""
+        """Store the id that the run has in the tracker."""
         if self._part and self._read("run").get("run_id", run_id) != run_id:
-            tf.io.gfile.rmtree(self.folder)  # The whole run is new, and lacks this part.
-        # Later commands on the folder of a part, such as launch.evaluate, know no `part`.
+            # The id is new, so no step of this part is reported yet.
+            tf.io.gfile.rmtree(self.folder)
+        # Commands on the folder of a part, such as launch.evaluate, need the name of the part.
         prefix = {"part": self._part.name} if self._part else {}
         self._write("run", {"run_id": run_id, **self._owner, **prefix})
         if self._whole:
             self._whole.write_id(run_id)
 
     def read_part(self) -> str:
-        """Return the name of the part of a run in this folder; "" for a whole run."""
+        """Return the name of the run's part in this folder; "" for a whole run."""
         part = self._part.name if self._part else self._read("run").get("part")
         return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
-        """Return folder and destination of another run with the stored id; "" for this run."""
+        """Return folder and destination of the stored id if it belongs to another run, else ""."""
         content = self._read("run")
-        stored = {name: _mask_value(content.get(name, own)) for name, own in self._owner.items()}
-        others = [f"{stored[name]}" for name, own in self._owner.items() if stored[name] != own]
-        return " of ".join(others)
+        stored = {
+            name: _mask_value(content.get(name, own_value))
+            for name, own_value in self._owner.items()
+        }
+        other_values = [
+            f"{stored[name]}"
+            for name, own_value in self._owner.items()
+            if stored[name] != own_value
+        ]
+        return " of ".join(other_values)
 
     def forget(self) -> None:
         """Delete the record, so that later reports begin a new run, or a new part of a run."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
-        # Later parts must not forget the run that the first part has begun.
+        # Only the first part begins a new run; later parts continue it.
         if self._whole and self._part and self._part.is_first:
             self._whole.forget()
 
     def claim(self, stream: str, step: int) -> bool:
         """Mark a step of a stream as reported.
 
-        The mark comes before the report: a process that is killed in between skips a step, but
-        never repeats a step. Steps of training increase; evaluations may come in any order.
+        Steps are marked before they are reported, so a process that is killed in between may skip a
+        step, but never reports a step twice. Steps of training increase, but evaluations may come
+        in any order.
 
         Args:
           stream: "train", "eval" or "eval_<split>".
           step: the global step.
 
         Returns:
-          True if the step was not marked before.
+          True if the step was not yet marked.
         """
         content = self._read(stream)
         if stream == TRAIN:
             last = content.get("last_step", -1)
-            # A run that continues from a checkpoint repeats steps that were already reported.
+            # A run that continues from a checkpoint repeats steps, which may be reported already.
             if step <= last:
                 return False
             self._write(stream, {"last_step": step})
@@ -124,16 +135,16 @@ class Record:
         with tf.io.gfile.GFile(path, "rb") as file:
             try:
                 content = json.loads(file.read())
-            except ValueError:  # If the file is damaged, the run is reported again.
+            except ValueError:  # After damage to the file, steps are reported again.
                 return {}
         return content if isinstance(content, dict) else {}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         tf.io.gfile.makedirs(self.folder)
-        # Write the whole file or nothing, as a truncated file would begin a new run.
+        # Write atomically, because a truncated file would lose the id and thus begin a new run.
         atomic.write(self._path(name), json.dumps(content) + "\n")
 
 
 def _mask_value(value: Any) -> Any:
-    """Return a stored value, with a mask in place of a password."""
+    """Return a stored value in which a mask replaces a password."""
     return checks.mask(value) if isinstance(value, str) else value

@@ -1,4 +1,6 @@
-"""Passes the reports of a run to its trackers, in a thread for each, so that steps do not wait.
+"""Passes the reports of a run to its trackers, in a thread for each tracker.
+
+Training steps do not wait for trackers.
 
 reporters = reporter.Reporters([mlflow], "runs/digits")
 reporters.start(description)
@@ -22,14 +24,21 @@ from mtl.tools.tracking import records
 
 _log = logging.getLogger(__name__)
 
-# The most reports of metrics in a queue. With a report every 100 steps, it covers 100,000 steps.
+# The largest number of metric reports in a queue. With a report every 100 steps, the queue covers
+# 100,000 steps.
 _WAITING = 1000
-# The time between two attempts to begin a run, in seconds.
+# The number of seconds between two attempts to begin a run.
 _AGAIN_SECS = 10.0
 
 
 class _Report(NamedTuple):
-    """A report: its action, its name for messages, and True if a full queue may drop it."""
+    """A report to a tracker.
+
+    Attributes:
+      act: a function that sends the report.
+      what: the name of the report in messages.
+      is_metric: True if a full queue may drop the report.
+    """
 
     act: Callable[[types.TrackedRun], None]
     what: str
@@ -37,16 +46,17 @@ class _Report(NamedTuple):
 
 
 class Reporter:
-    """One tracker of one process.
+    """Reports to one tracker, in a separate thread.
 
-    `start` begins the thread. Each kind of error of the tracker is logged once. If the tracker is
-    too slow or cannot be reached, the oldest metrics are dropped.
+    Each kind of error of the tracker is logged once. If the tracker is too slow or cannot be
+    reached, the oldest metrics are dropped.
 
     Args:
       tracker: the settings of the tracker.
       model_dir: the folder of the run.
-      is_owner: True if this process begins and ends the run; other processes wait for the id.
-      part: the place of this part in a run of several parts.
+      is_owner: True if this process begins and ends the run. Other processes wait until the id is
+        stored.
+      part: the part of a run that consists of several parts; None for a whole run.
     """
 
     def __init__(
@@ -64,19 +74,19 @@ class Reporter:
         self._tracker, self._is_owner = tracker, is_owner
         self.record = records.Record(model_dir, self.name, destination, part)
         self._waiting: collections.deque[_Report] = collections.deque()
-        # Guards the queue and the flags below, and wakes the thread.
+        # A condition variable guards the queue and the flags below, and wakes the thread.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._state: str | None = None
         self._is_closing = self._is_busy = False
         self._logged_kinds: set[str] = set()
-        self._num_dropped = self._num_failed = self._num_taken = 0
+        self._num_dropped = self._num_failed = self._num_sent = 0
 
     def start(self, run: types.RunDescription) -> None:
-        """Begin to report; earlier reports in the queue come first."""
+        """Start the thread, which first sends the reports that already wait in the queue."""
         if self._thread is None:
             self._thread = threading.Thread(
-                # At its end, Python does not wait for a daemon, whose server may never answer.
+                # Python does not wait for a daemon thread at its end: the server may never answer.
                 target=self._report_all,
                 args=(run,),
                 name=f"tracker {self.name}",
@@ -85,17 +95,17 @@ class Reporter:
             self._thread.start()
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of a step, unless they were reported before.
+        """Report the metrics of a step, unless the step is already reported.
 
         Args:
-          stream: "train", "eval" or "eval_<split>", the beginning of the names.
+          stream: "train", "eval" or "eval_<split>"; names of metrics begin with the stream.
           step: the global step.
           metrics: {name: value}.
         """
         values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
 
         def act(tracked: types.TrackedRun) -> None:
-            # `claim` writes a file, which may be slow, so it runs in the thread.
+            # `claim` writes a file, which may take time, so call it in the thread.
             if self.record.claim(stream, step):
                 part = self.record.read_part()
                 tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
@@ -103,7 +113,7 @@ class Reporter:
         self._add_report(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file or a folder; the tracker reads it later."""
+        """Add a file or a folder to the tracked run. The tracker reads it later."""
 
         def act(tracked: types.TrackedRun) -> None:
             tracked.add_file(path, os.path.join(self.record.read_part(), folder).rstrip("/"))
@@ -111,7 +121,7 @@ class Reporter:
         self._add_report(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export; if it exceeds the tracker's limit, log a line instead.
+        """Add an export to the tracked run; log a line instead if the export exceeds the limit.
 
         Args:
           path: the folder of the export.
@@ -128,80 +138,81 @@ class Reporter:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a report still waits."""
+        """True if a report waits in a queue."""
         return bool(self._waiting)
 
     def close(self, state: str | None) -> list[str]:
-        """End the thread after at most `flush_secs`.
+        """End the tracked run, and wait at most `flush_secs` for unfinished reports.
 
         Args:
-          state: the final state of the run; None does not set it.
+          state: the final state of the run; None to leave the state unchanged.
 
         Returns:
-          A line about lost reports; [] if no report is lost.
+          A list with a line about lost reports; [] if no report is lost.
         """
         if self._thread is None:
             return []
         with self._changed:
             self._state, self._is_closing = state, True
             self._changed.notify()
-        # Until then, the thread works on the queue.
+        # While `join` waits, the thread sends the reports in the queue.
         self._thread.join(self._flush_secs)
         with self._changed:
-            # A report that the thread works on has left the queue, but may not arrive.
+            # The report that the thread is sending has left the queue, but may not arrive.
             metrics = sum(report.is_metric for report in self._waiting) + self._is_busy
             files = sum(not report.is_metric for report in self._waiting)
             self._waiting.clear()
-        return self._tell_lost(metrics, files, is_open=self._thread.is_alive())
+        return self._count_losses(metrics, files, is_open=self._thread.is_alive())
 
-    def _tell_lost(self, metrics: int, files: int, is_open: bool) -> list[str]:
+    def _count_losses(self, metrics: int, files: int, is_open: bool) -> list[str]:
         """Return a line that counts the lost reports; [] if no report is lost."""
         within = f"within {self._flush_secs:g} s"
+        reason = "as the tracker was too slow or away"
         counts = {
-            f"{self._num_dropped} were dropped, as it was too slow or away": self._num_dropped,
+            f"{self._num_dropped} were dropped, {reason}": self._num_dropped,
             f"{self._num_failed} failed": self._num_failed,
-            f"{metrics} were not taken {within}": metrics,
-            f"{files} files were not taken {within}": files,
-            f"its end was not taken {within}": is_open and not metrics and not files,
+            f"{metrics} did not arrive {within}": metrics,
+            f"{files} files did not arrive {within}": files,
+            f"the end of the run did not arrive {within}": is_open and not metrics and not files,
         }
         texts = ", ".join(text for text, count in counts.items() if count)
         if not texts:
             return []
-        return [f"Tracker {self.name} took {self._num_taken} reports of this run; {texts}."]
+        return [f"Tracker {self.name} got {self._num_sent} reports of this run; {texts}."]
 
     def _add_report(self, report: _Report) -> None:
         with self._changed:
             self._waiting.append(report)
-            # Files are never dropped, as they are few and come only once.
+            # Files are never dropped, because they are few and are added only once.
             if sum(waiting.is_metric for waiting in self._waiting) > _WAITING:
-                # Drop the oldest metrics, as the newest values say more about a run.
+                # Drop the oldest metrics, because the newest values say more about a run.
                 self._waiting.remove(next(w for w in self._waiting if w.is_metric))
                 self._num_dropped += 1
             self._changed.notify()
 
     def _report_all(self, run: types.RunDescription) -> None:
-        """Report until the run is closed and the queue is empty."""
+        """Send reports until `close` is called and the queue is empty."""
         tracked = self._begin_run(run)
         while tracked is not None and (report := self._take_report()):
             try:
                 report.act(tracked)
-                self._num_taken += 1
-            except Exception as error:  # No error of a client may stop the run.
+                self._num_sent += 1
+            except Exception as error:  # An error of a tracker must not stop the training.
                 self._num_failed += 1
-                self._tell(report.what, error)
+                self._log_once(report.what, error)
             with self._changed:
                 self._is_busy = False
         if tracked is not None:
             try:
                 tracked.end(self._state)
             except Exception as error:
-                self._tell("the end of the run", error)
+                self._log_once("the end of the run", error)
 
     def _begin_run(self, run: types.RunDescription) -> types.TrackedRun | None:
-        """Begin or continue the run when the tracker can be reached; None if it never can."""
+        """Begin or continue the run once the tracker can be reached; None if it never can be."""
         while True:
             run_id = self.record.read_id()
-            # Without an id, wait until another process has begun the run.
+            # Without an id, only the owner begins a run; other processes wait for the owner.
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
@@ -210,40 +221,41 @@ class Reporter:
                         self.record.write_id(tracked.run_id)
                     return tracked
                 except Exception as error:
-                    self._tell("the start of the run", error)
-            # After the end of the run, do not try again.
+                    self._log_once("the start of the run", error)
+            # Do not try again after `close` is called.
             if self._is_closing:
                 return None
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, _AGAIN_SECS)
 
     def _take_report(self) -> _Report | None:
-        """Return the next report; None if the run is closed and the queue is empty."""
+        """Wait for a report, and return it; None if `close` is called and the queue is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
-            # Set under the same lock as the queue, so that `close` counts each report once.
+            # Change `_is_busy` under the same lock as the queue, so that `close` counts each report
+            # once.
             self._is_busy = bool(self._waiting)
             return self._waiting.popleft() if self._waiting else None
 
-    def _tell(self, what: str, error: Exception) -> None:
-        """Log an error, once for each kind of error."""
+    def _log_once(self, what: str, error: Exception) -> None:
+        """Log an error of the tracker, once for each class of exception."""
         kind = type(error).__name__
         if kind not in self._logged_kinds:
             self._logged_kinds.add(kind)
-            line = checks.UserError(f"{kind}: {error}")  # A UserError has a single line.
+            line = checks.UserError(f"{kind}: {error}")  # A UserError puts any text into one line.
             _log.warning(
                 "Warning: tracker %s failed at %s, training goes on: %s", self.name, what, line
             )
 
 
 class Reporters:
-    """All trackers of one process; without trackers, every call does nothing.
+    """Reports to all trackers of a process. Without trackers, every method does nothing.
 
     Args:
       trackers: the settings of the trackers.
       model_dir: the folder of the run.
       is_owner: True if this process begins and ends the run.
-      part: the place of this part in a run of several parts.
+      part: the part of a run that consists of several parts; None for a whole run.
     """
 
     def __init__(
@@ -260,10 +272,10 @@ class Reporters:
         return bool(self._all)
 
     def prepare(self, is_new: bool) -> None:
-        """Forget the ids of an earlier run in this folder, if this is a new run."""
+        """Forget the ids of an earlier run in the folder if a new run begins."""
         for reporter in self._all:
             other = reporter.record.tell_other()
-            # A copied folder holds the id of another run, which this run must not continue.
+            # A copy of a folder holds the id of the original run, which the copy must not continue.
             if is_new or other:
                 reporter.record.forget()
             if other and not is_new:
@@ -276,28 +288,28 @@ class Reporters:
             reporter.start(run)
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of a step, unless they were reported before."""
+        """Report the metrics of a step, unless the step is already reported."""
         for reporter in self._all:
             reporter.log(stream, step, metrics)
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file if it exists."""
+        """Add a file to the tracked runs if the file exists."""
         if self._all and tf.io.gfile.exists(path):
             for reporter in self._all:
                 reporter.add_file(path, folder)
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export, unless it exceeds the limit of a tracker."""
+        """Add an export to the tracked runs; skip trackers whose limit the export exceeds."""
         for reporter in self._all:
             reporter.add_export(path, folder)
 
     @property
     def are_waiting(self) -> bool:
-        """True if a report still waits."""
+        """True if a report waits in a queue."""
         return any(reporter.is_waiting for reporter in self._all)
 
     def close(self, state: str | None) -> list[str]:
-        """End all trackers in parallel; return a line for each that lost reports."""
+        """End the tracked runs in parallel; return a line for each tracker that lost reports."""
         threads = []
         lines: list[list[str]] = [[] for _ in self._all]
 
@@ -305,7 +317,7 @@ class Reporters:
             lines[number] = self._all[number].close(state)
 
         for number in range(len(self._all)):
-            # In parallel, a slow tracker does not delay other trackers.
+            # Use threads, so that a slow tracker does not delay other trackers.
             threads.append(threading.Thread(target=end, args=(number,), daemon=True))
             threads[-1].start()
         for thread in threads:
@@ -314,15 +326,17 @@ class Reporters:
 
 
 def _check_started(tracker: types.Tracker, tracked: Any) -> None:
-    """Fail unless a tracker's `start` returned a `TrackedRun` with an id."""
+    """Fail unless `start` of a tracker has returned a `TrackedRun` with an id."""
     where, rule = f"{type(tracker).__name__}.start", "return a types.TrackedRun"
-    lacking = [name for name in ("run_id", "log", "add_file", "end") if not hasattr(tracked, name)]
-    checks.require(not lacking, where, f"{rule}, with {', '.join(lacking)}", tracked)
+    missing_names = [
+        name for name in ("run_id", "log", "add_file", "end") if not hasattr(tracked, name)
+    ]
+    checks.require(not missing_names, where, f"{rule}, with {', '.join(missing_names)}", tracked)
     checks.is_a(where, tracked.run_id, str, f"{rule}, whose run_id is a text")
 
 
 def _measure_bytes(path: str) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
+    """Return the size in bytes of a file, or of all files in a folder."""
     if not tf.io.gfile.isdir(path):
         return tf.io.gfile.stat(path).length
     return sum(

@@ -1,4 +1,4 @@
-"""Reports a run to its trackers: its begin and end, its settings, metrics and files.
+"""Reports the start, end, settings, metrics and files of a run to trackers.
 
 report = reporting.Reporting(trackers=[mlflow])(run)
 with reporting.go_on([mlflow], "runs/a") as reporters:      # of a trained run
@@ -28,36 +28,36 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# All versions of all trackers accept values of this length, in characters.
+# The number of characters in a value that all versions of all trackers accept.
 _LONGEST = 500
 _PICTURES = (".svg", ".txt", ".html")
 
 
 @checks.dataclass
 class Reporting:
-    """Reports a run to trackers: its begin and end, its settings, metrics and files.
+    """Reports the start, end, settings, metrics and files of a run to trackers.
 
-    `Experiment.trackers` adds such a part.
+    Setting `Experiment.trackers` adds this observer to a run.
 
     Attributes:
-      trackers: the services, such as `tracking.MLflow`.
+      trackers: the trackers, such as `tracking.MLflow`.
     """
 
     trackers: Annotated[Sequence[types.Tracker], types.check_trackers]
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""
-        # Workers and servers have no metrics that the chief does not have.
+        # The chief has all metrics of the workers and parameter servers, so they do not report.
         reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
         return Report(run, self.trackers) if reports and self.trackers else None
 
 
 class Report(types.RunObserver):
-    """Reports the part of one process in a training.
+    """Reports what one process of a training does to trackers.
 
     Args:
-      run: the training. Its chief begins and ends the run in trackers; an evaluator adds metrics.
-      trackers: the services.
+      run: the training. The chief begins and ends the tracked run; an evaluator adds metrics.
+      trackers: the trackers to report to.
     """
 
     def __init__(self, run: types.ObservedRun, trackers: Sequence[types.Tracker]):
@@ -72,17 +72,18 @@ class Report(types.RunObserver):
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
-        """Report the end of the training and how it ended.
+        """Report at the end of the training whether it finished, failed or was killed.
 
         Raises:
           UserError: a tracker needs a package that is not installed.
         """
         for tracker in self._trackers:
-            # Check this before the training, so that a missing package costs no trained step.
+            # Check for packages before the training, so that a missing package does not waste
+            # training steps.
             types.read_member(tracker, types.Tracker, "require")()
         try:
             yield
-        # A run that is ended by a signal has not failed.
+        # A signal, such as Ctrl-C, is not a failure.
         except (SystemExit, KeyboardInterrupt):
             self._end_run(types.KILLED)
             raise
@@ -92,13 +93,13 @@ class Report(types.RunObserver):
         self._end_run(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
-        """Make trackers forget an earlier run in the folder if this run is new; in the chief."""
+        """Make trackers forget an earlier run in the folder if a new run begins; in the chief."""
         self._reporters.prepare(is_new)
 
     def begin(self) -> None:
-        """Begin to report, after the model is built and restored."""
+        """Start the trackers, after the model is built and restored."""
         folder, prefix = self._model_dir, ""
-        # All parts report to one tracked run, which has the name of the whole run.
+        # All parts of a run report to one tracked run, which has the name of the whole run.
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
         parameters = _list_parameters(self._experiment) if self._is_owner else {}
@@ -114,28 +115,30 @@ class Report(types.RunObserver):
             self._reporters.add_file(os.path.join(self._model_dir, "config.gin"))
 
     def end_early(self) -> None:
-        """Begin to report after the evaluation of a run without training steps (`Refit`)."""
+        """Start the trackers after the evaluation of a run without training steps (`Refit`)."""
         if self._reporters.are_waiting:
             self.begin()
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        """Return the hook that reports the scalars of a training."""
+        """Return a hook that reports the scalars of training steps."""
         every, batch_size = self._experiment.run.summary_steps, self._experiment.data.batch_size
         return types.RunHooks(of_steps=[tracked.Tracked(result, every, batch_size, self.log)])
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report metrics at a step."""
+        """Report metrics of a step."""
         self._reporters.log(kind, step, metrics)
 
     def _end_run(self, state: str) -> None:
-        """Report the files of the run and how it ended; lost reports become a doubt of the run."""
+        """Report the files and the final state of the run; add lost reports to its warnings."""
         if self._is_owner:
             _add_files(self._reporters, self._model_dir)
-        # An evaluator may end before the training, and says nothing about its end.
+        # An evaluator may end before the training, so an evaluator leaves the state of the run
+        # unchanged.
         lines = self._reporters.close(state if self._is_owner else None)
-        if self._is_owner and self._has_begun:  # Otherwise, keep the doubts of an earlier process.
+        # If nothing has begun, keep the warnings of an earlier process.
+        if self._is_owner and self._has_begun:
             doubts.record_doubts(self._model_dir, "tracking", lines)
 
 
@@ -143,13 +146,14 @@ class Report(types.RunObserver):
 def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporter.Reporters]:
     """Yield reporters that add to the tracked run of a finished training.
 
-    Logs a line for a tracker that does not know the run, or whose package is not installed.
+    Trackers that do not know the run, and trackers whose packages are not installed, are skipped
+    with a line in the log.
 
     Args:
       trackers: the services of the run.
       model_dir: the folder of the run.
     """
-    able = []
+    ready_trackers = []
     for tracker in trackers:
         name = types.read_member(tracker, types.Tracker, "name")
         run_id = reporter.Reporter(tracker, model_dir).record.read_id()
@@ -159,11 +163,11 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
             _log.warning("Warning: nothing is reported: %s", error)
             continue
         if run_id:
-            able.append(tracker)
+            ready_trackers.append(tracker)
         else:
             _log.info("Nothing is reported: tracker %s knows no run of %s", name, model_dir)
-    # A process that is not the owner does not change the state of the run.
-    reporters = reporter.Reporters(able, model_dir, is_owner=False)
+    # With `is_owner=False`, the state of the finished run stays unchanged.
+    reporters = reporter.Reporters(ready_trackers, model_dir, is_owner=False)
     name, folder = run_directory.name_run(model_dir), storage.make_absolute(model_dir)
     reporters.start(types.RunDescription(name, folder))
     try:
@@ -174,9 +178,9 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
 
 
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {setting: value} for all settings; long values are cut, with a log line."""
+    """Return {setting: value} for all settings; shorten long values, and log their names."""
     values = {setting.path: setting.value for setting in flat_settings.flatten(experiment)}
-    # The trackers themselves are no settings of the training.
+    # Settings of trackers do not belong to the training.
     values = {name: value for name, value in values.items() if not name.startswith("trackers")}
     long = [name for name, value in values.items() if len(value) > _LONGEST]
     if long:
@@ -186,14 +190,14 @@ def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
 
 
 def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
-    """Add the pictures, the report and the export of a run, if they exist."""
+    """Add the existing pictures and reports and the best export of a run."""
     for folder in ("", "profile"):
         path = os.path.join(model_dir, folder)
         names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
         for name in sorted(names):
             if name.endswith(_PICTURES):
                 reporters.add_file(os.path.join(path, name), folder)
-    # Add only one export: the best, or else the latest.
+    # Add only one export: the best, or the latest if there is no best export.
     for kind in ("best", "latest"):
         folder = os.path.join(model_dir, "export", kind)
         numbers = versions.list_versions(folder)

@@ -1,4 +1,4 @@
-"""Reports the scalars of a training to trackers, as for TensorBoard.
+"""Reports the scalars of training steps to trackers.
 
 tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
 """
@@ -16,13 +16,14 @@ with deferred.imports():
 
 
 class Tracked(hooks.StepHook):
-    """Reports all scalars of a step, and the speed, every `every_steps` steps.
+    """Reports all scalars of a step, and the speed of training, every `every_steps` steps.
 
     Args:
-      result: the result of the step.
-      every_steps: steps between two reports.
-      batch_size: rows of a step, of all replicas together.
-      log: a function that returns at once; called with "train", the step and {name: value}.
+      result: the result of a training step, with its scalars.
+      every_steps: the number of steps between two reports.
+      batch_size: the number of rows in a step, of all replicas together.
+      log: a function that gets "train", the step and {name: value}. The function must return at
+        once.
     """
 
     def __init__(
@@ -40,16 +41,17 @@ class Tracked(hooks.StepHook):
         self._last = (step, dataclasses.replace(self.time))
 
     def on_step(self, run_context, step, values):
-        last, then = self._last
-        # A session call of several steps may pass a multiple of `every_steps`, and is due then.
+        last, last_time = self._last
+        # A session call may run several steps. Report if the call has reached or passed a multiple
+        # of `every_steps`.
         if step // self._every == last // self._every:
             return
         self._last = (step, dataclasses.replace(self.time))
-        # The time since the last report, without evaluations and saving.
-        secs = self.time.secs - then.secs
+        # The seconds since the last report, without the time of evaluations and checkpoints.
+        secs = self.time.secs - last_time.secs
         speed = (step - last) / secs
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
         scalars |= {"steps_per_sec": speed, "examples_per_sec": speed * self._batch_size}
         if self.time.waited_secs is not None:
-            scalars["input_wait_share"] = (self.time.waited_secs - then.waited_secs) / secs
+            scalars["input_wait_share"] = (self.time.waited_secs - last_time.waited_secs) / secs
         self._log("train", step, scalars)

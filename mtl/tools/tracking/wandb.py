@@ -1,4 +1,6 @@
-"""Reports to Weights & Biases, online or offline; needs the extra `wandb`.
+"""Reports runs to Weights & Biases, online or offline.
+
+The tracker needs the extra `wandb` of this package.
 
 from mtl.tools import tracking
 experiment.Experiment.trackers = [@tracking.WandB()]
@@ -21,17 +23,17 @@ _STEP = "global_step"
 
 @checks.dataclass
 class WandB(types.Tracker):
-    """Reports to Weights & Biases. The horizontal axis of all charts is the global step.
+    """Reports runs to Weights & Biases. The horizontal axis of all charts is the global step.
 
     Attributes:
-      project: the project that lists the run.
-      entity: the user or team of the project; by default the user.
-      mode: "online", or "offline", which only writes to the run's folder.
+      project: the name of the project that lists the run.
+      entity: the user or team that owns the project; by default the user who is logged in.
+      mode: "online", or "offline" to write only to the folder of the run.
       run_name: the name of the run; by default the name of its folder.
-      tags: tags of the run.
-      export_limit_mb: the size in megabytes up to which the best export is added as an artefact; 0
-        never adds it.
-      flush_secs: how long the end of a run waits for unfinished reports, in seconds.
+      tags: the tags of the run.
+      export_limit_mb: the largest size in megabytes of an export that is added as an artefact; 0
+        for no export.
+      flush_secs: how many seconds the end of a run waits for unfinished reports.
     """
 
     project: Annotated[str, checks.Filled("be a name")] = "mtl"
@@ -48,25 +50,29 @@ class WandB(types.Tracker):
         return f"{self.mode} {self.entity or ''}/{self.project}"
 
     def require(self) -> None:
-        """Fail if wandb is not installed."""
+        """Fail if wandb is not installed.
+
+        Raises:
+          UserError: wandb is not installed.
+        """
         packages.require("WandB", "wandb")
 
     def start(self, run: types.RunDescription) -> "_Run":
-        """Begin a run, or continue the run with the id `run.run_id`."""
+        """Begin a run in Weights & Biases, or continue the run with the id `run.run_id`."""
         wandb = importlib.import_module("wandb")
         settings: dict[str, Any] = {
             "console": "off",
             "silent": True,
-            # At its end, Python waits for threads that wandb has started.
+            # Limit the waiting, because Python waits at its end for threads that wandb has started.
             "init_timeout": 0.8 * self.flush_secs,
             "finish_timeout": 0.8 * self.flush_secs,
             "finish_timeout_raises": True,
         }
         if run.is_beside and self.mode == "online":
-            # Two processes write to the same run, and must not end it for each other.
+            # The chief and the evaluator write to the same run; an evaluator must not end the run.
             settings |= {"mode": "shared", "x_primary": bool(run.parameters)}
             settings |= {} if run.parameters else {"x_update_finish_state": False}
-        created = wandb.init(
+        wandb_run = wandb.init(
             project=self.project,
             entity=self.entity,
             id=run.run_id or uuid.uuid4().hex[:12],
@@ -74,19 +80,19 @@ class WandB(types.Tracker):
             tags=list(self.tags) or None,
             dir=run.folder,
             resume="allow",
-            # `create_new` leaves other runs of this process open.
+            # With `create_new`, other runs of this process stay open.
             reinit="create_new",
             settings=wandb.Settings(**({"mode": self.mode} | settings)),
         )
-        created.config.update(dict(run.parameters), allow_val_change=True)
-        created.define_metric(_STEP)
-        # The axis of all charts is the global step, in place of W&B's count of calls.
-        created.define_metric("*", step_metric=_STEP)
-        return _Run(created)
+        wandb_run.config.update(dict(run.parameters), allow_val_change=True)
+        wandb_run.define_metric(_STEP)
+        # By default, the horizontal axis would be W&B's count of calls.
+        wandb_run.define_metric("*", step_metric=_STEP)
+        return _Run(wandb_run)
 
 
 class _Run(types.TrackedRun):
-    """A run of Weights & Biases."""
+    """A run in Weights & Biases."""
 
     def __init__(self, run: Any):
         self._run = run
@@ -96,12 +102,13 @@ class _Run(types.TrackedRun):
         return self._run.id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        # W&B's own step never goes back, but an evaluation may belong to an earlier step.
+        # Log the step as a metric: W&B's argument `step` must increase, but an evaluation may
+        # belong to an earlier step.
         self._run.log({_STEP: step, **metrics})
 
     def add_file(self, path: str, folder: str) -> None:
         if not os.path.isdir(path):
-            # W&B names the file by its path below `base_path`, such as first/config.gin.
+            # In W&B, the name of a file is its path below `base_path`, such as first/config.gin.
             name = os.path.join(folder, os.path.basename(path))
             is_below = path.endswith(f"/{name}")
             base = path.removesuffix(f"/{name}") if is_below else os.path.dirname(path)
@@ -115,6 +122,7 @@ class _Run(types.TrackedRun):
     def end(self, state: str | None) -> None:
         if state is not None:
             self._run.summary["state"] = state
-        # The exit code sets the state in W&B, and a later process must not change a failed state.
+        # The exit code sets the state in W&B. A later process must not turn "failed" into
+        # "finished".
         state = state or self._run.summary.get("state")
         self._run.finish(exit_code=0 if state in (None, types.FINISHED) else 1)

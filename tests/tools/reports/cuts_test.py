@@ -54,7 +54,7 @@ def test_all_other_fields_are_full_only_where_all_are_told():
 
 def test_curves_and_evaluations_of_many_tasks():
     run = runs.of_many_tasks(50, 2)
-    line = "20 of 50 tasks, those with least skill, are shown."
+    line = "20 of 50 tasks, those with the lowest skill scores, are shown."
     assert line in _lines(curve_sections.tell_curves(run, []))
     assert line in _lines(row_sections.tell_evaluation(run, [], None))
     few = runs.of_many_tasks(3, 2)

@@ -75,7 +75,7 @@ def test_the_rows_of_a_sorted_split_that_are_read_are_of_all_of_it():
 
 
 def test_rows_that_nobody_wants_are_no_problem():
-    looked = report._look(runs.make(), 0)
+    looked = report._read_data(runs.make(), 0)
     assert looked == (None, (), [])
     told = row_sections.tell_data(runs.make(), looked.facts, looked.problems)
     assert told == "no rows were read, as --rows is 0."
@@ -88,7 +88,7 @@ def test_what_keeps_all_rows_from_being_read_is_one_problem(monkeypatch):
     monkeypatch.setattr(splits, "look_at", fail)
     monkeypatch.setattr(report.held_out, "predict_rows", fail)
     monkeypatch.setattr(record.Run, "checkpoint", "model.ckpt-40")
-    looked = report._look(runs.make(training=[("loss", {1: 0.5})]), 100)
+    looked = report._read_data(runs.make(training=[("loss", {1: 0.5})]), 100)
     assert looked.problems == ["the file is gone."]
     lines = size_sections.tell_problems(runs.make(), looked.problems)
     assert [line.text for line in lines].count("the file is gone.") == 1

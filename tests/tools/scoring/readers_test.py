@@ -11,7 +11,7 @@ import tensorflow as tf
 from pyarrow import parquet
 
 from mtl import checks, spec
-from mtl.data import csv, subset
+from mtl.data import arrow, csv, image_files, subset
 from mtl.tools import scoring
 from mtl.tools.scoring import batches as batches_lib
 from tests import tiny
@@ -397,3 +397,15 @@ def test_a_record_that_is_no_example_is_found_later(known, trained, tmp_path):
     assert said == f"{path} record 2: must be a serialized tf.Example."
     with pytest.raises(checks.UserError, match="record 2: must be a serialized tf.Example"):
         read(reader(spec=known, keep=["id"], batch_size=9), path)
+
+
+def test_a_wrong_image_in_a_table_is_named_by_its_row(tmp_path):
+    (tmp_path / "images").mkdir()
+    source = arrow.Arrow(files={"train": "train.parquet"})
+    folder = str(tmp_path / "images")
+    files = image_files.ImageFiles(source=source, fields=["photo"], folder=folder)
+    photos = spec.Spec(features={"photo": "string"}, labels={})
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pa.table({"photo": ["no.png"]}), path)
+    with pytest.raises(checks.UserError, match=r"in.parquet row 0: field 'photo' must be an image"):
+        read(reader(spec=photos, keep=[], settings=files), path)

@@ -2,6 +2,7 @@
 
 import os
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -56,3 +57,27 @@ def test_values_that_fit_are_kept(first, later, written, tmp_path):
     write(tmp_path / "o.parquet", first, later)
     found = parquet.read_table(tmp_path / "o.parquet")["id"].to_pylist()
     assert found == (written or [*first, *later])
+
+
+@pytest.mark.parametrize(
+    "name, format_name, renamed",
+    [
+        ("in-0.csv", "csv", "in-0.jsonl"),
+        ("in-0.csvs.gz", "csv", "in-0.jsonl"),
+        ("in.csv.parquet", "parquet", "in.csv.jsonl"),
+        ("of.csv-files.tfrecord-00001-of-00002", "tfrecord", "of.csv-files.jsonl-00001-of-00002"),
+        ("in.txt", None, "in.txt.jsonl"),
+    ],
+)
+def test_the_last_format_in_a_name_counts(name, format_name, renamed):
+    assert writers.format_in(f"data.csv/{name}") == format_name
+    assert writers.rename_output(name, "jsonl") == renamed
+
+
+def test_a_row_group_leaves_memory_once_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "_BYTES_IN_GROUP", 1 << 20)
+    texts = [f"{number:08}" * 256 for number in range(1 << 13)]  # 16 MiB
+    with writers.open_writer(str(tmp_path / "o.parquet"), "parquet") as add:
+        before = pa.total_allocated_bytes()
+        add(blocks.MAKERS["parquet"]({"id": texts}))
+        assert pa.total_allocated_bytes() - before < 8 << 20

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 import time
+import types
 
 import grpc
 import numpy as np
@@ -212,3 +213,20 @@ def test_an_absent_feature_is_null(tmp_path, model):
     (table,) = write_all(tmp_path, [one]).values()
     assert [len(row or ()) for row in table["input/word"].to_pylist()] == [1, 0]
     assert len(table["prediction/outputs"]) == 2
+
+
+def test_the_work_for_a_request_does_not_grow_with_the_waiting_requests(tmp_path, monkeypatch):
+    class Counted:
+        reads = 0
+
+        @property
+        def rows(self):
+            self.reads += 1
+            return 1
+
+    monkeypatch.setattr(request_log.RequestLog, "_write", lambda self, entries: None)
+    log, request = make_log(tmp_path), Counted()
+    for _ in range(500):
+        log.add(types.SimpleNamespace(request=request))
+    log.close()
+    assert request.reads <= 4 * 500

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mtl import checks
-from mtl.tools.serve import rest, tensors
+from mtl.deferred import tf
+from mtl.tools.serve import models, rest, tensors
 from tests.tools.serve.conftest import NAME
 
 pytestmark = pytest.mark.medium
@@ -82,6 +83,26 @@ def test_lists_in_rows_bring_their_lengths(served, rows, expected):
         row["tags"] = row["tags"][:length]
     found = served.predict(signature_name="raw", instances=instances).json["predictions"]
     assert_equal([row["price/value"] for row in found], wanted["price/value"])
+
+
+@pytest.mark.parametrize(
+    "dtype, lists",
+    [("bool", [[True, False], [True]]), ("string", [["a"], []]), ("float32", [[], [0.5, 2]])],
+)
+def test_lists_of_any_type_may_differ_in_length(dtype, lists):
+    inputs = {
+        "seen": tensors.Tensor(tf.as_dtype(dtype), (None, None)),
+        "seen/length": tensors.Tensor(tf.int64, (None,)),
+    }
+    signature = models.Signature("raw", models.PREDICT, inputs, {}, {})
+    model = types.SimpleNamespace(find_signature=lambda name: signature)
+    document = {"instances": [{"seen": values} for values in lists]}
+    request = rest.read_predict(model, document, most_rows=8)
+    lengths = request.inputs["seen/length"]
+    assert lengths.tolist() == list(map(len, lists))
+    for row, length, values in zip(request.inputs["seen"], lengths, lists, strict=True):
+        texts = [text.encode() if isinstance(text, str) else text for text in values]
+        assert row[:length].tolist() == texts
 
 
 def test_inputs_with_a_default_may_be_left_out(served, rows, expected):

@@ -222,6 +222,19 @@ def test_a_list_in_a_later_block_makes_a_column_of_lists_or_an_error(tmp_path, m
         _describe(path)
 
 
+def test_lists_beyond_the_depth_of_functions_are_refused(tmp_path, monkeypatch):
+    """From Python 3.12 on, `json` parses them; before, it refuses them itself."""
+    values = []
+    for _ in range(5000):
+        values = [values]
+    monkeypatch.setattr(tables.json_lines, "parse_object", lambda line: {"a": values})
+    (tmp_path / "a.jsonl").write_text("{}\n{}\n")
+    table = tables.open_table("FILE", [str(tmp_path / "a.jsonl")])
+    says = r"a.jsonl lines 1 to 2: field 'a' must hold lists at most 100 deep, got 'deeper lists'"
+    with pytest.raises(checks.UserError, match=says):
+        list(tables.read_blocks(table))
+
+
 @pytest.mark.parametrize(
     "text, says",
     [

@@ -97,6 +97,14 @@ def test_beyond_the_table_errors_stay_within_the_bounds(kind):
     assert weights.sum() == len(values)
 
 
+def test_the_rank_error_counts_waiting_numbers():
+    """No other method has moved the waiting numbers into the sketch."""
+    column = _gather(np.random.default_rng(0).permutation(30_000), most=100, step=30_000)
+    first = column.rank_error
+    column.weigh()
+    assert 0 < first == column.rank_error
+
+
 def test_blocks_of_whole_and_broken_numbers_are_one_column():
     found = numbers.Numbers()
     for part in (np.array([1, 2]), np.array([2.0, 0.5])):

@@ -123,21 +123,20 @@ def test_a_tracker_that_hangs_holds_up_nothing(tmp_path, at):
     told = trackers.Told(fault="hang", at=[at])
     # It hangs for 20 s: whoever waits for it has nothing to tell.
     (line,) = _report(told, tmp_path, range(1, 3 if at == "end" else 2001))
-    assert "not taken within 0.2 s" in line
+    assert "did not arrive within 0.2 s" in line
     if at == "start":
-        dropped = "1000 were dropped, as it was too slow or away"
-        expected = f"took 0 reports of this run; {dropped}, 1000 were not taken within 0.2 s."
+        dropped = "1000 were dropped, as the tracker was too slow or away"
+        expected = f"got 0 reports of this run; {dropped}, 1000 did not arrive within 0.2 s."
         assert line == f"Tracker told {expected}"
     if at == "end":
-        assert (
-            line == "Tracker told took 2 reports of this run; its end was not taken within 0.2 s."
-        )
+        lost = "the end of the run did not arrive within 0.2 s"
+        assert line == f"Tracker told got 2 reports of this run; {lost}."
 
 
 def test_what_a_tracker_raises_is_told_once_and_counted(tmp_path, caplog):
     told = trackers.Told(fault="raise", at=["log"], flush_secs=10)
     (line,) = _report(told, tmp_path, range(1, 6))
-    assert line == "Tracker told took 0 reports of this run; 5 failed."
+    assert line == "Tracker told got 0 reports of this run; 5 failed."
     assert told.said[-1] == ("end", types.FINISHED)
     (record,) = caplog.records
     assert record.getMessage() == (

@@ -1,1 +1,1 @@
-"""Encoders that turn texts into ids outside of TensorFlow; exports carry a copy of their files."""
+"""Programs that turn texts into ids without TensorFlow; exports hold a copy of the programs."""

@@ -1,4 +1,4 @@
-// Encodes raw features as the inputs of a model with ids. A single header, without dependencies.
+// Encodes raw features as the inputs of a model that takes ids. The header has no dependencies.
 //
 //   mtl::Encoder encoder("models/adult/1795231775/portable/ids");
 //   mtl::Columns columns;
@@ -8,8 +8,8 @@
 //   mtl::Tensors inputs = encoder.encode(columns, 2);
 //   inputs["job/categorical_job"].integers;  // of the shape inputs["job/categorical_job"].shape
 //
-// encoder.py, beside this file, documents the files that both read. Texts are bytes, in UTF-8.
-// Mistakes throw std::invalid_argument. Needs C++11.
+// encoder.py, in the same folder, documents the files that both programs read. Texts are bytes in
+// UTF-8. The header needs C++11. Wrong values throw std::invalid_argument.
 
 #ifndef MTL_ENCODER_H_
 #define MTL_ENCODER_H_
@@ -27,7 +27,7 @@
 
 namespace mtl {
 
-// The FarmHash Fingerprint64 of bytes, which TensorFlow's hash buckets use.
+// Returns the FarmHash Fingerprint64 of bytes, which TensorFlow's hash buckets use.
 namespace farmhash {
 
 const std::uint64_t k0 = 0xC3A5C85C97CB3127ULL;
@@ -100,7 +100,7 @@ inline std::uint64_t hash_long(const char* s, std::uint64_t size) {
   Pair v(0, 0), w(0, 0);
   x = x * k2 + fetch(s);
   const std::uint64_t whole = (size - 1) / 64 * 64;
-  // The last 64 bytes, which may overlap with those before, end the hash with another factor.
+  // The last 64 bytes, which may overlap with the block before, use another factor.
   for (std::uint64_t block = 0; block <= whole; block += 64) {
     const bool is_last = block == whole;
     const char* place = s + (is_last ? size - 64 : block);
@@ -133,9 +133,9 @@ inline std::uint64_t fingerprint(const std::string& text) {
 
 }  // namespace farmhash
 
-// The values of a feature for B rows. Fill the vector of its type; features of type int64, uint8
-// and bool are integers. An array of fixed shape lies row by row in one vector. If a row lacks a
-// value, fill in the default of the feature, which encoder.txt names.
+// The values of a feature for B rows. Fill the vector for the type of the feature; values of type
+// int64, uint8 and bool are integers. An array with a fixed shape is stored row by row. If a row
+// lacks a value, fill in the default of the feature from encoder.txt.
 struct Column {
   std::vector<float> numbers;
   std::vector<std::int64_t> integers;
@@ -146,8 +146,8 @@ struct Column {
 };
 typedef std::map<std::string, Column> Columns;
 
-// An input of the model, [B, ...] row by row. A list is padded to [B, L], L > 0. `type` is
-// "float32", "int64", "uint8", "bool" or "string", and tells which vector is filled.
+// An input of the model, [B, ...], which is stored row by row. A list is padded to [B, L], L > 0.
+// `type` is "float32", "int64", "uint8", "bool" or "string", and decides which vector is filled.
 struct Tensor {
   std::string type;
   std::vector<std::int64_t> shape;
@@ -179,8 +179,8 @@ class Encoder {
     }
   }
 
-  // Returns {input: tensor} for `count` rows. A column that is absent or empty has the default of
-  // its feature in all rows, and a list is empty then.
+  // Returns {input: tensor} for `count` rows. If a column is absent or empty, all rows get the
+  // default of its feature, or an empty list.
   Tensors encode(const Columns& columns, std::size_t count) const {
     Columns values;
     for (const auto& named : columns) {
@@ -301,7 +301,7 @@ class Encoder {
     return input;
   }
 
-  // Returns a complete column: defaults filled in, sizes and ranges checked.
+  // Returns a column after filling in defaults, and after checking sizes and ranges.
   static Column read(const std::string& name, const Feature& feature, const Column& given,
                      std::size_t count) {
     const bool is_text = feature.type == "string", is_number = feature.type == "float32";
@@ -367,7 +367,7 @@ class Encoder {
     }
   }
 
-  // Drops the empty texts in lists, as training does.
+  // Drops empty texts from lists, as training does.
   void drop_empty_texts(Columns* values) const {
     for (const auto& named : features_) {
       if (!named.second.is_list || named.second.type != "string") continue;
@@ -386,7 +386,7 @@ class Encoder {
     }
   }
 
-  // Fails unless a list has a weight for each of its values; other runtimes would not tell.
+  // Fails unless lists have a weight for each value, because other runtimes do not check this.
   void check_weights(const Columns& values) const {
     for (const auto& named : features_) {
       const auto weights = values.find(named.first + "/weights");

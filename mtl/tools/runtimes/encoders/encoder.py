@@ -1,12 +1,13 @@
-r"""Encodes raw features as the inputs of a model with ids; needs NumPy alone, and no TensorFlow.
+r"""Encodes raw features as the inputs of a model that takes ids; needs NumPy, but not TensorFlow.
 
 encode = encoder.Encoder("models/adult/1795231775/portable/ids")
 inputs = encode({"age": [39.0, 50.0], "job": ["cook", None], "tags": [["a", "b"], []]})
 # {"age": float32 [2], "job/categorical_job": int64 [2],
 #  "tags/categorical_tags": int64 [2, 2], "tags/length": int64 [2]}
 
-An export carries a copy of this file, so a client needs no other file of the project. encoder.h
-does the same in C++. Python and C++ read encoder.txt, whose lines have fields between tabs:
+An export holds a copy of encoder.py, so a client needs no other file of the project. encoder.h is
+the same program in C++. Both programs read encoder.txt, a file of lines whose parts are separated
+by tabs:
 
 feature  <name> <type> <shape: sizes with commas, or "list"> [<default>]
 counts   <feature of counts> <list of lists>
@@ -15,8 +16,8 @@ input    <name> <feature> length
 input    <name> <feature> vocabulary <file> <number of categories> <places for unknown ones>
 input    <name> <feature> hash <number of buckets>
 
-In these lines and in vocabularies, with one category a line, a backslash begins the escapes of a
-backslash, a tab or an end of line: \\, \t, \n, \r.
+A line of a vocabulary is a category. In encoder.txt and in vocabularies, a backslash, a tab and the
+ends of lines are written as \\, \t, \n and \r.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ HEADER = "mtl-encoder\t1"
 LIST = "list"
 VALUES, LENGTH, VOCABULARY, HASH = "values", "length", "vocabulary", "hash"
 
-# Integers of Python do not overflow, but the arithmetic of FarmHash is modulo 2**64.
+# FarmHash computes modulo 2**64, but Python's integers do not overflow.
 _MASK = 2**64 - 1
-# The constants of FarmHash, which training uses, too.
+# The constants of FarmHash, the hash of TensorFlow's hash buckets.
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPED = {escaped: plain for plain, escaped in _ESCAPES.items()}
@@ -47,7 +48,7 @@ class Feature(NamedTuple):
     Attributes:
       dtype: "float32", "int64", "uint8", "bool" or "string".
       shape: the shape in one row; None for a list of any length.
-      default: replaces a missing value; None if the feature must have a value.
+      default: the value that replaces a missing value; None if the feature must have a value.
     """
 
     dtype: str
@@ -60,11 +61,11 @@ class Input(NamedTuple):
 
     Attributes:
       feature: the feature that the input encodes.
-      kind: "values" passes values on, "length" counts the values of lists, "vocabulary" and "hash"
-        give ids.
+      kind: "values" for values that stay unchanged, "length" for the lengths of lists, or
+        "vocabulary" or "hash" for ids.
       size: the number of categories or buckets.
-      unknown: the number of ids for values outside of a vocabulary.
-      places: {value: id} of a vocabulary.
+      unknown: the number of ids for values that are not in the vocabulary.
+      places: {value: id}, the vocabulary.
     """
 
     feature: str
@@ -74,22 +75,22 @@ class Input(NamedTuple):
     places: Mapping[bytes, int] = {}
 
     def encode(self, token: bytes) -> int:
-        """Return the id of a text, or of the digits of an integer."""
+        """Return the id of a value: of a text, or of an integer that is written as digits."""
         if self.kind == HASH:
             return fingerprint(token) % self.size
         place = self.places.get(token)
         if place is not None:
             return place
-        # Ids for unknown values follow the vocabulary, as in `tf.lookup.StaticVocabularyTable`.
+        # As in `tf.lookup.StaticVocabularyTable`, the ids of unknown values follow the vocabulary.
         return self.size + (fingerprint(token) % self.unknown if self.unknown > 1 else 0)
 
 
 class Encoder:
-    """Encodes columns of raw features.
+    """Encodes columns of raw features as inputs of a model.
 
     Attributes:
-      features: {name: feature} of the raw features.
-      inputs: {name: input} of the inputs of the model.
+      features: {name: raw feature}.
+      inputs: {name: input of the model}.
     """
 
     def __init__(self, directory: str):
@@ -101,12 +102,12 @@ class Encoder:
         """
         self.features: dict[str, Feature] = {}
         self.inputs: dict[str, Input] = {}
-        self._nested: dict[str, str] = {}  # {list of lists: its counts}.
+        self._nested: dict[str, str] = {}  # {list of lists: feature of its counts}.
         first, *lines = _read_lines(os.path.join(directory, FILE))
         if first.decode() != HEADER:
             raise ValueError(f"{FILE} must start with {HEADER!r}, got {first.decode()!r}")
         for line in lines:
-            # Names of features may hold bytes that are not UTF-8, which must not change.
+            # Keep bytes in names of features that are not UTF-8.
             text = line.decode(errors="surrogateescape")
             kind, *parts = (_unescape(part) for part in text.split("\t"))
             if kind == "feature":
@@ -121,19 +122,20 @@ class Encoder:
                 raise ValueError(f"{FILE} holds an unknown line: {kind!r}")
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return {input: array} of the model for B rows.
+        """Return the inputs of the model for B rows.
 
         Args:
-          columns: {feature: B values}. A text is a str or bytes, and a list is a sequence. None is
-            a missing value, and an absent column has only missing values. Missing values become the
-            default of the feature, and missing lists are empty.
+          columns: {feature: B values}. A text is a str or bytes, and a list is a sequence. None
+            stands for a missing value, and an absent column stands for missing values in all rows.
+            The default of the feature replaces a missing value, and an empty list replaces a
+            missing list.
 
         Returns:
-          Values [B, ...] or ids int64 [B, ...]. A list is padded with zeros to [B, L], L > 0, or
-          with empty texts, and comes with its length, int64 [B].
+          {input: array}. The arrays are values [B, ...] or ids, int64 [B, ...]. Lists are padded to
+          [B, L], L > 0, with zeros or empty texts; another input holds the lengths, int64 [B].
 
         Raises:
-          ValueError: there is no column, a required feature is missing, a column is unknown,
+          ValueError: there is no column, a required feature is missing, a column is not a feature,
             columns differ in length, or a value does not have the type of its feature.
         """
         count = self._count_rows(columns)
@@ -146,10 +148,13 @@ class Encoder:
             weights = f"{name}/weights"
             if weights in self.features and feature.shape is None and name not in self._nested:
                 _check_weights(name, values[name], values[weights])
-        return {name: self._encode(own, values[own.feature]) for name, own in self.inputs.items()}
+        return {
+            name: self._encode(input_, values[input_.feature])
+            for name, input_ in self.inputs.items()
+        }
 
     def _count_rows(self, columns: Mapping[str, Any]) -> int:
-        """Return the number of rows; fail if a column is unknown, or has no value for each row."""
+        """Return the number of rows; fail if columns differ in length or a column is no feature."""
         for name in columns:
             if name not in self.features:
                 raise ValueError(f"unknown feature {name!r}; known are {', '.join(self.features)}")
@@ -164,7 +169,7 @@ class Encoder:
         return next(iter(counts.values()))
 
     def _drop_empty_texts(self, values: dict[str, Any]) -> None:
-        """Drop the empty texts in lists, as training does."""
+        """Drop empty texts from lists in place, as training does."""
         for name, feature in self.features.items():
             if feature.shape is not None or feature.dtype != "string":
                 continue
@@ -181,7 +186,7 @@ class Encoder:
         if input_.kind == LENGTH:
             return np.array([len(row) for row in values], np.int64)
         if input_.kind != VALUES:
-            # The hash in Python is slow, and values of a batch repeat.
+            # Hash each value only once, because hashing in Python is slow, and values repeat.
             encode = _remember(input_.encode)
             tokens = _as_tokens(feature, values)
             if feature.shape is not None:
@@ -191,7 +196,7 @@ class Encoder:
         if feature.shape is not None:
             return values
         dtype = np.dtype(np.int64) if input_.kind != VALUES else _numpy_type(feature)
-        # [B, L], with L > 0 even if all lists are empty.
+        # The shape is [B, L], with L > 0 even if all lists are empty.
         padded = np.full([len(values), max([1, *map(len, values)])], b"", object)
         padded = padded if dtype.kind == "O" else np.zeros(padded.shape, dtype)
         for row, content in zip(padded, values, strict=True):
@@ -200,7 +205,7 @@ class Encoder:
 
 
 def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> list[int]:
-    """Return the number of texts of each item that are not empty."""
+    """Return the number of texts that are not empty for each item of a list of lists."""
     if sum(counts) != len(texts) or min(counts, default=0) < 0:
         raise ValueError(f"feature {name!r} holds {len(texts)} values, but its counts {counts}")
     ends = np.cumsum([0, *counts])
@@ -208,15 +213,15 @@ def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> li
 
 
 def _check_weights(name: str, rows: Sequence[Sequence[Any]], weights: Sequence[Any]) -> None:
-    """Fail unless a list has a weight for each of its values; other runtimes would not tell."""
-    for values, given in zip(rows, weights, strict=True):
-        if len(values) != len(given):
+    """Fail unless lists have a weight for each value; other runtimes do not check lengths."""
+    for values, list_weights in zip(rows, weights, strict=True):
+        if len(values) != len(list_weights):
             rule = f"must have a weight for each value that is not empty, {len(values)}"
-            raise ValueError(f"feature {name!r} {rule}, got {len(given)}")
+            raise ValueError(f"feature {name!r} {rule}, got {len(list_weights)}")
 
 
 def _remember(encode: Callable[[bytes], int]) -> Callable[[bytes], int]:
-    """Return a function like `encode` that computes each token only once."""
+    """Return a function like `encode` that computes the id of each token only once."""
     ids: dict[bytes, int] = {}
 
     def encode_once(token: bytes) -> int:
@@ -228,7 +233,7 @@ def _remember(encode: Callable[[bytes], int]) -> Callable[[bytes], int]:
 
 
 def _as_tokens(feature: Feature, values: Any) -> Any:
-    """Return texts as they are, and integers as their digits."""
+    """Return texts unchanged, and integers as texts of digits."""
     if feature.dtype == "string":
         return values
     if feature.shape is None:
@@ -242,7 +247,7 @@ def _numpy_type(feature: Feature) -> np.dtype:
 
 
 def _read_column(name: str, feature: Feature, column: Any) -> Any:
-    """Return an array [B, ...], or B sequences for lists."""
+    """Return the values of a column as an array [B, ...]; for lists, return B sequences."""
     if feature.shape is None:
         return [_read_list(name, feature, row) for row in column]
     is_array = isinstance(column, np.ndarray) and column.dtype != object
@@ -250,7 +255,7 @@ def _read_column(name: str, feature: Feature, column: Any) -> Any:
         column = [_fill(name, feature) if _is_missing(value) else value for value in column]
     values = _read_values(name, feature, column)
     shape = (len(column), *feature.shape)
-    if values.shape == (0,):  # An empty column does not show the shape of its rows.
+    if values.shape == (0,):  # A column without rows does not show the shape of a row.
         values = values.reshape(shape)
     if values.shape != shape:
         raise ValueError(f"feature {name!r} must have shape {shape}, got {values.shape}")
@@ -296,7 +301,7 @@ def _read_texts(name: str, values: Any) -> np.ndarray:
     for place, text in enumerate(array.ravel()):
         if not isinstance(text, (str, bytes)):
             raise ValueError(f"feature {name!r} must be string, got {text!r}")
-        # As an object, since NumPy's type for bytes would drop zeros at the end.
+        # Use an array of objects, because NumPy's type for bytes drops zero bytes at the end.
         texts[place] = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     return texts.reshape(array.shape)
 
@@ -317,12 +322,12 @@ def _parse_input(directory: str, parts: Sequence[str]) -> Input:
 
 def _read_lines(path: str) -> list[bytes]:
     with open(path, "rb") as file:
-        # `splitlines` would also split at carriage returns and other characters.
+        # Use `split`, because `splitlines` would also split at other characters, such as \r.
         return file.read().split(b"\n")[:-1]
 
 
 def escape(text: str) -> str:
-    """Return a text without tabs and ends of lines, for a line of encoder.txt."""
+    """Replace tabs, ends of lines and backslashes by escapes, for a line of encoder.txt."""
     return re.sub(r"[\\\t\n\r]", lambda match: _ESCAPES[match[0]], text)
 
 
@@ -331,8 +336,8 @@ def _unescape(text: str) -> str:
 
 
 def escape_bytes(token: bytes) -> bytes:
-    """Return a category as a line of a vocabulary."""
-    # Latin-1 has a character for each byte, so bytes that are not UTF-8 stay as they are.
+    """Return a category as a line of a vocabulary, with escapes."""
+    # Latin-1 has a character for each byte, so bytes that are not UTF-8 do not change.
     return escape(token.decode("latin-1")).encode("latin-1")
 
 
@@ -341,7 +346,7 @@ def _unescape_bytes(line: bytes) -> bytes:
 
 
 def describe(lines: Iterable[Sequence[str]]) -> bytes:
-    """Return the content of encoder.txt."""
+    """Return the content of encoder.txt for lines, each a sequence of parts."""
     text = "\n".join([HEADER, *("\t".join(map(escape, line)) for line in lines)])
     return text.encode(errors="surrogateescape") + b"\n"
 
@@ -371,7 +376,7 @@ def _mix(value: int) -> int:
 
 
 def _join(first: int, second: int, factor: int) -> int:
-    """Hash two numbers of 64 bits to a number of 64 bits."""
+    """Hash two 64-bit numbers to a 64-bit number."""
     mixed = _mix(((first ^ second) & _MASK) * factor)
     return _mix(((second & _MASK) ^ mixed) * factor) * factor & _MASK
 
@@ -385,7 +390,7 @@ def _hash_to_16(data: bytes, size: int) -> int:
     if size >= 4:
         return _join(size + (_fetch(data, 0, 4) << 3), _fetch(data, size - 4, 4), factor)
     if size > 0:
-        # Of 1 to 3 bytes: the first, the middle and the last byte, some of which may coincide.
+        # Of 1 to 3 bytes, use the first, the middle and the last byte, which may coincide.
         low = data[0] + (data[size >> 1] << 8)
         high = size + (data[size - 1] << 2)
         return _mix(low * _K2 & _MASK ^ high * _K0 & _MASK) * _K2 & _MASK
@@ -430,7 +435,7 @@ def _hash_long(data: bytes, size: int) -> int:
     v, w = (0, 0), (0, 0)
     x = x * _K2 + _fetch(data, 0)
     whole = (size - 1) // 64 * 64
-    # The last 64 bytes, which may overlap with the previous block, have another factor.
+    # The last 64 bytes, which may overlap with the block before, use another factor.
     for place in (*range(0, whole, 64), size - 64):
         is_last = place == size - 64 and place + 64 > whole
         factor, times = _K1, 1

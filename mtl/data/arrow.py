@@ -196,7 +196,7 @@ class Arrow(types.Source):
         The caller keeps the values in memory, so this method frees an earlier copy of the split.
         """
         fields = self._mark_parts(spec.fields)
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
@@ -205,11 +205,11 @@ class Arrow(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each row of a split."""
         fields = self._mark_parts(spec.fields)
-        theirs = find_columns(fields, self.rename)
+        column_names = find_columns(fields, self.rename)
         for place, table in self._read(split, fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, theirs, fields, self.cells, start)
+                rows = to_table(place, piece, column_names, fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -232,7 +232,7 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
         """A lock for the threads of tf.data, and the cache {(split, fields): rows}."""
         return threading.Lock(), {}
 
@@ -240,7 +240,7 @@ class Arrow(types.Source):
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
         """Return the rows of a split; the first call reads the files."""
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -334,7 +334,7 @@ class Arrow(types.Source):
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
     """Return {field: column}, without the fields that count the items of nested lists."""
     count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
-    names = {name: own.column for name, own in fields.items() if name not in count_names}
+    names = {name: field.column for name, field in fields.items() if name not in count_names}
     return {name: rename.get(column, column) for name, column in names.items()}
 
 

@@ -109,9 +109,9 @@ class DrawnItems:
             offsets = np.arange(num // parts) % (rows // parts)
             copied_rows = (offsets + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
             joined_features = {
-                name: join(value, tf.gather(*of))
+                name: join(value, tf.gather(*pair))
                 for name, value in features.items()
-                for of in [(tables[name], indices) if name in tables else (value, copied_rows)]
+                for pair in [(tables[name], indices) if name in tables else (value, copied_rows)]
             }
             joined_labels = {
                 name: join(value, _missing_rows(value, num)) for name, value in labels.items()

@@ -487,10 +487,10 @@ class Pipeline:
 
         The remaining features are `Spec.keys`, which heads also read, or else the first feature.
         """
-        kept = self.spec.keys or list(self.spec.features)[:1]
+        names = self.spec.keys or list(self.spec.features)[:1]
         # A source can split a list with weights only if the Spec has both the values and the
         # weights.
-        names = [*kept, *map(spec_lib.weights_name, kept), *self.spec.labels]
+        names = [*names, *map(spec_lib.weights_name, names), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}
         defaults = {name: value for name, value in self.spec.defaults.items() if name in names}
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)

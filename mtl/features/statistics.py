@@ -131,21 +131,21 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     Raises:
       UserError: `source` lacks the statistics of a name, or has other settings for it.
     """
-    theirs, ours = load_statistics(source), load_statistics(directory)
+    other, current = load_statistics(source), load_statistics(directory)
     for name in names:
-        is_same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
+        is_same = other.entries.get(name, {}).get("fitted") == current.for_column(name)["fitted"]
         rule = f"have equal settings in {source}"
         fix = "Set WarmStart.statistics = False, or copy the settings of the column."
-        checks.require(is_same, f"features.{name}", rule, theirs.entries.get(name), fix)
-        entry = theirs.for_column(name)
+        checks.require(is_same, f"features.{name}", rule, other.entries.get(name), fix)
+        entry = other.for_column(name)
         vectors = entry.get("vectors")  # A checkpoint, which has several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
-        paths += [theirs.path(entry["file"])] if "file" in entry else []
+        paths += [other.path(entry["file"])] if "file" in entry else []
         for path in paths:
-            copy = ours.path(os.path.basename(path))
+            copy = current.path(os.path.basename(path))
             tf.io.gfile.copy(path, copy, overwrite=True)
             storage.sync([copy])
-    entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
+    entries = {**current.entries, **{name: other.for_column(name) for name in names}}
     _write_entries(entries, directory)
 
 

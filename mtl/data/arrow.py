@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """A part of a file, such as a row group, that one call reads.
 
     Attributes:
-      name: the place of the part in the file, such as " row group 7"; "" for the whole file.
+      name: the position of the part in the file, such as " row group 7"; "" for the whole file.
       num_rows: the number of rows.
       read: a function from the names of columns to a table of these columns.
       num_bytes: the uncompressed size of all columns in bytes; 0 if unknown.
@@ -73,23 +73,23 @@ class Arrow(types.Source):
     Checksums of Parquet pages are verified if the file has checksums. If a split fits into half of
     the memory, its rows stay in memory, and training shuffles all rows in every epoch. Otherwise
     training reads blocks of rows, such as row groups of Parquet, in random order, and shuffles the
-    rows of one window at a time. In both cases, a run can continue with another number of workers:
-    the batches of all workers together stay the same.
+    rows of one window at a time. In memory and in windows, a run can continue with another number
+    of workers, because the batches of all workers together do not change.
 
     Attributes:
       files: {split: path or paths}, each a file, a glob or a folder. The extension of a file gives
         its format: .parquet, .pq, .orc, .feather, .arrow or .ipc. Files in a folder named year=2024
         get a text column `year`.
-      data_dir: where relative paths start; "" is the current directory.
-      rename: {field: its column}, if the column has another name than the field.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      rename: {field: column}, if the column has another name than the field.
       cells: settings for texts, as in `frames.Frames`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
         shuffled well only if a window holds many blocks. None means all rows if the split fits into
         half of the memory, and otherwise 500,000 rows. Set the window if the memory of the workers
         differs, because all workers need the same window.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden. Its first row names
-        the columns.
+      sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden. The first row of
+        the sheet names the columns.
     """
 
     files: files.Files
@@ -123,7 +123,7 @@ class Arrow(types.Source):
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split, int64 [N], which the metadata of its files give.
 
-        None if training reads the split in windows.
+        Return None instead if training reads the split in windows of rows.
         """
         return None if self._find_window(split) else np.arange(self._count_rows(split))
 
@@ -351,7 +351,7 @@ def to_table(
     Args:
       place: the file and its part, for errors.
       table: the rows.
-      column_names: {field: its column}.
+      column_names: {field: column}.
       fields: {name: field}.
       cells: settings for texts.
       first_row: the number of the first row.
@@ -392,7 +392,7 @@ def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.S
     Args:
       path: a file; its name may end with a shard number, such as "in.parquet-00000-of-00010".
       kind: the format, such as ".parquet"; by default, the extension of the file.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
+      sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden.
 
     Raises:
       UserError: the file has another format, or is damaged.

@@ -90,8 +90,8 @@ class Windowed:
 
         Args:
           plan: the order.
-          num_shards: the number of processes; each gets the same share of every batch.
-          shard: the index of this process among them, from 0.
+          num_shards: the number of processes, which get equal shares of every batch.
+          shard: the index of this process, from 0.
           start_step: the step of the first batch.
           together: the number of steps in an element; the rows of its steps follow one another.
         """
@@ -166,7 +166,7 @@ class _WindowReader:
         def take(key: int, indices: np.ndarray) -> list[np.ndarray]:
             epoch, window = divmod(key, self._plan.num_windows)
             window_rows, permutations = self._wait(epoch, window)
-            # A window holds the rows of all lanes of this process, one lane after the other.
+            # The rows of a window are sorted by lane, for all lanes that this process reads.
             starts = self._starts[lanes[indices]]
             places = starts * self._plan.count_rows(window)
             return window_rows.take(permutations[starts, rows[indices]] + places)

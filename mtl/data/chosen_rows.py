@@ -25,7 +25,7 @@ from mtl.data import packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# The number of rows in a batch of reading. So few rows fit into memory even with images.
+# Rows are read in batches of this number, which fit into memory even with images.
 _ROWS_AT_ONCE = 256
 # `scan` selects among this number of rows at once, because each selection by keys runs a graph.
 _SCANNED, _SCANNED_WITH_KEYS = 64, 1024
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     """A rule that selects the rows of a new split from an existing split.
 
     Attributes:
-      takes: a function of row numbers, int64 [B], and of {key: texts, [B]}. It returns a mask of
+      takes: a function of row numbers, int64 [B], and of {key: texts, [B]}. The result is a mask of
         the selected rows, bool [B]. Without keys, the function must also accept NumPy arrays.
       keys: the fields whose texts `takes` gets; an absent value is an empty text.
     """
@@ -135,7 +135,7 @@ class ChosenRows(types.Source):
             return
         keys, fields = self._read_all_keys(choice, self.source.scan)
         at_once = _SCANNED_WITH_KEYS if choice.keys else _SCANNED
-        # Without keys, the row number alone decides.
+        # Without keys, the row number alone decides whether a row is selected.
         pairs = zip(keys or itertools.repeat(("", {})), rows, strict=False)
         start = 0
         while block := list(itertools.islice(pairs, at_once)):
@@ -238,7 +238,8 @@ class ChosenRows(types.Source):
             blocks = source_lib.read_batches(self.source, self.split, _KEYS_AT_ONCE)
             return blocks.scan(tf.constant(0, tf.int64), count)
 
-        # A bad record ends the count without an error; the next reader of the rows reports it.
+        # A bad record ends the count without an error, because the next reader of the rows reports
+        # the record.
         counts = [
             element for element in source_lib.iterate(read) if not isinstance(element, Exception)
         ]

@@ -4,10 +4,10 @@ due = {"cat": 30, "dog": 30}                      # draws of each class in a pas
 rows = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
 rows.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
 
-In each pass, every class gets its number of draws, at random positions. A draw takes the next row
-of the class from an endless stream, in which each epoch of the class has a new order. So a row is
-drawn again only after all other rows of its class, and the batch of a step depends on nothing but
-the settings and the step.
+In each pass, the draws of every class are at random positions. A draw takes the next row of the
+class from an endless stream, in which each epoch of the class has a new order. So a row is drawn
+again only after all other rows of its class, and the batch of a step depends on nothing but the
+settings and the step.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class ClassOrder(types.RowOrder):
     Args:
       rows: the row numbers of each class j, int64 [N_j].
       names: the name of each class, which seeds the order of its rows.
-      find_due: a function of the first pass and of the pass behind the last. It returns how many
-        draws each class should get in each pass, float64 [passes, C]: at least 0, and not all 0.
+      find_due: a function of the first pass and of the pass behind the last. The result is the
+        number of draws that each class should get in each pass, float64 [passes, C]: at least 0,
+        and not all 0.
       batch_size: the rows of a batch over all workers.
       seed: the seed of the order.
       is_shuffled: False sorts the rows of each pass by their numbers.
@@ -63,7 +64,7 @@ class ClassOrder(types.RowOrder):
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
         self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
-        # The number of parts due before each block of passes, and of draws before each pass.
+        # The parts of draws before each block of passes, and the number of draws before each pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
         self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)

@@ -26,7 +26,7 @@ _NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
 
 
 class Cells(Protocol):
-    """Settings that say how texts encode values; `csv.Csv` has them."""
+    """The settings of `csv.Csv` that define how texts encode values."""
 
     @property
     def list_delimiter(self) -> str:

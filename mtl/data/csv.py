@@ -41,24 +41,24 @@ class Csv(types.Source):
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
       columns: the names of the columns in order; if empty, the first line of each file is a header.
       delimiter: the character between two values.
       list_delimiter: the character between the values of a list or an array, and between the
         items of a list of lists. Write the values of an array row by row.
       item_delimiter: the character between values in an item of a list of lists. Write an item
         without values as an empty text, or as `item_delimiter` alone.
-      weight_delimiter: the character between a value and its weight in a list with weights. If the
-        weights are in a separate column, it has no effect.
-      missing: texts that mark an absent value. The field's default replaces it, a list becomes
-        empty, and a label becomes a missing label. In a scalar string feature without a default, an
-        empty text is a value, which columns treat as an unknown category. In all other fields
-        without a default, an absent value is an error.
+      weight_delimiter: the character between a value and its weight in a list with weights. This
+        setting has no effect on weights in a separate column.
+      missing: texts that mark an absent value. The default of the field replaces an absent value;
+        without a default, a list becomes empty, and a label becomes a missing label. In a scalar
+        string feature without a default, an empty text is a value, which columns treat as an
+        unknown category. In all other fields without a default, an absent value is an error.
       comment: the text at the start of lines to drop; "" drops no lines.
       missing_in: {field: further texts that mark an absent value of this field}.
       rename: {field: column}, if the column has another name than the field.
-      number_forms: {field: the number 1.5 or 1234.5 as the file writes it}, for a field of single
-        numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
+      number_forms: {field: the number 1.5 or 1234.5 in the format of the file}, for a field of
+        single numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
         "$1,234.5", "1.5%" or "1.5 km". Every number needs the unit, which is dropped: 45.3% becomes
         45.3. The numbers (12.5) and 12.5- are negative. With "<" before the example, limits such as
         <0.5 and 10+ are the numbers 0.5 and 10.
@@ -256,7 +256,7 @@ class Csv(types.Source):
         """Split cells [B] into values [B, (N)], and count the values of each item, [B, (L)]."""
         cells = self._fill(tf.strings.strip(cells), field)
         items = tf.strings.split(cells, self.list_delimiter)
-        # An empty text is an empty list, but `split` returns one empty part for it.
+        # An empty text is an empty list, but `split` turns an empty text into one empty part.
         items = tf.ragged.boolean_mask(
             items, items.with_values(tf.gather(tf.not_equal(cells, ""), items.value_rowids()))
         )
@@ -275,7 +275,7 @@ class Csv(types.Source):
             return _to_numbers(cells, field)
         parts = tf.strings.split(cells, self.list_delimiter)
         if field.is_ragged:
-            # An empty text is an empty list, but `split` returns one empty part.
+            # An empty text is an empty list, but `split` turns an empty text into one part.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
             return parts.with_flat_values(_to_numbers(parts.flat_values, field))
         values = _to_numbers(_require_size(parts, field), field)
@@ -287,7 +287,7 @@ class Csv(types.Source):
         for mark in self.list_marks(field):
             absent |= tf.equal(cells, mark)
         form = self.find_form(field)
-        if form:  # Before the default is filled in, because defaults are plain numbers.
+        if form:  # Defaults are plain numbers already.
             cells = _to_plain(cells, form)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size

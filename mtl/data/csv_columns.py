@@ -3,7 +3,7 @@
 for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
 `Csv.decode` takes several times as long. If Arrow might read a file differently from `Csv.decode`,
-`read_split` raises an error. Then `Csv.decode` reads the file, and names a bad line.
+`read_split` raises an error. After this error, `Csv.decode` reads the file, and names a bad line.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ class DrawnItems:
     Compositionality", 2013, arXiv:1310.4546. The same item may be drawn twice for a batch.
 
     Each item becomes an additional row behind the other rows of the batch. The additional row has
-    the features of the item, and copies all other features from a row of the batch. The labels of
-    the additional row are missing, so it has no weight in the losses of other heads. But batch norm
-    and auxiliary losses without a label use the row, and the model encodes its copied features.
-    Each micro-batch and each replica gets an equal part of the items.
+    the features of the item, and copies all other features from a row of the batch. Since its
+    labels are missing, the additional row has no weight in the losses of other heads. But batch
+    norm and auxiliary losses without a label use the row, and the model encodes its copied
+    features. Each micro-batch and each replica gets an equal part of the items.
 
     Attributes:
       num: the number of items drawn for a batch, over all replicas and workers.
@@ -69,7 +69,7 @@ class DrawnItems:
             checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return {name in the statistics: accumulator}; it counts the items in the field `item`."""
+        """Return {name in the statistics: accumulator of the items in the field `item`}."""
         return {_name_statistics(task): Items(item=item, features=tuple(self.features))}
 
     def append(

@@ -105,9 +105,9 @@ class ByKey(ByField):
         """{split: arc of hash values}; the arcs of held-out splits come first."""
         ends = dict(zip(self.held_out, itertools.accumulate(self.held_out.values()), strict=True))
         bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
-        # The original split gets the rest of the circle.
+        # The original split gets all hash values that no held-out split has.
         bounds[self.split] = max(ends.values()), 1.0
-        # Neighbouring arcs round their common bound in the same way, so arcs never overlap.
+        # Neighbouring splits round their common bound in the same way, so splits never overlap.
         places = {s: [math.ceil(end * splits.PLACES) for end in b] for s, b in bounds.items()}
         return {split: splits.Arc(first, end - first) for split, (first, end) in places.items()}
 
@@ -146,7 +146,8 @@ class ByTime(ByField):
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
-        # The set makes equal starts an error, because they would leave a split without rows.
+        # The set makes equal starts an error, because equal starts would leave a split without
+        # rows.
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
@@ -190,7 +191,7 @@ class ByTime(ByField):
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the number of rows without a time, of all rows, and an example of a bad text."""
+        """Return the numbers of rows without a time and of all rows, and a text without a time."""
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert

@@ -73,7 +73,7 @@ def find(
       where: the name of the setting, for errors.
       files: {split: path or paths}.
       split: the split.
-      data_dir: where relative paths start.
+      data_dir: the folder in which relative paths start.
       folders: True if a path may be a folder of Parquet or ORC files.
 
     Raises:
@@ -187,9 +187,9 @@ def compression(path: str) -> str:
 def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
     """Return the lines of text files in blocks of n lines, [n].
 
-    Lines end with a line feed; carriage returns are dropped. `read_line_by_line` reads compressed
-    files, whose size is unknown; it takes more than twice as long. If a file changes its size
-    during the reading, TensorFlow raises an error; see `find_change`.
+    Lines end with a line feed; carriage returns are dropped. Compressed files, whose size is
+    unknown, are read by `read_line_by_line`, which takes more than twice as long. If a file changes
+    its size during the reading, TensorFlow raises an error; see `find_change`.
 
     Args:
       paths: the files, one after the other.

@@ -46,8 +46,8 @@ class Table:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
       fields: the fields to read.
       where: the name of the data in errors.
-      cells: settings for texts, which are read like cells of a CSV file. They define the marks of
-        absent values, and the characters between the values of a list.
+      cells: settings for texts, which are read like cells of a CSV file. These settings define the
+        marks of absent values, and the characters between the values of a list.
       name_row: a function from a row number to the location of the row, for errors.
 
     Raises:
@@ -225,7 +225,7 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
 
 
 class _Cuts(NamedTuple):
-    """What the sources around rows in memory need to divide splits, such as by a key.
+    """The splits that a source around `Frames` divides, and the keys that decide the division.
 
     Attributes:
       splits: the splits that are divided.

@@ -55,7 +55,7 @@ class Idx(types.Source):
 
     Attributes:
       files: {split: {field: path}}.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
     """
 
     files: Annotated[Mapping[str, Mapping[str, str]], checks.Map("map splits to {field: file}")]

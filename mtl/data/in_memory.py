@@ -1,4 +1,4 @@
-"""Keeps the decoded rows of any source in memory, from which training takes them by number.
+"""A source that keeps the decoded rows of another source in memory.
 
 rows = in_memory.InMemory(csv.Csv(files=...), spec)
 rows.list_rows("train")                     # [N]; a process reads the split once
@@ -131,7 +131,7 @@ def _join(
             parts[name].append(block[name])
             size += block[name].nbytes
         memory.require_memory(*setting, size, f"Split {split!r} takes")
-    # One field after the other, because the values of a field lie in memory twice meanwhile.
+    # Join one field at a time, because joining holds the values of a field in memory twice.
     return {name: packed.join(parts.pop(name), field) for name, field in spec.fields.items()}
 
 

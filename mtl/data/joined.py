@@ -123,9 +123,9 @@ class Joined(types.Source):
 
     A key is a column of both the source and the table, and holds texts or whole numbers; 7 and 7.0
     are equal keys. The Spec need not name the key. If a row has no key, or a key that the table
-    lacks, the joined fields get their defaults; a new run logs the number of such rows. If a field
-    has no default, such a row is an error. It is also an error if the table contains no key of the
-    training split.
+    lacks, the joined fields get their defaults; a new run logs the number of such rows. If a joined
+    field has no default, a row without its key in the table is an error. A table without any key of
+    the training split is also an error.
 
     Every process keeps the tables in memory. Requests to an exported model must contain the joined
     fields, like all other features; the input of `launch.predict --input` needs a column for each
@@ -360,8 +360,8 @@ class Joined(types.Source):
     ) -> tuple[Any, dict[str, dict[str, spec_lib.Field]]]:
         """Divide fields into a specification for the source, and {key: fields of the table}.
 
-        The specification includes the keys of the tables. If `with_keys` is False, it lacks the
-        keys, and is None if tables hold all fields.
+        The specification includes the keys of the tables. If `with_keys` is False, the
+        specification lacks the keys, and is None if tables hold all fields.
         """
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():

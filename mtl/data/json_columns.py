@@ -3,7 +3,8 @@
 for block in json_columns.read_files(paths, spec.fields):          # {field: packed values}
 
 `JsonLines.decode` takes several times as long. If Arrow might read a file differently from
-`JsonLines.decode`, `read_files` raises an error. Then `JsonLines.decode` reads the file.
+`JsonLines.decode`, `read_files` raises an error. After this error, `JsonLines.decode` reads the
+file.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class JsonLines(types.Source):
 
     An object holds a value or a list for each field. If a field is null or lacking, its value is
     absent: a value becomes the default, a list becomes empty, and a label becomes a missing label.
-    It is an error if none of the first 1,000 objects has a field. Other keys of an object are
+    A field that none of the first 1,000 objects has is an error. Other keys of an object are
     ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. At the
     first use of a compressed file, the process reads the whole file to check that it is complete.
 
@@ -64,7 +64,7 @@ class JsonLines(types.Source):
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
     """
 
     files: files.Files

@@ -59,8 +59,8 @@ class Pareto(_Profile):
     """`share[i] = (i + 1)^(-log(factor) / log(C))`: a power law of the rank.
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160,
-    drew ImageNet-LT from a Pareto distribution. Sorted by rank, the class sizes of such a draw
-    follow this formula; the factor determines the exponent.
+    drew ImageNet-LT from a Pareto distribution. The formula gives the class sizes of such a draw,
+    sorted by rank. The factor determines the exponent.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1.

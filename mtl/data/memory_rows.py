@@ -26,7 +26,7 @@ _KINDS = {**packed.DTYPES, "string": np.int32}
 
 
 class _Place(NamedTuple):
-    """The columns in which the matrix of a type holds a field."""
+    """The range of columns of a field in the matrix of its type."""
 
     start: int
     stop: int
@@ -170,7 +170,7 @@ def take_by_group(
     Args:
       layout: the fields.
       groups: the group of each row, int64 [B].
-      take: a function of a group and of the positions of its rows in `groups`. It returns these
+      take: a function of a group and of the positions of its rows in `groups`. The result is these
         rows in the form of `Rows.take`. Calls come in ascending order of groups; if B is 0, the
         only call is for group 0.
     """

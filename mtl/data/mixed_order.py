@@ -17,7 +17,7 @@ from mtl import checks, types
 from mtl.data import order, shares
 from mtl.deferred import tf, tf1
 
-# Warn if training draws rows of one source this many times as often as rows of another source.
+# Warn if training draws a row of one source this many times as often as a row of another.
 _LARGE_FACTOR = 10
 
 
@@ -56,7 +56,7 @@ def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: i
 
 
 class MixedOrder(types.RowOrder):
-    """The order of a mixture.
+    """The order of training rows in a mixture.
 
     Args:
       streams: an endless stream of rows for each source.
@@ -80,7 +80,7 @@ class MixedOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
-        # The sources share out whole batches if they alternate, and otherwise rows.
+        # If sources alternate, a position is a whole batch; otherwise, a position is a row.
         if self._is_alternating:
             sources, numbers = self._shares.deal(first, stop)
             sources = np.repeat(sources, len(positions))
@@ -97,7 +97,7 @@ class MixedOrder(types.RowOrder):
         return rows
 
     def count_epochs(self, step: int) -> dict[str, float]:
-        """Return {source: the number of its epochs before a step}."""
+        """Return {source: number of epochs of the source before a step}."""
         size = 1 if self._is_alternating else self._batch_size
         times = self._batch_size if self._is_alternating else 1
         row_counts = self._shares.count(step * size) * times
@@ -135,12 +135,12 @@ class MixedOrder(types.RowOrder):
 
 
 class MovedOrder(types.RowOrder):
-    """The order of a mixture whose rates are decided while training runs.
+    """The order of a mixture whose rates depend on the losses of the running training.
 
     Args:
-      moved: the order by the decided rates.
-      first: the order by the rates before any decision.
-      every: the steps of an interval, after which rates move.
+      moved: the order by rates that depend on the losses.
+      first: the order by the rates of the first two intervals.
+      every: the number of steps in an interval, after which the rates change.
     """
 
     def __init__(self, moved: MixedOrder, first: MixedOrder, every: int):

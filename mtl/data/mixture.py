@@ -110,8 +110,8 @@ class Mixture(types.Source):
         and an absent list is empty.
       splits: {split: sources that have the split}; all sources must have a split that is not named.
       name_field: a "string" field that holds the name of the source of each row. If the field is in
-        `Spec.labels`, `MultiTaskModel.slices` can use it, and requests to a server need not contain
-        it. None adds no field.
+        `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
+        contain the field. None adds no field.
     """
 
     sources: Annotated[
@@ -196,7 +196,7 @@ class Mixture(types.Source):
         """Return the order in which training takes the rows of a split.
 
         Raises:
-          UserError: a source lacks a feature or has no rows, or they do not fit into memory.
+          UserError: a source lacks a feature or has no rows, or the rows do not fit into memory.
         """
         self._check_fields(spec)
         counts = self._load(split, spec.fields, spec).counts
@@ -231,7 +231,7 @@ class Mixture(types.Source):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of steps for which the order is known in advance; None if it is fixed."""
+        """The number of steps for which the order is known in advance; None without a limit."""
         if not isinstance(self.rates, moved_rates.ByLosses):
             return None
         # `shares` looks a few steps ahead for rows that are due early.
@@ -276,8 +276,8 @@ class Mixture(types.Source):
         # AutoGraph is off, because it would change the errors of sources.
         @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
-            # The graph calls this function when it runs; `decode` loads the rows before, at graph
-            # building.
+            # This function is called when the graph runs; before, `decode` loads the rows while the
+            # graph is built.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
             return tf.data.Dataset.range(tf.ensure_shape(count, []))
 
@@ -408,7 +408,8 @@ class Mixture(types.Source):
                 parts[name].append(values[name])
                 size += values[name].nbytes
             names = list(counts)
-            # After each source, so that a mixture fails as soon as it exceeds the memory.
+            # Check after each source, so that a mixture fails as soon as its rows exceed the
+            # memory.
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
         # `pop` frees the parts of a field after they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}

@@ -83,7 +83,7 @@ class Decisions:
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Let `wait` wait for factors, because a training starts to publish factors."""
+        """Make `wait` wait for factors from now on, because a training has started."""
         with self._changed:
             self._is_closed = False
 

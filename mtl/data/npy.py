@@ -70,7 +70,7 @@ class Npy(types.Source):
 
     Attributes:
       folders: {split: folder}.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
       rename: {field: folder}, if the folder has another name than the field.
     """
 
@@ -143,7 +143,7 @@ class Npy(types.Source):
         rows = paths.shape[0]
         values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
         if values.dtype.is_floating and field.dtype == "int64":
-            # In float64, because half floats cannot hold the bounds of int64.
+            # Compare in float64, because half floats cannot hold the bounds of int64.
             numbers = tf.cast(values, tf.float64)
             is_whole = tf.equal(numbers, tf.floor(numbers))
             # The bounds exclude infinity, and numbers whose cast to int64 is undefined.

@@ -104,8 +104,8 @@ def take_batches(
       row_order: gives the row numbers of each batch.
       batch_size: the rows of a batch over all workers.
       start_step: the step of the first batch; a late start costs no time.
-      num_shards: the number of workers; each gets the same share of every batch.
-      shard: the index of this worker among them, from 0.
+      num_shards: the number of workers, which get equal shares of every batch.
+      shard: the index of this worker, from 0.
       together: the number of steps in an element; the rows of its steps follow one another.
     """
     size = batch_size // num_shards
@@ -118,5 +118,5 @@ def take_batches(
         rows = tf.numpy_function(take, [step], tf.int64, stateful=False)
         return tf.ensure_shape(rows, [together * size])
 
-    # The iterator's state holds the step, not a count, so it suits runs from any first step.
+    # The iterator's state holds the step, not a count, so the state suits runs from any first step.
     return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)

@@ -41,7 +41,7 @@ class Texts(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size of both arrays in bytes."""
+        """The total size of the arrays in bytes."""
         return self.numbers.nbytes + self.distinct.nbytes
 
 
@@ -53,7 +53,7 @@ class Lists(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size of both arrays in bytes."""
+        """The total size of the arrays in bytes."""
         return self.values.nbytes + self.splits.nbytes
 
 
@@ -172,7 +172,8 @@ def take(values: Values, rows: np.ndarray) -> Values:
       rows: the row numbers, int64 [B].
 
     Returns:
-      The values of B rows. Unlike in `choose`, unused distinct texts remain.
+      The values of B rows. Distinct texts that the rows do not use remain; `choose` drops such
+      texts.
     """
     if isinstance(values, Texts):
         return Texts(values.numbers[rows], values.distinct)
@@ -258,7 +259,7 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)
-    # The position of each value within its list.
+    # The index of each value in its list.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return np.repeat(starts, lengths) + inner, ends
 

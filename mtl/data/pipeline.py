@@ -69,7 +69,7 @@ class _Part(NamedTuple):
     Attributes:
       batch_size: the number of rows of the part.
       num_shards: the number of processes.
-      shard: the process, from 0.
+      shard: the index of the process, from 0.
       parts: the number of equal parts into which the process cuts its rows.
       together: the number of batches that one call reads.
     """
@@ -182,7 +182,8 @@ class Pipeline:
             # slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # The saved state then holds a step number instead of the rows of the next batches.
+            # The saved state of the input then holds a step number, not the rows of the next
+            # batches.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()
@@ -250,7 +251,7 @@ class Pipeline:
     def starts_anywhere(self) -> bool:
         """True if training can start at any step without a saved state of the input.
 
-        If True, the rows of all batches are the same for any number of workers.
+        In this case, the rows of all batches do not depend on the number of workers.
         """
         return self._keeps_rows or self._is_numbered(self.train_split)
 
@@ -443,8 +444,8 @@ class Pipeline:
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer cannot fit into the memory.
 
-        Training batches are always full. Other batches may be smaller, so this check counts only
-        the memory that TensorFlow reserves for their records.
+        Training batches are always full. Batches of evaluation may be smaller, so for evaluation
+        only the memory counts that TensorFlow reserves for records.
 
         Args:
           batch_size: the number of rows of a batch in this process.
@@ -655,7 +656,8 @@ class Pipeline:
             refused_record = self._refused_alone(split, checking)
             if refused_record or is_reading:
                 return refused_record
-        # NaN and infinity may be valid values, so they are blamed only if nothing else is.
+        # NaN and infinity may be valid values, so they are reported only if nothing else explains
+        # the error.
         return not_finite if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:

@@ -37,7 +37,7 @@ class Power:
     One pass draws about as many records as the split has. Records without a label are drawn as
     often as they occur.
 
-    | the source | a record that is due r times in a pass |
+    | the source | a record with r expected draws in a pass |
     | -- | -- |
     | has its rows in memory | is drawn once in 1 / r passes: each class is an endless stream |
     | is read in order | is drawn floor(r) times, and once more with probability r - floor(r) |

@@ -3,10 +3,10 @@
 dealer = shares.Fixed([0.75, 0.25])
 dealer.deal(0, 4)              # sources [0, 0, 1, 0], and the rows of each source [0, 1, 0, 2]
 
-Row k of a source with share p is due at position (k + 1/2) / p, and rows are sorted by this
-position. This rule is Webster's method of apportionment, row by row: M. Balinski, H. P. Young,
-"Fair Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride Scheduling",
-1995.
+Row k of a source with share p has the ideal position (k + 1/2) / p, and the rows of all sources are
+sorted by ideal position. This rule is Webster's method of apportionment, row by row: M. Balinski,
+H. P. Young, "Fair Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride
+Scheduling", 1995.
 
 After n positions, the number of rows of a source with share p differs from n p by at most (S p + 1)
 / 2 for S sources. No remainder is lost from batch to batch. The source of a position is computed
@@ -61,7 +61,7 @@ class Shares(abc.ABC):
         starts = np.cumsum(lengths) - lengths
         numbers = np.arange(len(sources)) + np.repeat(counts - starts, lengths)
         places = self._find_due(sources, numbers)
-        # If several rows are due at the same position, the stable sort puts the first source first.
+        # If several rows have the same ideal position, the stable sort puts the first source first.
         ranks = np.argsort(places, kind="stable")[: stop - int(counts.sum())]
         return sources[ranks], numbers[ranks]
 
@@ -71,14 +71,14 @@ class Shares(abc.ABC):
 
     @abc.abstractmethod
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the positions at which rows are due, float64 [N]; inf if much later or never."""
+        """Return the ideal positions of rows, float64 [N]; inf if much later or never."""
 
 
 class Fixed(Shares):
     """Shares that are constant over all positions.
 
     Args:
-      rates: a number for each source, at least 0; their sum is above 0.
+      rates: a number for each source, at least 0, with a sum above 0.
     """
 
     def __init__(self, rates: Sequence[float] | np.ndarray):
@@ -97,8 +97,9 @@ class Scheduled(Shares):
     """Shares that change from step to step.
 
     Args:
-      evaluate: a function of the first step and of the step behind the last. It returns the rates
-        of these steps, float64 [steps, S]: at least 0, and above 0 for one source in each step.
+      evaluate: a function of the first step and of the step behind the last. The result is the
+        rates of these steps, float64 [steps, S]: at least 0, and above 0 for one source in each
+        step.
       num_sources: S.
       size: the number of positions in a step.
       at_once: the number of steps in one call of `evaluate`.
@@ -131,7 +132,7 @@ class Scheduled(Shares):
 
     def _sum_shares(self, place: int) -> np.ndarray:
         step, offset = divmod(place, self._size)
-        # A row before a position may be due up to S / 2 positions later.
+        # The ideal position of a row may be up to S / 2 positions after its actual position.
         self._reach(step + self._num_sources + 2)
         return self._size * self._sums[step] + offset * self._shares[step]
 

@@ -37,7 +37,7 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
     Args:
       path: the file, for errors.
       copy: the path of the local copy to open.
-      sheet: the name of the sheet; "" is the first one that is not hidden.
+      sheet: the name of the sheet; "" is the first sheet that is not hidden.
 
     Raises:
       UserError: the package is absent, the file is damaged, or the sheet is not a plain table.

@@ -2,7 +2,8 @@
 
 shuffled_files.write_shuffled(["sales-*.parquet"], "shuffled")     # shuffled/00000-of-00012.parquet
 
-Use it for a table that is sorted by a label and does not fit into memory: see docs/data.md.
+Use this module for a table that is sorted by a label and does not fit into memory: see
+docs/data.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def write_shuffled(
 
     Args:
       paths: tables of the same schema, as files or globs; `arrow.Arrow.files` lists the formats.
-      folder: a folder that does not exist yet; it appears when all files are complete.
+      folder: a new folder, which appears when all files are complete.
       seed: the seed of the order.
       file_bytes: the approximate size of an output file in memory, in bytes.
 

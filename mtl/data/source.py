@@ -17,8 +17,8 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 
-# The number of batches to prefetch. Checkpoints hold these batches, and AUTOTUNE would prefetch up
-# to 2,048.
+# The number of batches to prefetch. AUTOTUNE would prefetch up to 2,048 batches, and checkpoints
+# hold all prefetched batches.
 AHEAD = 2
 # `read_field` reads this number of rows at once.
 _ROWS_AT_ONCE = 4096
@@ -178,7 +178,7 @@ def read_field(
     """
     (field,) = spec.fields.values()
 
-    # Sources are plain graph code; AutoGraph would change their errors.
+    # AutoGraph is off, because it would change the errors of sources.
     @tf.autograph.experimental.do_not_convert
     def decode(numbers: tf.Tensor) -> tf.Tensor:
         return source.decode(source.take_rows(split, numbers), spec, True)[field.name]

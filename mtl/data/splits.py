@@ -10,8 +10,8 @@ fold = 0                                            # --gin_param "fold = 3"
 splits.Splits.folds = 5
 splits.Splits.fold = %fold
 
-Each row has a position on a circle, and each split owns an arc of the circle. The position is a
-hash of the row number or of the keys, or the rank of the row in its class.
+Imagine a circle on which each row has a position, and each split has an arc. The position is a hash
+of the row number or of the keys, or the rank of the row in its class.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
 
 
 class Arc(NamedTuple):
-    """The positions of a split: `length` positions from `first` on, around the circle."""
+    """The arc of a split on the circle: `length` positions from `first` on."""
 
     first: int
     length: int

@@ -35,8 +35,8 @@ class Subset(chosen_rows.ChosenRows):
       held_out: {new split: share of the rows}; `share` and these shares sum to at most 1.
       seed: the seed of the draw.
       draw: "hash" draws rows independently. "lattice" is only for saved runs that lack this
-        setting, because it puts rows at a distance of 2,236, and whole periods of the data, into
-        the same split.
+        setting: rows at a distance of 2,236, and whole periods of the data, tend to be in the same
+        split.
     """
 
     source: Annotated[types.Source, source_lib.check]

@@ -40,8 +40,8 @@ _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a bu
 class Tfds(types.Source):
     """A source that reads tensorflow-datasets; splits may be expressions, such as "train[:80%]".
 
-    The first use of a dataset prepares it: this downloads the data if necessary, and writes the
-    dataset to `data_dir`, under a temporary name until it is complete.
+    The first use of a dataset downloads the data if necessary, and writes the dataset to
+    `data_dir`, under a temporary name until the dataset is complete.
 
     Attributes:
       name: the name in tensorflow-datasets, optionally with config and version, or

@@ -37,7 +37,7 @@ class TfRecord(types.Source):
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
       compression: gzip, zlib or none, for all files; auto means gzip for names that end in ".gz".
         If a compressed file is truncated exactly between two records, no error is raised.
     """

@@ -3,9 +3,9 @@
 fields = weighted_lists.mark_parts(spec.fields, columns)    # "topics" and "topics/weights"
 weighted_lists.take_part(fields["topics/weights"], {"a": 0.3, "b": 0.7})             # [0.3, 0.7]
 
-Such a column holds texts like a:0.3|b:0.7, objects, pairs, or maps and structs of Arrow. If the
-data have a separate column `topics/weights`, keys and weights are plain lists instead. Readers call
-this module only if the Spec has a list with weights.
+A column of lists with weights holds texts like a:0.3|b:0.7, objects, pairs, or maps and structs of
+Arrow. If the data have a separate column `topics/weights`, keys and weights are plain lists
+instead. Readers call this module only if the Spec has a list with weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mtl import spec as spec_lib
 from mtl.data import packed, written_numbers
 from mtl.spec import literals
 
-# Numbers contain these characters, so as delimiters they would be ambiguous.
+# Characters of numbers, which would be ambiguous as delimiters.
 _IN_NUMBERS = "0123456789.+-eE"
 
 
@@ -86,7 +86,7 @@ def make_form(between: str, before: str, place: int) -> written_numbers.Form:
     Args:
       between: the character between the values of a list.
       before: the character between a value and its weight.
-      place: 0 for the keys, 1 for the weights.
+      place: the part to extract, 0 for the keys, 1 for the weights.
     """
     separator, part = re.escape(between), _match_part(between, before)
     pattern = rf"^(?:{part})?(?:{separator}(?:{part})?)*$"

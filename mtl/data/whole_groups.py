@@ -30,8 +30,8 @@ class WholeGroups:
     Every pass over the split contains each group once, and keeps the order of the rows in a group.
     A batch takes groups until the next group does not fit. Copies of the last row then fill the
     batch. The labels of the copies are missing, so the copies have no weight in losses, but batch
-    norm uses them. Each micro-batch (`Run.micro_batches`) and each replica is filled in the same
-    way. Evaluation reads all rows in order, without padding.
+    norm uses the copies. Each micro-batch (`Run.micro_batches`) and each replica is filled in the
+    same way. Evaluation reads all rows in order, without padding.
 
     | the source | mixes | a batch also ends |
     | -- | -- | -- |
@@ -256,8 +256,8 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         (*flat, keys), (group, key) = buffer, addition
         buffer = _pack(records, flat)
         num_held, size = _count(buffer), _count(group)
-        # A part may span two epochs. It must not contain a group twice, because both copies have
-        # the same key.
+        # A part of a batch may span two epochs, but must not contain a group twice, because the two
+        # copies would have the same key.
         fits = (num_held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):

@@ -21,8 +21,8 @@ import numpy as np
 
 from mtl.data import order
 
-# The maximum number of lanes. Beyond this number of processes, several processes read the same
-# blocks.
+# The maximum number of lanes. If there are more processes than lanes, several processes read the
+# same blocks.
 _MOST_LANES = 16
 
 
@@ -72,8 +72,8 @@ class Plan:
     def num_lanes(self) -> int:
         """The number of lanes, a divisor of the batch size.
 
-        The number is small enough that a window of each lane can hold two blocks, because smaller
-        windows would cost memory.
+        A window of each lane should hold at least two blocks, because smaller windows would cost
+        memory. This limits the number of lanes.
         """
         # With a single block, several lanes would leave out the same last rows in every epoch.
         if not self.is_shuffled or len(self.sizes) == 1:
@@ -161,8 +161,8 @@ class Plan:
         def deal(epoch: int) -> tuple[np.ndarray, np.ndarray]:
             blocks = np.arange(len(self.sizes))
             if self.is_shuffled:
-                # Negative numbers, because `mix` uses the numbers from 0 on, and equal numbers
-                # would repeat an order.
+                # Blocks use negative epochs, because `mix` uses the numbers from 0 on, and equal
+                # numbers would repeat an order.
                 blocks = order.permute(len(blocks), self.seed, -1 - epoch)
             return blocks, np.cumsum(np.asarray(self.sizes, np.int64)[blocks])
 

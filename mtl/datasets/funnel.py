@@ -39,8 +39,8 @@ class Funnel(simulated.Simulated):
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
     Clicked rows mostly have a large a, and for large a, orders become rarer as a grows. For
-    negative a, orders become more frequent as a grows. So a model that is linear in a learns a
-    slope from clicked rows that is wrong for all rows. `order_probability` is P(order | click) for
+    negative a, orders become more frequent as a grows. So from clicked rows, a model that is linear
+    in a learns a slope that is wrong for other rows. `order_probability` is P(order | click) for
     every impression, clicked or not. `would_order` is drawn with this probability: whether a click
     would lead to an order, even if nobody clicked.
 

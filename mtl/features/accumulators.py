@@ -234,9 +234,9 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return ascending boundaries b of buckets b[i-1] <= x < b[i] of about equal size.
 
     First, each value that is frequent enough to fill a bucket gets a separate bucket. So if a field
-    is mostly zeros, all other buckets are left for values other than zero. The number of buckets
-    may differ from `num_buckets`: a separate bucket divides the bucket around it, and equal values
-    share a bucket.
+    is mostly zeros, the zeros take one bucket, and all other buckets are left for other values. The
+    number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around it,
+    and equal values share a bucket.
 
     Args:
       values: finite numbers [N], in any order.
@@ -259,8 +259,8 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
 class Vocabulary:
     """Counts distinct values, and sorts them by descending frequency, then by their bytes.
 
-    Empty values and values with a line break count as unknown, because they cannot have a line in
-    the vocabulary's file.
+    Empty values and values with a line break count as unknown, because a line of the vocabulary
+    file cannot hold such values.
 
     Attributes:
       reads: {description: function from features to texts, [N]}; the texts of all functions are

@@ -89,7 +89,7 @@ class Cutout(types.Augmentation):
 
     T. DeVries, G. W. Taylor, "Improved Regularization of Convolutional Neural Networks with
     Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, the mean of an
-    image. Set `fill` to the mean for the same effect.
+    image. Set `fill` to the mean to reproduce the paper.
 
     Attributes:
       size: the side of the square in pixels; below the height and the width of the image.

@@ -349,7 +349,7 @@ def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":
         return total
-    # All rows of a dense field have the same number of values.
+    # In a dense field, all rows have the same number of values.
     is_ragged = isinstance(looked_up, tf.RaggedTensor)
     counts = looked_up.row_lengths()[:, tf.newaxis] if is_ragged else tf.shape(looked_up)[1]
     counts = tf.cast(counts, total.dtype)

@@ -9,7 +9,8 @@ embeddings.MultiHash.num_buckets = 50_000
 features.Categorical.embedding = @embeddings.MixedDimensions()
 embeddings.MixedDimensions.ends = [1000, 10_000]
 
-Gradients are sparse, and the cost of a step depends on the rows that it looks up.
+Gradients are sparse, so the cost of a step depends only on the number of rows that the step looks
+up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 
 MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
-# The key of the hash functions; it differs from the keys of other hashes of the same ids.
+# The key of the hash functions, which other hashes of the same ids do not use.
 _KEY = 0x6D75_6C74_6968_6173
 
 

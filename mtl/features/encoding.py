@@ -4,7 +4,8 @@ features.fit_columns(columns, batches, directory)        # one pass over the tra
 inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 
 In the same pass over the training split, heads and samplers gather statistics of the labels, such
-as the number of rows of each class. So a new run reads the split only once before the first step.
+as the number of rows of each class. So a new run reads the training split only once before the
+first step.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _MAX_CAPACITY = 2**31 - 2**20
 
 @checks.dataclass
 class Growing(tables.Ids):
-    """Gives each string or integer a separate row when it first occurs: [B], [B, n] or [B, (L)].
+    """Gives each new string or integer a separate row: fields [B], [B, n] or [B, (L)] -> [B, D].
 
     Nothing is fitted before training, and keys never share a row. In the training step in which a
     key first occurs, the key counts as unknown; from the next step on, the key has a row. The empty

@@ -135,7 +135,7 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """A growing table while the graph of the training step is built, in its variable scope.
+    """A growing table while the graph of the training step is built.
 
     Attributes:
       part: the settings of the table.
@@ -178,7 +178,7 @@ class _Table:
         placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
         num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
-        # An evicted row at once belongs to a new key, so it is both subtracted and added.
+        # A new key takes each evicted row, so evicted rows are both subtracted and added.
         new_size = size.read_value() + num_added - num_evicted
         writes += [
             _Write(size, new_size, None),

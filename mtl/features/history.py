@@ -34,7 +34,7 @@ class History(types.Column):
     """Encodes aligned lists, whose i-th entries form event i: fields [B, (L)] or [B, L] -> [B, H].
 
     Columns encode each event like a row, and the vectors of the columns are concatenated. The lists
-    of a row must have equal length. These columns are fitted to the entries of all lists.
+    of a row must have equal length. Columns of events are fitted to the entries of all lists.
 
     In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
     categories of an item. The column pools the values of an entry like the values of a row. An
@@ -42,23 +42,24 @@ class History(types.Column):
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event; their fields must be lists. These columns may share
-        tables with other columns. Their variables are in `features/<name of the column>`.
+      events: the columns that encode an event; their fields must be lists. Columns of events may
+        share tables with other columns, and have variables in `features/<name of the column>`.
       encoder: turns the events of a row into one vector, such as `histories.TargetAttention`. The
         variables of the encoder are in `features/<name>`.
       target: names of other columns, such as of the item to score; the encoder compares events with
         the concatenated vectors of these columns.
       last: the number of events to read from the end of each list; None reads all events.
       place_dimension: the length of an embedding of the position of an event, counted from the end,
-        which is appended to the vector of the event. It requires `last`. None adds no embedding.
-      times: the field with the list of the times of events, as numbers in any unit. It requires
-        `now`.
+        which is appended to the vector of the event. This setting requires `last`. None adds no
+        embedding.
+      times: the field with the list of the times of events, as numbers in any unit. This setting
+        requires `now`.
       now: the field that holds the time of the row.
       gap_dimension: the length of an embedding of the time from an event to `now`, in buckets by
         powers of two, which is appended to the vector of the event. A negative time counts as 0.
       shows_weights: True adds the attention weights of the events to predictions, as
-        `<name>/attention`, [B, L], with zeros behind the events of a row. It requires an encoder
-        that weighs events.
+        `<name>/attention`, [B, L], with zeros behind the events of a row. This setting requires an
+        encoder that weighs events.
       trainable: False freezes the variables of the history.
     """
 
@@ -283,7 +284,7 @@ class History(types.Column):
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
         # Repeat `now` for each event of a row, from [B] to [N].
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Also for gaps that are not finite.
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Infinite gaps get it, too.
         # Add slightly more than 1, so that a power of two does not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))

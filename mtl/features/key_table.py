@@ -74,7 +74,7 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
     origins = np.full([count, PLACES], -1, np.int64)
     num_taken = np.zeros(count, np.int64)
     waiting = np.flatnonzero(keys != NO_KEY)
-    # Place few keys at a time, because all keys of a group choose buckets by the same counts.
+    # Place few keys at a time, because keys that are placed together see the same bucket counts.
     size = max(count // 4, 1)
     while len(waiting):
         unplaced = []

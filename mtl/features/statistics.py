@@ -58,7 +58,7 @@ class Statistics(types.Statistics):
 
 
 def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
-    """Write statistics to a new folder, and rename it to `directory` when it is complete.
+    """Write statistics to a new folder, which is renamed to `directory` when it is complete.
 
     Args:
       fitted: {column: accumulator}, after the accumulators have processed all batches.
@@ -112,7 +112,7 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
 
 
 def seal_statistics(directory: str) -> None:
-    """Add checksums to statistics that lack them."""
+    """Add checksums to the statistics of an earlier version, which lack checksums."""
     entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
@@ -138,7 +138,7 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
         fix = "Set WarmStart.statistics = False, or copy the settings of the column."
         checks.require(is_same, f"features.{name}", rule, other.entries.get(name), fix)
         entry = other.for_column(name)
-        vectors = entry.get("vectors")  # A checkpoint, which has several files.
+        vectors = entry.get("vectors")  # Vectors lie in several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
         paths += [other.path(entry["file"])] if "file" in entry else []
         for path in paths:

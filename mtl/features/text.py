@@ -34,7 +34,8 @@ class Text(column.PerField):
         The limit bounds the memory for long texts, which grows with the square of the length in a
         transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
-        which is appended to the token's vector. It requires `max_tokens`. None adds no embedding.
+        which is appended to the token's vector. This setting requires `max_tokens`. None adds no
+        embedding.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`. Tokens
         that the file lacks start at random.
       prefix: the start of the column's name, `<prefix>_<field>`.

@@ -147,7 +147,7 @@ class DaysSince(types.Column):
     Attributes:
       names: the fields of the later times, texts or integers.
       since: the field of the earlier time.
-      form: the format of times in all these fields, as in `TimeParts`.
+      form: the format of times in `names` and `since`, as in `TimeParts`.
       log: True first applies sign(x) log(1 + |x|), for heavy tails.
       missing_flags: True adds an input that is 1 if one of the times is missing.
       prefix: the start of the column's name, `<prefix>_<field>`.

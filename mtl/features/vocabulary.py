@@ -46,8 +46,8 @@ def create_table(
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
     """Create the lookup table of a vocabulary, only once in each graph.
 
-    The table maps each token of the vocabulary to its index. A hash maps all other tokens to one of
-    `num_unknown` ids behind the indices.
+    The table maps each token of the vocabulary to the index of the token. A hash maps all other
+    tokens to one of `num_unknown` ids behind the indices.
 
     Args:
       entries: the tokens, or the path of a file with one token per line.

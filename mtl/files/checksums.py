@@ -103,7 +103,7 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
         data = file.read()
     try:
         entries = json.loads(data)
-    except (ValueError, RecursionError) as error:  # Also for bytes that are not UTF-8.
+    except (ValueError, RecursionError) as error:  # The bytes may not be UTF-8.
         raise describe_damage(path, "it is not valid JSON", fix) from error
     if not isinstance(entries, dict):
         raise describe_damage(path, "it holds no JSON object", fix)

@@ -3,8 +3,8 @@
 pixels = images.decode(encoded, channels=3)             # a string tensor -> [H, W, 3]
 images.explain(b"...")                                  # "" or "Unknown image file format. ..."
 
-A malicious file of a few kilobytes may decode to many gigabytes of pixels. So the size in the
-header is checked before an image is decoded, and too many pixels are an error.
+A malicious file of a few kilobytes may decode to many gigabytes of pixels. So this module checks
+the size in the header before it decodes an image, and refuses too many pixels.
 """
 
 from __future__ import annotations

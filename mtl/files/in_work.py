@@ -1,4 +1,4 @@
-"""Locks the files that a process writes, so that other processes know whether it is alive.
+"""Locks the files that a process writes, so that other processes know whether the writer is alive.
 
 path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
 in_work.is_abandoned(path)               # True if the process that wrote the file is gone
@@ -38,7 +38,7 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with contextlib.suppress(OSError):  # The file system has no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # Else another process removed the file.
+        if is_at(descriptor, path):  # Nobody removed the file before.
             return path, descriptor
         os.close(descriptor)
 

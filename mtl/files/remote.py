@@ -32,7 +32,7 @@ _FOLDER = "mtl-copies-"
 _CHUNK = 1 << 22
 # After a copy, at least this number of bytes must be free on the disk.
 _SPARE = 1 << 28
-# In these file systems, a file is visible while it is written, and can be renamed.
+# File systems in which a file is visible while it is written, and can be renamed.
 _RENAMES = ("hdfs",)
 
 
@@ -189,7 +189,7 @@ def copy_here(path: str) -> str:
     """Return the path of a local copy of a remote file; a local path is returned unchanged.
 
     `find` and `look` remember the version of a file. A file is copied again only if this version
-    differs from the version of the copy. So a copy can be read without a connection.
+    differs from the version of the copy. So reading a copy needs no connection to the server.
 
     Raises:
       UserError: the server cannot be reached, or the file does not fit on the disk.

@@ -82,8 +82,8 @@ def _answers(host: str) -> bool:
 def require_plain(where: str, path: str) -> None:
     """Fail for a path in which TensorFlow could not find checkpoints.
 
-    This refuses the paths that `require_path` refuses, and paths with a backslash or [...], which
-    TensorFlow treats as globs that do not match themselves.
+    The function refuses all paths that `require_path` refuses, and paths with a backslash or [...],
+    which TensorFlow treats as globs that do not match themselves.
     """
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"

@@ -34,7 +34,7 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _LOCAL = "file"
 # Schemes of fsspec that mean local files, or files inside of archives.
 _WRAPPERS = {"local", "data", "dir", "zip", "tar", "libarchive", "reference", "generic", "dask"}
-# With this user in a path, a client sends no credentials, for a public bucket.
+# If a path names this user, the client sends no credentials, which suits public buckets.
 _ANONYMOUS = "anonymous"
 _AZURE = "AZURE_STORAGE_CONNECTION_STRING"
 _FIXES = {
@@ -136,7 +136,7 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
     except (checks.UserError, FileNotFoundError):
         raise
     except concurrent.futures.TimeoutError as error:
-        # From Python 3.11 on, timeouts of a client have the same class.
+        # From Python 3.11 on, a client's own timeout also raises TimeoutError.
         is_over = not future.done()
         problem = f"no answer within {PATIENCE_SECS:g} seconds" if is_over else explain(error)
     except Exception as error:  # The clients of fsspec may raise any error.

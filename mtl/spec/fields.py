@@ -263,7 +263,7 @@ class Spec:
         checks.Map("map names to values"),
     ] = dataclasses.field(default_factory=dict)
     # repr=False: a run compares its repr with a saved repr, which may lack these settings, to
-    # detect changed data. These settings do not change the order of examples.
+    # detect changed data. The order of examples does not depend on these settings.
     type_defaults: Annotated[
         Mapping[str, Any],
         checks.Map("map types to values"),
@@ -424,8 +424,8 @@ class Spec:
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Drop the empty texts in lists of features, {name: [B, ...]}.
 
-        This matches the reader of CSV files, which drops empty texts in lists. In lists of lists,
-        the counts by item are reduced.
+        The reader of CSV files also drops empty texts in lists. In lists of lists, the counts by
+        item are reduced.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():

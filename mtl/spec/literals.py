@@ -30,8 +30,8 @@ def _in_any_case(word: str) -> str:
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
-# Python's re and TensorFlow's RE2 agree on these patterns. Their number parsers would accept more
-# texts.
+# Python's re and TensorFlow's RE2 agree on these patterns. The number parsers of the libraries
+# would accept more texts.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"

@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of the digits; `README.md` in this folder names their source.
+"""The tensorflow-datasets builder of the digits, whose origin is in `README.md` in this folder.
 
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"
 pipeline.Pipeline.train_split = "train"

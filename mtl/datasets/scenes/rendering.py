@@ -32,9 +32,10 @@ class Hits(NamedTuple):
 def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray]:
     """Draw a scene and render it.
 
-    A pinhole camera stands on a floor and looks down a little, at two to five spheres and boxes,
-    and mostly at a wall behind them. Each surface has a random colour, and a distant light shades
-    it. All labels are exact at the centre of a pixel; only the image is rounded and has noise.
+    A pinhole camera stands on a floor, and looks down a little at two to five spheres and boxes.
+    Most scenes have a wall behind these objects. Each surface has a random colour, and a distant
+    light shades it. All labels are exact at the centre of a pixel; only the image is rounded and
+    has noise.
 
     Args:
       random: the generator of random numbers.

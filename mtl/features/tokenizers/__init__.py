@@ -3,7 +3,7 @@
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000
 
-Tokenizers use only plain TensorFlow ops. So a server needs no additional library or kernel, and it
+Tokenizers use only plain TensorFlow ops. So a server needs no additional library or kernel, and
 cuts texts exactly like training. Only the learning of word pieces needs a library.
 """
 

@@ -2,8 +2,8 @@
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-First, a loop over lengths finds the longest piece that begins at each character. Then, another loop
-follows the pieces of each word. Both loops process all words of a batch at once.
+First, a loop over lengths finds the longest piece that begins at each character. Then, a second
+loop follows the pieces of each word. The loops process all words of a batch at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pieces(NamedTuple):
 
 
 class _Letters(NamedTuple):
-    """The positions of M characters in their words.
+    """Describes the position of M characters in words.
 
     Attributes:
       word_of: the index of the word of each character, int64.
@@ -54,7 +54,7 @@ def cut_words(
     """Cut words, strings [U], into the ids of pieces, int64 [U, (P)].
 
     Args:
-      words: words, none of them empty.
+      words: words that are not empty.
       table: maps pieces to ids, and all other texts to the id `pieces.size`.
       pieces: describes the vocabulary of the table.
     """

@@ -70,7 +70,7 @@ class OfWords(types.Tokenizer):
 
 def _is_unreachable(token: str) -> bool:
     """Return True if a token cannot occur in texts in lower case."""
-    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which texts lack.
+    is_special = token[0] == "[" and token[-1] == "]"  # No text contains [UNK].
     if token.isascii():
         return not is_special and token != token.lower()
     return token != characters.clean(token, lowercase=True)

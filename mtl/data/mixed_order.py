@@ -127,9 +127,8 @@ class MixedOrder(types.RowOrder):
         if epochs_drawn[most] >= _LARGE_FACTOR * epochs_drawn[least]:
             factor = epochs_drawn[most] / epochs_drawn[least]
             lines.append(
-                f"A row of source {most!r} comes up {factor:,.0f} times as "
-                f"often as a row of {least!r}: the model may learn such rows by heart "
-                "(Mixture.rates)."
+                f"Training draws a row of source {most!r} {factor:,.0f} times as often as a row of "
+                f"{least!r}: the model may memorise rows of {most!r} (Mixture.rates)."
             )
         return lines
 

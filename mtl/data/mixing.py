@@ -47,7 +47,7 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
         factor = measure_batches(labels, at_once, batch_size)
         if factor > _LARGE_FACTOR:
             lines.append(
-                f"Label {name!r} depends on the place of a row: the mean of a batch varies "
+                f"Label {name!r} depends on the position of a row: the mean of a batch varies "
                 f"{factor:.1f} times as much as with rows in random order. Raise the window, or "
                 "write the rows in random order once (docs/data.md)."
             )

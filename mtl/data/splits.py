@@ -109,9 +109,10 @@ class Splits(chosen_rows.ChosenRows):
         checks.require(self.shares or self.folds, where, rule, dict(self.shares))
         check_shares(where, self.shares)
         is_one = not (self.keys and self.stratify)
-        checks.require(is_one, "Splits.stratify", "come without keys", self.stratify)
+        checks.require(is_one, "Splits.stratify", "be empty if Splits.keys is set", self.stratify)
         if self.folds is None:
-            checks.require(self.fold == 0, "Splits.fold", "come with folds", self.fold)
+            rule = "be 0 if Splits.folds is not set"
+            checks.require(self.fold == 0, "Splits.fold", rule, self.fold)
         else:
             rule = f"be a fold of 0 to {self.folds - 1}"
             checks.require(self.fold < self.folds, "Splits.fold", rule, self.fold)

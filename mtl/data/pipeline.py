@@ -155,9 +155,8 @@ class Pipeline:
           split: a split of the source, such as `train_split`.
           training: True shuffles and repeats the split without end; False makes one pass in order.
           seed: the seed of the shuffling; each epoch has another order.
-          num_shards: the number of shards, one for each worker. A shard gets some of the files. If
-            the source cannot divide its files, or has too few files, a shard gets some of the
-            records.
+          num_shards: the number of shards, one for each worker. A shard gets some of the files, or
+            some of the records if the source cannot divide its files, or has too few.
           shard: the index of the shard to read, from 0.
           batch_size: the number of examples in a batch, such as in one replica; None means the
             setting `batch_size`.
@@ -178,12 +177,10 @@ class Pipeline:
             together = self._count_together(split, batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
-            # Decode several batches at once and cut them afterwards, because calls into Python are
-            # slow.
+            # Decode several batches at once, because calls into Python are slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # The saved state of the input then holds a step number, not the rows of the next
-            # batches.
+            # The saved state then holds a step number instead of the next rows.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()

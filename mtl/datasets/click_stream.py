@@ -137,8 +137,7 @@ class ClickStream(simulated.Simulated):
         now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
         # Exponential waiting times with a mean of an hour. 1 - u is never 0.
         gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
-        # The time from an event to now is the sum of the gaps after this event and all later
-        # events.
+        # The time from an event to now is the sum of the gaps that follow the event.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
         lists = {
             "clicked_items": of_user(self._choose_items(clicked, uniform(places))),

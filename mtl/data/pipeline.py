@@ -533,6 +533,7 @@ class Pipeline:
                 self.shuffle_buffer, seed, reshuffle_each_iteration=True
             ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
+        sampler.require_classes(counts)
         field = self.spec.label_fields[sampler.label]
         # The number of the pass that contains the first step.
         rows = label_counts.count_rows(statistics, sampler.label)

@@ -72,6 +72,15 @@ class Power:
         """The label whose classes the sampler balances; None if `exponent` is 1."""
         return self.label if self.exponent < 1 else None
 
+    def require_classes(self, classes: Collection[Any]) -> None:
+        """Fail if no row of the training split has a label.
+
+        Args:
+          classes: the labels in the split that are not missing.
+        """
+        where = f"label {self.label!r} of the training split"
+        checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
+
     def accumulators(self) -> dict[str, Any]:
         """Return {name in the statistics: accumulator that counts the rows of each class}."""
         return label_counts.accumulators(self.label)
@@ -98,8 +107,7 @@ class Power:
         """
         del parts
         classes, unlabelled = _split_classes(rows, values, self.missing)
-        where = f"label {self.label!r} of the training split"
-        checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
+        self.require_classes(classes)
         counts = np.array([len(class_rows) for class_rows in classes.values()], np.float64)
 
         def find_due(first: int, stop: int) -> np.ndarray:

@@ -131,7 +131,7 @@ def _join(
             parts[name].append(block[name])
             size += block[name].nbytes
         memory.require_memory(*setting, size, f"Split {split!r} takes")
-    # Join one field at a time, because joining holds the values of a field in memory twice.
+    # One field after the other, because the values of a field lie in memory twice meanwhile.
     return {name: packed.join(parts.pop(name), field) for name, field in spec.fields.items()}
 
 

@@ -408,8 +408,7 @@ class Mixture(types.Source):
                 parts[name].append(values[name])
                 size += values[name].nbytes
             names = list(counts)
-            # Check after each source, so that a mixture fails as soon as its rows exceed the
-            # memory.
+            # After each source, so that a mixture fails as soon as it exceeds the memory.
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
         # `pop` frees the parts of a field after they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}

@@ -2,9 +2,9 @@
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
-Only the columns of the Spec are read. Values mean the same as in a DataFrame: a null is an absent
-value, and a text may hold a number or a list such as a|b. Lists may also be columns of lists.
-Decimals are numbers; dates and times are texts, such as "2024-05-31".
+`Arrow` reads only the columns that the Spec names. Values mean the same as in a DataFrame: a null
+is an absent value, and a text may hold a number or a list such as a|b. Lists may also be columns of
+lists. Decimals are numbers; dates and times are texts, such as "2024-05-31".
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from mtl.files import remote
 
 ENDINGS = (*partitions.ENDINGS, *sheets.ENDINGS)
 _SHARD = re.compile(r"-\d+-of-\d+$")
-# The number of rows that evaluation and statistics take at once.
+# Evaluation and statistics take this number of rows at once.
 _BLOCK = 4096
-# The number of rows that a scan turns into objects of Python at once.
+# `scan` turns this number of rows into Python objects at once.
 _SCANNED = 1000
-# A split that takes more than this share of the memory is read in windows of so many rows.
+# A split that takes more than `_MEMORY_SHARE` of the memory is read in windows of `_WINDOW` rows.
 _MEMORY_SHARE, _WINDOW = 0.5, 500_000
 
 
 class Part(NamedTuple):
-    """A part of a file that is read at once, such as a row group.
+    """A part of a file, such as a row group, that one call reads.
 
     Attributes:
-      name: the place of the part in the file, such as " row group 7"; "" for the whole file.
+      name: the position of the part in the file, such as " row group 7"; "" for the whole file.
       num_rows: the number of rows.
-      read: takes names of columns, and returns these columns.
-      num_bytes: the bytes of all columns without compression; 0 if the size is unknown.
+      read: a function from the names of columns to a table of these columns.
+      num_bytes: the uncompressed size of all columns in bytes; 0 if unknown.
     """
 
     name: str
@@ -70,26 +70,26 @@ class Part(NamedTuple):
 class Arrow(types.Source):
     """A source that reads files of the columnar formats of Apache Arrow.
 
-    Checksums of Parquet pages are verified if the writer wrote them. If the rows of a split fit
-    into half of the memory, they stay there, and training mixes all of them in every epoch.
-    Otherwise it reads blocks, such as row groups of Parquet, in a random order, and mixes a window
-    of rows at a time. In both cases, a run can continue with another number of workers: the batches
-    of all workers together stay the same.
+    Checksums of Parquet pages are verified if the file has checksums. If a split fits into half of
+    the memory, its rows stay in memory, and training shuffles all rows in every epoch. Otherwise
+    training reads blocks of rows, such as row groups of Parquet, in random order, and shuffles the
+    rows of one window at a time. In memory and in windows, a run can continue with another number
+    of workers, because the batches of all workers together do not change.
 
     Attributes:
-      files: {split: path or paths}, each a file, a glob or a folder. The ending of a file names its
-        format: .parquet, .pq, .orc, .feather, .arrow or .ipc. Folders named year=2024 give their
-        files a column `year` of texts.
-      data_dir: where relative paths start; "" is the current directory.
-      rename: {field: its column}, if the column has another name than the field.
+      files: {split: path or paths}, each a file, a glob or a folder. The extension of a file gives
+        its format: .parquet, .pq, .orc, .feather, .arrow or .ipc. Files in a folder named year=2024
+        get a text column `year`.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      rename: {field: column}, if the column has another name than the field.
       cells: settings for texts, as in `frames.Frames`.
-      window: the number of rows that training keeps in memory and mixes at a time, over all
-        workers; a split without more rows lies in memory. A window of many blocks mixes a sorted
-        table; a window of a few does not. None takes 500,000 rows if the split does not fit into
-        half of the memory, and all rows if it does. Set it if workers differ in their memory: they
-        must agree on it.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden. Its first row names
-        the columns.
+      window: the number of rows that all workers together keep in memory and shuffle at a time. A
+        split with at most this number of rows is kept in memory as a whole. A sorted table is
+        shuffled well only if a window holds many blocks. None means all rows if the split fits into
+        half of the memory, and otherwise 500,000 rows. Set the window if the memory of the workers
+        differs, because all workers need the same window.
+      sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden. The first row of
+        the sheet names the columns.
     """
 
     files: files.Files
@@ -98,7 +98,7 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
+    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
     sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
         default="", repr=False
@@ -106,29 +106,29 @@ class Arrow(types.Source):
 
     @property
     def column_names(self) -> list[str]:
-        """The columns of the first file, as fields name them."""
+        """The column names of the first file, after `rename`."""
         schema, _ = self._open(self._find(next(iter(self.files)))[0])
         return source.name_columns(schema.names, self.rename)
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" if the column holds numbers in the first file, and else "string"."""
+        """Return "int64" if the first file holds numbers in a column, and otherwise "string"."""
         schema, _ = self._open(self._find(next(iter(self.files)))[0])
         column = self.rename.get(name, name)
         kind = schema.field(column).type if column in schema.names else pa.string()
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        # Writers turn whole numbers with gaps into floats.
+        # pandas stores a column of whole numbers with missing values as floats.
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         return "int64" if is_number else "string"
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split, int64 [N], from the metadata of its files.
+        """Return the row numbers of a split, int64 [N], which the metadata of its files give.
 
-        None if training reads the split in windows.
+        Return None instead if training reads the split in windows of rows.
         """
         return None if self._find_window(split) else np.arange(self._count_rows(split))
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
-        """Return the blocks of a split; None if its rows lie in memory."""
+        """Return the blocks of a split; None if all rows of the split are in memory."""
         window = self._find_window(split)
         return self._list_blocks(split, self._mark_parts(spec.fields), window) if window else None
 
@@ -155,32 +155,32 @@ class Arrow(types.Source):
         return self._measure(split)[0]
 
     def _find_window(self, split: str) -> int | None:
-        """Return the number of rows of a window; None if all rows fit into memory."""
+        """Return the number of rows in a window; None if all rows fit into memory."""
         if self.window is not None:
             return self.window if self._count_rows(split) > self.window else None
         _, size = self._measure(split)
         return _WINDOW if size > _MEMORY_SHARE * memory.find_limit() else None
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"split": number of the split, "row": its number}."""
+        """Return the rows of a split as {"split": split number, "row": row number}."""
         rows = tf.data.Dataset.range(self._count_rows(split))
         splits = source.repeat_value(np.int64(self._number(split)))
         return tf.data.Dataset.zip({"split": splits, "row": rows})
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split in blocks."""
+        """Return the records of a split in batches."""
         rows = tf.data.Dataset.range(self._count_rows(split)).batch(_BLOCK)
         return rows.map(functools.partial(self.take_rows, split))
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
+        """Return the raw records for row numbers, int64 [B]."""
         number = tf.constant(self._number(split), tf.int64)
         return {"split": tf.fill(tf.shape(rows), number), "row": rows}
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn numbers of rows [B] into {name: [B, ...]}."""
+        """Turn row numbers [B] into the values of fields, {name: [B, ...]}."""
         fields = self._mark_parts(spec.fields if with_labels else spec.feature_fields)
         layout = memory_rows.Layout(fields)
         names = list(self.files)
@@ -191,25 +191,25 @@ class Arrow(types.Source):
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
-        """Return {field: its values} for each part of the files of a split.
+        """Return {field: values} for each part of the files of a split.
 
-        The caller keeps the values. So the copy of the split from an earlier pass is dropped.
+        The caller keeps the values in memory, so this method frees an earlier copy of the split.
         """
         fields = self._mark_parts(spec.fields)
-        lock, cache = self._kept
+        lock, cache = self._row_cache
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
         return [self._pack(place, table, fields) for place, table in self._read(split, fields)]
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row, a part of a file at a time."""
+        """Yield (location, values or error) for each row of a split."""
         fields = self._mark_parts(spec.fields)
-        theirs = find_columns(fields, self.rename)
+        column_names = find_columns(fields, self.rename)
         for place, table in self._read(split, fields):
             for start in range(0, len(table), _SCANNED):
                 piece = table.slice(start, _SCANNED)
-                rows = to_table(place, piece, theirs, fields, self.cells, start)
+                rows = to_table(place, piece, column_names, fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -219,7 +219,7 @@ class Arrow(types.Source):
         return self.column_names
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields; weights without a column stand beside the values of their list."""
+        """Return the fields, and mark weights that share a column with the values of their list."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self._first_columns, *self.rename])
@@ -232,15 +232,15 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
-        """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
+        """A lock for the threads of tf.data, and the cache {(split, fields): rows}."""
         return threading.Lock(), {}
 
     def _load(
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
-        """Return the rows of a split; read the files at the first call."""
-        lock, cache = self._kept
+        """Return the rows of a split; the first call reads the files."""
+        lock, cache = self._row_cache
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -264,12 +264,12 @@ class Arrow(types.Source):
 
     @functools.cached_property
     def _sizes(self) -> dict[str, tuple[int, int]]:
-        """{split: its number of rows, and its bytes}; a split is measured once."""
+        """The cache of `_measure`: {split: (number of rows, number of bytes)}."""
         return {}
 
     def _measure(self, split: str) -> tuple[int, int]:
-        """Return the number of rows of a split, and its bytes without compression."""
-        if split not in self._sizes:  # This reads a compressed Feather file as a whole.
+        """Return the number of rows of a split, and its uncompressed size in bytes."""
+        if split not in self._sizes:  # A compressed Feather file is read as a whole.
             parts = [part for path in self._find(split) for part in self._open(path)[1]]
             rows, size = sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts)
             self._sizes[split] = rows, size
@@ -287,8 +287,8 @@ class Arrow(types.Source):
         """Yield the files of a split and their parts.
 
         Raises:
-          UserError: a file is damaged, lacks a column, or has it in another type than the first
-            file.
+          UserError: a file is damaged, lacks a column, or has a column of another type than the
+            first file.
         """
         column_names, first_file = find_columns(fields, self.rename), None
         for path in self._find(split):
@@ -302,7 +302,7 @@ class Arrow(types.Source):
     def _read(
         self, split: str, fields: Mapping[str, spec_lib.Field]
     ) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the parts of the files of a split: the place of a part, and its columns."""
+        """Yield (location, table of columns) for each part of the files of a split."""
         for path, parts in self._open_files(split, fields):
             for part in parts:
                 yield f"{path}{part.name}", read_part(path, part, self._list_columns(fields))
@@ -332,9 +332,9 @@ class Arrow(types.Source):
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return {field: its column}, without the counts of lists of lists."""
+    """Return {field: column}, without the fields that count the items of nested lists."""
     count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
-    names = {name: own.column for name, own in fields.items() if name not in count_names}
+    names = {name: field.column for name, field in fields.items() if name not in count_names}
     return {name: rename.get(column, column) for name, column in names.items()}
 
 
@@ -346,12 +346,12 @@ def to_table(
     cells: csv.Csv,
     first_row: int = 0,
 ) -> frames.Table:
-    """Return rows of Arrow as a table whose values mean the same as in a DataFrame.
+    """Convert an Arrow table so that its values mean the same as in a DataFrame.
 
     Args:
       place: the file and its part, for errors.
       table: the rows.
-      column_names: {field: its column}.
+      column_names: {field: column}.
       fields: {name: field}.
       cells: settings for texts.
       first_row: the number of the first row.
@@ -367,13 +367,13 @@ def to_table(
     for name, column in column_names.items():
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
-        # For example, Arrow may not know a time zone.
+        # Arrow cannot convert some values, such as times in an unknown time zone.
         values[fields[name].column] = _call(where, read)
     return frames.Table(values, fields, place, cells, name_row)
 
 
 def _call(where: str, read: Callable[[], Any]) -> Any:
-    """Return the result of a function of Arrow; its errors are one line."""
+    """Call a function of Arrow, and turn its errors into errors of one line."""
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
@@ -382,7 +382,7 @@ def _call(where: str, read: Callable[[], Any]) -> Any:
 
 
 def find_ending(path: str) -> str:
-    """Return the ending of a name without the number of a shard, such as ".parquet"."""
+    """Return the extension of a file name, such as ".parquet", without a shard number."""
     return os.path.splitext(_SHARD.sub("", path))[1].lower()
 
 
@@ -390,12 +390,12 @@ def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.S
     """Return the schema of a file, and its parts in order.
 
     Args:
-      path: a file; its name may have the number of a shard, such as "in.parquet-00000-of-00010".
-      kind: the format, such as ".parquet"; by default, the ending of the name.
-      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
+      path: a file; its name may end with a shard number, such as "in.parquet-00000-of-00010".
+      kind: the format, such as ".parquet"; by default, the extension of the file.
+      sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden.
 
     Raises:
-      UserError: the file is of another format, or damaged.
+      UserError: the file has another format, or is damaged.
     """
     ending = kind or find_ending(path)
     rule = f"end in one of {', '.join(ENDINGS)}"
@@ -416,7 +416,8 @@ def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
         metadata, schema = file.metadata, file.schema_arrow
 
     def read(group: int, names: Sequence[str]) -> pa.Table:
-        # Opened for each read: a split may have more files than a process can keep open.
+        # Each read opens the file anew, because a process cannot keep all files of a large split
+        # open.
         with parquet.ParquetFile(
             path, metadata=metadata, memory_map=True, page_checksum_verification=True
         ) as file:
@@ -439,14 +440,14 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
-    # The metadata hold the number of rows of the file, and so of a single stripe.
+    # The metadata hold the number of rows of the file, which is the number of a single stripe.
     if file.nstripes < 2:
         return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
 
     def read(stripe: int, names: Sequence[str]) -> pa.Table:
         return pa.Table.from_batches([file.read_stripe(stripe, columns=list(names))])
 
-    # The metadata lack the number of rows of each stripe, so one column is read to count them.
+    # ORC metadata lack the number of rows of each stripe, so one column is read to count the rows.
     first_column = file.schema.names[:1]
     stripes = [functools.partial(read, stripe) for stripe in range(file.nstripes)]
     parts = [Part(f" stripe {n}", len(load(first_column)), load) for n, load in enumerate(stripes)]
@@ -456,7 +457,7 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
 def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import feather
 
-    # With a memory map, an uncompressed file takes memory only for the parts that are read.
+    # With a memory map, an uncompressed file takes memory only for the parts in use.
     table = feather.read_table(path, memory_map=True)
     if table.num_columns == 0 or table.column(0).num_chunks < 2:
         return table.schema, [Part("", len(table), table.select, table.nbytes)]
@@ -469,7 +470,7 @@ def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
 
 
 def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of a part of a file.
+    """Read some columns of a part of a file.
 
     Args:
       path: the file, for the error.
@@ -483,7 +484,7 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:
-    """Fail unless a file has a column for each field, {field: its column}."""
+    """Fail unless a file has all columns of `column_names`, {field: column}."""
     for field, column in column_names.items():
         checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
         count = schema.names.count(column)
@@ -493,7 +494,7 @@ def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema)
 def _check_types(
     path: str, types_here: Mapping[str, Any], first: str, types_first: Mapping[str, Any]
 ) -> None:
-    """Fail unless the columns of a file have the types of the first file."""
+    """Fail unless the columns of a file have the same types as in the first file."""
     for name, kind in types_here.items():
         rule = f"be {types_first[name]}, as in {first}"
         checks.require(kind == types_first[name], f"{path}: column {name!r}", rule, str(kind))

@@ -1,4 +1,4 @@
-"""Takes rows from blocks that lie in files, with a few blocks in memory at a time.
+"""Reads rows by number from files, with only a few blocks of rows in memory at a time.
 
 rows = block_rows.BlockRows(spec.fields, blocks)       # for evaluation, as `memory_rows.Rows`
 source = block_rows.Windowed(spec.fields, blocks)      # for training; reads the next rows ahead
@@ -21,14 +21,14 @@ from mtl.data import memory_rows, packed, windows
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-# A pass in order reads one block after the other, but its threads may be some blocks apart.
+# Evaluation reads the blocks in order, but its threads may be a few blocks apart.
 _BLOCKS = 4
-# The current window, the next window, and the blocks from which the latter is put together.
+# Memory holds the current window, the next window, and the blocks that fill the next window.
 _WINDOWS = 3
 
 
 class BlockRows:
-    """The rows of a split, of which a few blocks are in memory.
+    """Rows of a split, with only the latest few blocks in memory.
 
     Args:
       fields: {name: field}.
@@ -42,10 +42,10 @@ class BlockRows:
         self._rows_by_block: collections.OrderedDict[int, memory_rows.Rows] = (
             collections.OrderedDict()
         )
-        self._lock = threading.Lock()  # Several threads of tf.data call `take`.
+        self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of some rows, as `memory_rows.Rows.take` does."""
+        """Return the values for row numbers, in the form of `memory_rows.Rows.take`."""
 
         def take(block: int, places: np.ndarray) -> list[np.ndarray]:
             start = self._ends[block] - self._blocks.sizes[block]
@@ -66,7 +66,7 @@ class BlockRows:
 
 
 class Windowed:
-    """Makes the training batches of a split that lies in blocks.
+    """Makes training batches from a split that memory cannot hold, by windows of rows.
 
     Args:
       fields: {name: field}.
@@ -86,14 +86,14 @@ class Windowed:
         start_step: int = 0,
         together: int = 1,
     ) -> tf.data.Dataset:
-        """Return endless raw batches for `decode`, each of `together` steps.
+        """Return an endless dataset of raw batches for `decode`.
 
         Args:
           plan: the order.
-          num_shards: the number of processes; each gets the same share of every batch.
-          shard: the index of this process among them, from 0.
+          num_shards: the number of processes, which get equal shares of every batch.
+          shard: the index of this process, from 0.
           start_step: the step of the first batch.
-          together: the number of steps in an element, whose rows come one step after the other.
+          together: the number of steps in an element; the rows of its steps follow one another.
         """
         size = plan.batch_size // num_shards
         positions = np.arange(size) + shard * size
@@ -102,7 +102,7 @@ class Windowed:
         def take(step: np.ndarray) -> list[np.ndarray]:
             return reader.take(int(step) + np.arange(together))
 
-        # Calls in turn, not in parallel, because the windows of steps follow one another.
+        # The calls run in turn, not in parallel, because the windows have to be read in order.
         @tf.autograph.experimental.do_not_convert
         def read(step: tf.Tensor) -> dict[str, tf.Tensor]:
             arrays = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
@@ -120,14 +120,14 @@ class Windowed:
         }
 
     def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
-        """Fail if the windows of a process certainly exceed the memory."""
+        """Fail if the windows of a process need more memory than the machine has."""
         rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
         size = rows * self._layout.row_bytes
         memory.require_memory(where, self._blocks.window, size, "Windows of rows take")
 
 
 class _WindowReader:
-    """Takes rows from the current window, while a thread reads the next window.
+    """Serves rows of the current window, while a thread reads the next window.
 
     Args:
       plan: the order.
@@ -150,7 +150,7 @@ class _WindowReader:
         self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
-        # {block: its values}, of blocks whose last rows belong to a later window.
+        # {block: values} of the blocks whose last rows belong to a later window.
         self._open_blocks: dict[int, dict[str, packed.Values]] = {}
         self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
 
@@ -159,14 +159,14 @@ class _WindowReader:
         return concurrent.futures.ThreadPoolExecutor(max_workers=1)
 
     def take(self, steps: np.ndarray) -> list[np.ndarray]:
-        """Return the values of the batches of some steps, one after the other."""
+        """Return the values of the batches of `steps`, one step after the other."""
         places = self._plan.place(steps, self._positions)
         epochs, numbers, lanes, rows = (part.ravel() for part in places)
 
         def take(key: int, indices: np.ndarray) -> list[np.ndarray]:
             epoch, window = divmod(key, self._plan.num_windows)
             window_rows, permutations = self._wait(epoch, window)
-            # A window holds the rows of this process's lanes, one lane after the other.
+            # The rows of a window are sorted by lane, for all lanes that this process reads.
             starts = self._starts[lanes[indices]]
             places = starts * self._plan.count_rows(window)
             return window_rows.take(permutations[starts, rows[indices]] + places)
@@ -179,8 +179,9 @@ class _WindowReader:
         key, following = (epoch, window), self._plan.find_next(epoch, window)
         current = self._reading.get(key) or self._thread.submit(self._read, *key)
         result = current.result()
-        # The next window is read while training takes the rows of this window. A single thread
-        # reads all windows in order, because `_read` passes open blocks on to the next window.
+        # The thread reads the next window while training takes the rows of this window. A single
+        # thread reads all windows in order, because `_read` hands open blocks on to the next
+        # window.
         coming = self._reading.get(following) or self._thread.submit(self._read, *following)
         self._reading = {key: current, following: coming}
         return result

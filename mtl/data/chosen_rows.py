@@ -1,11 +1,11 @@
-"""Sources that choose rows from a split of another source, such as a share of a table.
+"""A base class for sources that select some rows of another source, such as a share of a table.
 
 @checks.dataclass
 class EvenRows(chosen_rows.ChosenRows):
     def find_choice(self, split):
         return chosen_rows.Choice(lambda rows, keys: rows % 2 == 0) if split == "train" else None
 
-The source chooses the same rows for all ways to read it: records, blocks, rows by number, values.
+All ways to read the source give the same rows: records, blocks, rows by number, and values.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from mtl.data import packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# The number of rows that are read at once; they fit into memory even with images.
+# Rows are read in batches of this number, which fit into memory even with images.
 _ROWS_AT_ONCE = 256
-# The number of rows of which a scan chooses at once. With keys, each choice runs a graph.
+# `scan` selects among this number of rows at once, because each selection by keys runs a graph.
 _SCANNED, _SCANNED_WITH_KEYS = 64, 1024
-# {type: the mark of an absent key}.
+# {type: the value that stands for an absent key}.
 _ABSENT = {"string": "", "int64": spec_lib.MISSING["int64"]}
-# The number of rows whose keys or labels are read at once.
+# The number of rows in a batch when only keys or labels are read.
 _KEYS_AT_ONCE = 1024
 
 
 class Choice(NamedTuple):
-    """The rows of a split among the rows of another split.
+    """A rule that selects the rows of a new split from an existing split.
 
     Attributes:
-      takes: a function of the numbers of rows, int64 [B], and of {key: its texts, [B]}. It returns
-        True for rows of the split, bool [B]. Without keys, it also works on arrays of NumPy.
-      keys: the fields whose texts decide; an absent value is an empty text.
+      takes: a function of row numbers, int64 [B], and of {key: texts, [B]}. The result is a mask of
+        the selected rows, bool [B]. Without keys, the function must also accept NumPy arrays.
+      keys: the fields whose texts `takes` gets; an absent value is an empty text.
     """
 
     takes: Callable[[Any, Mapping[str, Any]], Any]
@@ -49,11 +49,11 @@ class Choice(NamedTuple):
 
 
 class ChosenRows(types.Source):
-    """A source that chooses rows from one split of another source; other splits stay as they are.
+    """A source that selects rows of one split of another source; other splits are unchanged.
 
     Attributes:
       source: the other source.
-      split: the split from which rows are chosen.
+      split: the split from which rows are selected.
     """
 
     source: types.Source
@@ -61,28 +61,28 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def find_choice(self, split: str) -> Choice | None:
-        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged."""
 
     def describe_left_out(self) -> list[str]:
-        """Return a line if rows lie in no split, although the settings do not say so."""
+        """Return a warning if some rows are unexpectedly in no split."""
         return []
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns; [] if the source has none."""
+        """The column names of the inner source; [] if the source has no column names."""
         return list(getattr(self.source, "names", ()))
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits and joins read a field as a key."""
+        """Return the type of a key, "int64" or "string", as splits and joins read the field."""
         return types.read_member(self.source, types.Source, "find_key_type")(name)
 
     @property
     def key_types(self) -> dict[str, str]:
-        """{field that decides which rows a split has: its type}."""
+        """{field: type} of the fields that decide which split a row belongs to."""
         return {}
 
     def require_keys(self) -> None:
-        """Fail if no row has a field that decides: its name may be misspelt."""
+        """Fail if a field of `key_types` has no value in any row: its name may be misspelt."""
         for name, kind in self.key_types.items():
             spec = spec_lib.Spec(features={name: kind}, labels={}, defaults={name: _ABSENT[kind]})
             absent = _ABSENT["int64"] if kind == "int64" else b""
@@ -92,14 +92,14 @@ class ChosenRows(types.Source):
             checks.require(has_key, where, f"be in a row of split {self.split!r}", "no value")
 
     def add_keys(self, spec: spec_lib.Spec) -> spec_lib.Spec:
-        """Return a specification with the fields that decide which rows a split has."""
+        """Return a specification with the fields of `key_types` as further features."""
         kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
         absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
         features, defaults = {**spec.features, **kinds}, {**spec.defaults, **absent}
         return dataclasses.replace(spec, features=features, defaults=defaults)
 
     def _specify_keys(self, choice: Choice) -> spec_lib.Spec:
-        """Return the specification of the keys of a choice."""
+        """Return a specification of the keys that a selection rule reads."""
         kinds = {name: self.find_key_type(name) for name in choice.keys}
         absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
         return spec_lib.Spec(features=kinds, labels={}, defaults=absent)
@@ -109,12 +109,12 @@ class ChosenRows(types.Source):
         choice = self.find_choice(split)
         if choice is None:
             return self.source.records(split)
-        # Choosing row by row would take 20 to 90 microseconds for each row.
+        # In batches, because a selection row by row takes 20 to 90 microseconds for each row.
         batches = source_lib.batch(self.source.records(self.split), _ROWS_AT_ONCE)
         return _choose(functools.partial(self._apply_choice, choice), batches).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of a split in blocks; None if the source has no blocks."""
+        """Return the raw records of a split in batches; None if the inner source has none."""
         choice = self.find_choice(split)
         read_blocks = types.read_member(self.source, types.Source, "blocks")
         blocks = read_blocks(split if choice is None else self.split)
@@ -123,9 +123,10 @@ class ChosenRows(types.Source):
         return _choose(functools.partial(self._apply_choice, choice), blocks)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record.
+        """Yield (location, values or error) for each record of a split.
 
-        If keys decide, every split reports unreadable records, as their split is unknown.
+        If the selection reads keys, every split reports unreadable records, because their split is
+        unknown.
         """
         choice = self.find_choice(split)
         rows = self.source.scan(split if choice is None else self.split, spec)
@@ -134,7 +135,7 @@ class ChosenRows(types.Source):
             return
         keys, fields = self._read_all_keys(choice, self.source.scan)
         at_once = _SCANNED_WITH_KEYS if choice.keys else _SCANNED
-        # Without keys, the number of a row decides.
+        # Without keys, the row number alone decides whether a row is selected.
         pairs = zip(keys or itertools.repeat(("", {})), rows, strict=False)
         start = 0
         while block := list(itertools.islice(pairs, at_once)):
@@ -147,7 +148,7 @@ class ChosenRows(types.Source):
             yield from (row for (_, row), is_chosen, is_bad in marked if is_chosen | is_bad)
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the chosen rows; None if the source does not list its rows."""
+        """Return the row numbers of a split; None if the inner source does not list row numbers."""
         choice = self.find_choice(split)
         list_numbers = types.read_member(self.source, types.Source, "list_rows")
         if choice is None:
@@ -160,7 +161,7 @@ class ChosenRows(types.Source):
         return self._number_cache[split]
 
     def _choose_numbers(self, choice: Choice, numbers: np.ndarray) -> np.ndarray:
-        """Return the numbers of the chosen rows among these numbers, int64 [N]."""
+        """Return the selected row numbers among `numbers`, int64 [N]."""
 
         def read() -> tf.data.Dataset:
             blocks = tf.data.Dataset.from_tensor_slices(numbers).batch(_ROWS_AT_ONCE)
@@ -174,18 +175,18 @@ class ChosenRows(types.Source):
 
     @functools.cached_property
     def _number_cache(self) -> dict[str, np.ndarray | None]:
-        """{split: the numbers of its rows}."""
+        """The cache {split: row numbers}."""
         return {}
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
+        """Return the raw records for row numbers, int64 [B]."""
         split = split if self.find_choice(split) is None else self.split
         return self.source.take_rows(split, rows)
 
     def read_values(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterable[Mapping[str, packed.Values]] | None:
-        """Return the values of the chosen rows, some rows at a time; None if only `decode` can."""
+        """Return the values of a split in blocks; None if only `decode` can read the values."""
         choice = self.find_choice(split)
         read_blocks = types.read_member(self.source, types.Source, "read_values")
         if choice is None:
@@ -197,9 +198,9 @@ class ChosenRows(types.Source):
         return _cut_values(choice, blocks, keys or (), spec.fields, key_fields)
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
-        """Return the blocks with the chosen rows; None if the source has no blocks.
+        """Return blocks of the selected rows; None if the inner source has no blocks.
 
-        If keys decide, this reads the keys of all blocks.
+        If the selection reads keys, this method reads the keys of all blocks.
         """
         choice = self.find_choice(split)
         list_blocks = types.read_member(self.source, types.Source, "list_blocks")
@@ -212,11 +213,12 @@ class ChosenRows(types.Source):
     def _read_all_keys(
         self, choice: Choice, read: Callable[[str, spec_lib.Spec], Any]
     ) -> tuple[Any, Mapping[str, spec_lib.Field]]:
-        """Return the keys of all rows, and their fields; None and {} without keys.
+        """Return the keys of all rows, and the fields of the keys; None and {} without keys.
 
         Args:
-          choice: the choice.
-          read: reads fields of a split; the keys take a second pass, as a Spec may lack them.
+          choice: the rule of selection.
+          read: reads fields of a split. Keys are read in a separate pass, because a Spec may lack
+            them.
         """
         if not choice.keys:
             return None, {}
@@ -224,7 +226,7 @@ class ChosenRows(types.Source):
         return read(self.split, spec), spec.fields
 
     def count_rows(self, choice: Choice) -> tuple[int, int]:
-        """Return the number of all rows of the split that is cut, and of the chosen rows."""
+        """Return the number of rows in the original split, and the number of selected rows."""
 
         @tf.autograph.experimental.do_not_convert
         def count(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
@@ -236,7 +238,8 @@ class ChosenRows(types.Source):
             blocks = source_lib.read_batches(self.source, self.split, _KEYS_AT_ONCE)
             return blocks.scan(tf.constant(0, tf.int64), count)
 
-        # The next reader of the rows reports a bad record.
+        # A bad record ends the count without an error, because the next reader of the rows reports
+        # the record.
         counts = [
             element for element in source_lib.iterate(read) if not isinstance(element, Exception)
         ]
@@ -245,26 +248,26 @@ class ChosenRows(types.Source):
         )
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does."""
+        """Decode a batch with the inner source."""
         return self.source.decode(batch, spec, with_labels)
 
     def _apply_choice(self, choice: Choice, numbers: tf.Tensor, batch: Any) -> tf.Tensor:
-        """Return True for chosen rows, bool [B], given their numbers and raw records."""
+        """Return the mask of selected rows, bool [B], from row numbers and raw records."""
         return choice.takes(numbers, self.read_keys(choice, batch))
 
     def read_keys(self, choice: Choice, batch: Any) -> dict[str, tf.Tensor]:
-        """Return {key of a choice: its texts, [B]} of raw records."""
+        """Return {key: texts, [B]} of raw records."""
         if not choice.keys:
             return {}
         return _to_texts(self.source.decode(batch, self._specify_keys(choice), False))
 
 
 def describe_left_out(source: Any, split: str = "train") -> list[str]:
-    """Return lines about rows and splits that are not read, and keys that no table has.
+    """Return warnings about rows and splits that nobody reads, and about keys that no table has.
 
     Args:
-      source: a source; sources within it are described as well.
-      split: the split whose keys are looked up.
+      source: a source; inner sources are included.
+      split: the split whose keys are looked up in the tables.
 
     Raises:
       UserError: no row has a key.
@@ -276,9 +279,9 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
         if isinstance(source, ChosenRows):
             source.require_keys()
             lines += [*source.describe_left_out(), *_describe_hidden_splits(source)]
-            # The source within knows the rows by the name of the split that is cut.
+            # The inner source knows the rows by the name of the original split.
             split = split if source.find_choice(split) is None else source.split
-        # A mixture has another name for a split of a single source, such as ratings/train.
+        # In a mixture, the split of a single source has another name, such as ratings/train.
         for part in source.list_parts(split) if hasattr(source, "list_parts") else ():
             lines += describe_left_out(part.source, part.split)
         source = getattr(source, "source", None)
@@ -286,7 +289,7 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
 
 
 def _describe_hidden_splits(source: ChosenRows) -> list[str]:
-    """Return a line for each split of the source within that has the name of a cut split."""
+    """Return a warning for each split of the inner source that has the same name as a new split."""
     return [
         f"Split {name!r} of the source is not read: {type(source).__name__} cuts a split of this "
         f"name from {source.split!r}."
@@ -296,7 +299,7 @@ def _describe_hidden_splits(source: ChosenRows) -> list[str]:
 
 
 def list_splits(source: Any) -> list[str]:
-    """Return the splits that the settings of a source, and of sources within it, name."""
+    """Return the splits that the settings of a source, or of its inner sources, name."""
     names: list[str] = []
     while source is not None:
         for setting in ("files", "splits", "held_out", "starts", "shares"):
@@ -309,7 +312,7 @@ def list_splits(source: Any) -> list[str]:
 def read_fields(
     source: types.Source, split: str, spec: spec_lib.Spec
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield {feature: its values in some rows} of all rows of a split.
+    """Yield {feature: values} for all rows of a split, one batch at a time.
 
     Args:
       source: the source.
@@ -335,7 +338,7 @@ def read_fields(
 
 
 def choose_by_mask(mask: np.ndarray) -> Choice:
-    """Return the choice of the rows whose entry in a mask, bool [N], is True."""
+    """Return the rule that selects rows by a mask over all rows, bool [N]."""
 
     def takes(numbers: Any, _: Any) -> Any:
         return mask[numbers] if isinstance(numbers, np.ndarray) else tf.gather(mask, numbers)
@@ -344,7 +347,7 @@ def choose_by_mask(mask: np.ndarray) -> Choice:
 
 
 def _to_texts(keys: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Return {key: its texts, [B]}; absent whole numbers become empty texts."""
+    """Convert keys to texts, {key: [B]}; absent whole numbers become empty texts."""
     texts: dict[str, tf.Tensor] = {}
     for name, values in keys.items():
         texts[name] = values
@@ -357,7 +360,7 @@ def _to_texts(keys: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def _join_keys(
     rows: Sequence[Mapping[str, Any] | str], fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, np.ndarray]:
-    """Return {key: its values [B]} of scanned rows; an unreadable row has absent keys."""
+    """Return {key: values [B]} of scanned rows; the keys of an unreadable row are absent."""
     return {
         name: np.array(
             [field.default if isinstance(row, str) else row[name] for row in rows],
@@ -375,7 +378,7 @@ def _iterate(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 
 def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Dataset) -> Any:
-    """Return the chosen rows of blocks, in blocks."""
+    """Return the selected rows of each batch, as batches."""
 
     @tf.autograph.experimental.do_not_convert
     def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
@@ -387,7 +390,7 @@ def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Datase
 
 
 def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return True for chosen rows, bool [B]; callers may be building a graph."""
+    """Return the mask of selected rows, bool [B], outside of any graph of the caller."""
     if not choice.keys:
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):
@@ -410,7 +413,7 @@ def _count_rows(block: Mapping[str, packed.Values], fields: Mapping[str, spec_li
 def _decide_values(
     choice: Choice, first: int, block: Mapping[str, packed.Values], count: int
 ) -> np.ndarray:
-    """Return True for the chosen rows of a block of packed keys, bool [`count`]."""
+    """Return the mask of selected rows, bool [count], from a block of packed keys."""
     keys = {
         name: packed.unpack_texts(values) if isinstance(values, packed.Texts) else values
         for name, values in cast(Mapping[str, Any], block).items()
@@ -425,7 +428,7 @@ def _cut_values(
     fields: Mapping[str, spec_lib.Field],
     key_fields: Mapping[str, spec_lib.Field],
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the chosen rows of blocks; the blocks of keys may have other sizes."""
+    """Yield the selected rows of blocks; the blocks of keys may have other sizes."""
     masks, start = [np.zeros([0], bool)], 0
     for block in keys:
         count = _count_rows(block, key_fields)
@@ -448,7 +451,7 @@ def _cut_blocks(
     keys: types.Blocks | None,
     key_fields: Mapping[str, spec_lib.Field],
 ) -> types.Blocks:
-    """Return the blocks of the chosen rows, without the blocks that have none."""
+    """Return the blocks reduced to the selected rows, without empty blocks."""
     masks, sizes, start = {}, [], 0
     for number, count in enumerate(blocks.sizes):
         block_keys = {} if keys is None else keys.read(number, key_fields)
@@ -461,7 +464,7 @@ def _cut_blocks(
 
     def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
         values = blocks.read(numbers[block], fields)
-        # `count`, because the last byte may have bits that belong to no row.
+        # With `count`, because the last byte may have bits behind the last row.
         bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
         places = np.flatnonzero(bits)
         return {name: packed.choose(values[name], places, field) for name, field in fields.items()}

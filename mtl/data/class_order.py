@@ -1,13 +1,13 @@
-"""The order of rows in training, if classes come up more or less often than they occur.
+"""The order of training rows if a sampler draws some classes more often than they occur.
 
 due = {"cat": 30, "dog": 30}                      # draws of each class in a pass
 rows = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
 rows.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
 
-A pass deals its places to the classes, in random order. Each class has an endless stream of its
-rows: one epoch after the other, each in a new order. The places of the class take the next rows of
-its stream. So a row comes up again only after all other rows of its class, and the batch of a step
-depends on nothing but the settings and the step.
+In each pass, the draws of every class are at random positions. A draw takes the next row of the
+class from an endless stream, in which each epoch of the class has a new order. So a row is drawn
+again only after all other rows of its class, and the batch of a step depends on nothing but the
+settings and the step.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ import numpy as np
 from mtl import types
 from mtl.data import order
 
-# Draws are counted in parts of this size, so that their sums over passes are exact.
+# A draw is divided into this number of parts, so that sums over passes are exact integers.
 _PARTS = 1 << 20
-# The number of passes whose draws are counted at once.
+# Draws are counted for this number of passes at once.
 _PASSES = 64
 
 
 class ClassOrder(types.RowOrder):
-    """The order of an endless stream of passes.
+    """The row order of an endless stream of passes with a number of draws for each class.
 
-    Up to any pass, a class has had all draws that were due, to within half a draw.
+    After any pass, the number of draws of a class differs by at most 1/2 from the sum of
+    `find_due`.
 
     Args:
-      rows: the numbers of the rows of each class, int64 [N_j] each.
-      names: a name for each class; its stream depends on it.
-      find_due: takes the first pass and the pass behind the last, and returns how many draws of
-        each class are due in each pass, float64 [passes, C]; at least 0, and not all 0.
+      rows: the row numbers of each class j, int64 [N_j].
+      names: the name of each class, which seeds the order of its rows.
+      find_due: a function of the first pass and of the pass behind the last. The result is the
+        number of draws that each class should get in each pass, float64 [passes, C]: at least 0,
+        and not all 0.
       batch_size: the rows of a batch over all workers.
       seed: the seed of the order.
-      is_shuffled: False keeps the order of the rows in a pass.
+      is_shuffled: False sorts the rows of each pass by their numbers.
     """
 
     def __init__(
@@ -54,21 +56,22 @@ class ClassOrder(types.RowOrder):
         is_shuffled: bool = True,
     ):
         self._streams = [
-            # The name makes the orders of classes differ, also of classes with as many rows.
+            # The name gives each class another order, even if two classes have the same number of
+            # rows.
             order.Epochs(class_rows, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
             for class_rows, name in zip(rows, names, strict=True)
         ]
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
-        self._lock = threading.Lock()  # Several threads of tf.data call `take`.
-        # The parts due before each block of passes, and the number of draws before each pass.
+        self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
+        # The parts of draws before each block of passes, and the number of draws before each pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
         self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)
         self._order_pass = functools.lru_cache(maxsize=2)(self._order_rows)
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         places = (steps[:, np.newaxis] * self._batch_size + positions).ravel()
         rows = np.zeros(len(places), np.int64)
         with self._lock:
@@ -87,7 +90,7 @@ class ClassOrder(types.RowOrder):
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts and the draws before the passes of a block, int64 [passes + 1, C]."""
+        """Return the numbers of parts and draws before each pass of a block, [passes + 1, C]."""
         first = block * _PASSES
         parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
         sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)
@@ -97,7 +100,7 @@ class ClassOrder(types.RowOrder):
         return self._sum_due(block)[1]
 
     def _order_rows(self, number: int) -> np.ndarray:
-        """Return the rows of a pass."""
+        """Return the row numbers of a pass, in the order of training."""
         block, offset = divmod(number, _PASSES)
         first, stop = self._count_block(block)[offset : offset + 2]
         rows = np.concatenate(
@@ -109,9 +112,9 @@ class ClassOrder(types.RowOrder):
         if not self._is_shuffled:
             return np.sort(rows)
         classes = np.repeat(np.arange(len(self._streams)), stop - first)
-        # Deal the places of the pass to the classes at random.
+        # Assign the positions of the pass to the classes at random.
         place_classes = classes[order.permute(len(rows), self._seed, number)]
         pass_rows = np.zeros_like(rows)
-        # The first place of a class takes its first row, and so on.
+        # The first position of a class gets its first row, and so on.
         pass_rows[np.argsort(place_classes, kind="stable")] = rows
         return pass_rows

@@ -1,9 +1,9 @@
-"""Reads columns of Arrow as the values of fields, a whole column at a time.
+"""Converts Arrow columns into the values of fields, a whole column at a time.
 
 values = columns.read_column(spec.fields["age"], table["AGE"], frames.PLAIN_CSV)
 
-The values mean the same as in `frames.Table`, which reads them one by one. In a column of texts,
-each distinct text is read once.
+The values mean the same as in `frames.Table`, which reads values one by one. In a text column, each
+distinct text is parsed once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mtl import spec as spec_lib
 from mtl.data import number_arrays, packed, weighted_lists, written_numbers
 from mtl.spec import literals
 
-# Floats hold whole numbers up to here exactly. A column with nulls becomes floats, with NaN.
+# Float64 is exact for whole numbers up to 2^53. Arrow turns a column with nulls into floats.
 _EXACT = 2**53
 _NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
 
 
 class Cells(Protocol):
-    """The settings of `csv.Csv` for the texts of values."""
+    """The settings of `csv.Csv` that define how texts encode values."""
 
     @property
     def list_delimiter(self) -> str:
@@ -40,34 +40,36 @@ class Cells(Protocol):
 
 
 class _UnsuitedError(Exception):
-    """A column does not suit its field, or only `frames.Table` can read it."""
+    """A column does not suit its field, or only `frames.Table` can read the column."""
 
 
 def read_column(
     field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool = True
 ) -> packed.Values | None:
-    """Return the values of a field in the N rows of a column.
+    """Convert a column to the values of a field.
 
     Args:
       field: the field.
       column: the column.
       cells: settings for texts.
       fills_texts: True reads an absent text of a required field as an empty text, as in a
-        DataFrame. False returns None for such a column, which is an error in a CSV file.
+        DataFrame. False returns None for a column with such an absent text, which is an error in a
+        CSV file.
 
     Returns:
-      None if a value does not suit the field, or if the column has a form that only the slow
-      reader, such as `frames.Table`, knows. The slow reader then decides, and names a bad row.
+      The values of N rows. None if a value does not suit the field, or if only a slower reader,
+      such as `frames.Table`, can read the column; the slower reader then names a bad row.
     """
     try:
         return _read_column(field, column, cells, fills_texts)
-    # Arrow raises a ValueError for a value that it cannot convert, such as bytes beyond UTF-8.
+    # Arrow raises a ValueError for a value that it cannot convert, such as bytes that are not
+    # UTF-8.
     except (_UnsuitedError, ValueError, pa.ArrowException):
         return None
 
 
 def to_python(where: str, column: pa.ChunkedArray) -> Any:
-    """Return the values of a column for `frames.Table`; nulls are None or NaN.
+    """Convert a column to values that `frames.Table` reads; nulls become None or NaN.
 
     Raises:
       UserError: no field can hold the type of the column.
@@ -87,7 +89,7 @@ def to_python(where: str, column: pa.ChunkedArray) -> Any:
 
 
 def _simplify(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without a dictionary; decimals as numbers, and times as texts."""
+    """Decode the dictionary of a column; turn decimals into floats, and times into texts."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _simplify(column.cast(kind.value_type))
@@ -101,16 +103,16 @@ def _simplify(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_integers(column: pa.ChunkedArray) -> Any:
     if not column.null_count:
         return column.to_numpy()
-    values = column.to_numpy()  # Floats, with NaN for nulls.
+    values = column.to_numpy()  # Arrow gives floats here, with NaN for nulls.
     return values if np.nanmax(np.abs(values), initial=0) < _EXACT else column.to_pylist()
 
 
 def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
-    """Return texts as objects; equal texts are one object."""
+    """Return texts as Python objects; equal texts share one object."""
     encoding = column.combine_chunks().dictionary_encode()
     try:
         texts = encoding.dictionary.to_pylist()
-    except UnicodeDecodeError:  # `frames.Table` gets bytes, and names the row.
+    except UnicodeDecodeError:  # `frames.Table` refuses the bytes, and names the row.
         texts = encoding.dictionary.cast(pa.large_binary()).to_pylist()
     distinct = np.array([*texts, None], object)
     return distinct[encoding.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
@@ -142,7 +144,7 @@ def _read_column(
         column = column.cast(pa.int8())
     _require(not field.is_ragged and field.size == 1 and field.dtype != "string")
     if pa.types.is_integer(kind) and field.dtype != "float32" and field.default is not None:
-        # Not as floats, which round beyond 2^53.
+        # Fill nulls in integers, because floats would round numbers beyond 2^53.
         column = column.cast(pa.int64()).fill_null(int(field.default))
     values = to_python("", column)
     _require(isinstance(values, np.ndarray) and values.dtype.kind in "biuf")
@@ -156,7 +158,7 @@ def _require(is_suited: Any) -> None:
 
 def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # Arrow leaves several chunks if offsets overflow.
+    if isinstance(array, pa.ChunkedArray):  # Arrow keeps chunks if offsets would overflow.
         return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     return array
 
@@ -164,12 +166,12 @@ def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
 def _read_texts(
     field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
 ) -> packed.Values:
-    """Read each distinct text once, and give all rows their values."""
-    # A cast of bytes to texts fails unless they are UTF-8.
+    """Parse each distinct text once, and return the values of all rows."""
+    # The cast fails if the bytes are not UTF-8.
     texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
     encoding = texts.dictionary_encode()
     distinct = pc.utf8_trim(encoding.dictionary, characters=literals.SPACES)
-    # A null gets the number behind all distinct texts, where a null is added below.
+    # A null gets the index behind all distinct texts; the code below appends a null there.
     numbers = encoding.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
     if texts.null_count:
         distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
@@ -192,7 +194,7 @@ def _read_texts(
 
 
 def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
-    """Return the plain numbers of texts; other texts get the mark of the form."""
+    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts."""
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = pc.replace_substring_regex(plain, pattern, replacement)
@@ -206,7 +208,7 @@ def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:
 
 
 def _read_scalars(field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray) -> np.ndarray:
-    """Return the numbers in texts [D]; absent numbers get the default."""
+    """Parse numbers from texts [D]; absent numbers get the default."""
     values: np.ndarray = np.zeros([len(texts)], packed.DTYPES[field.dtype])
     values[~is_absent] = _parse(field.dtype, texts.filter(pa.array(~is_absent)))
     if is_absent.any():
@@ -216,11 +218,11 @@ def _read_scalars(field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray)
 
 
 def _parse(dtype: str, texts: pa.Array) -> np.ndarray:
-    """Return the numbers in texts without spaces around them, as `literals` defines numbers."""
+    """Parse numbers from texts without outer spaces; `literals` defines the valid numbers."""
     parse_all = _parse_floats if dtype == "float32" else functools.partial(_parse_integers, dtype)
     try:
         return parse_all(texts)
-    except pa.ArrowInvalid:  # Arrow refuses some texts that we read, such as +5 and True.
+    except pa.ArrowInvalid:  # Arrow refuses some valid texts, such as +5 and True.
         values = [literals.parse_literal(dtype, text) for text in texts.to_pylist()]
         return np.array(values, packed.DTYPES[dtype])
 
@@ -236,7 +238,7 @@ def _parse_floats(texts: pa.Array) -> np.ndarray:
 
 def _parse_integers(dtype: str, texts: pa.Array) -> np.ndarray:
     is_plain = pc.invert(pc.match_substring(texts, "x", ignore_case=True))
-    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow would take 0x10 for a number.
+    _require(pc.all(is_plain, min_count=0).as_py())  # Refuse 0x10, which Arrow would read as 16.
     numbers = texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
     low, high = literals.RANGES[dtype]
     _require(((numbers >= low) & (numbers <= high)).all())
@@ -244,8 +246,8 @@ def _parse_integers(dtype: str, texts: pa.Array) -> np.ndarray:
 
 
 def _split_lists(field: spec_lib.Field, texts: pa.Array, delimiter: str) -> packed.Lists:
-    """Return the lists that texts such as a|b hold, without their empty parts."""
-    # A text like ['a', 'b'] is a mistake.
+    """Split texts such as a|b into lists, and drop empty parts."""
+    # Refuse a text such as ['a', 'b'], which is a mistake.
     _require(not pc.any(pc.starts_with(texts, "["), min_count=0).as_py())
     parts = pc.split_pattern(texts, delimiter)
     flat, rows = parts.flatten(), pc.list_parent_indices(parts).to_numpy()
@@ -257,7 +259,7 @@ def _split_lists(field: spec_lib.Field, texts: pa.Array, delimiter: str) -> pack
 def _split_array(
     field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray, delimiter: str
 ) -> np.ndarray:
-    """Return the arrays [D, ...] that texts such as 1|2|3 hold."""
+    """Split texts such as 1|2|3 into arrays, [D, ...]."""
     _require(field.dtype != "string")
     parts = pc.split_pattern(texts.filter(pa.array(~is_absent)), delimiter)
     _require(pc.all(pc.equal(pc.list_value_length(parts), field.size), min_count=0).as_py())
@@ -271,14 +273,14 @@ def _split_array(
 
 
 def _read_parts(dtype: str, texts: pa.Array) -> Any:
-    """Return the values of the parts of lists."""
+    """Parse the parts of lists."""
     if dtype == "string":
         return packed.encode_texts(texts)
     return _parse(dtype, pc.utf8_trim(texts, characters=literals.SPACES))
 
 
 def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:
-    """Return the values of a column of lists."""
+    """Convert a column of lists to the values of a field."""
     _require(field.shape)
     if field.is_ragged:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
@@ -296,7 +298,7 @@ def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:
 
 
 def _read_items(field: spec_lib.Field, values: pa.Array) -> Any:
-    """Return the values of all lists as an array, or as texts."""
+    """Convert the items of all lists to an array, or to texts."""
     _require(not values.null_count)
     kind = values.type
     if pa.types.is_null(kind):  # All lists are empty.

@@ -1,10 +1,10 @@
-"""Datasets of files. For files in other places, TensorFlow reads copies on this machine.
+"""Datasets that read files; remote files are first copied to this machine.
 
 read = copies.Reader(["s3://bucket/a.csv", "s3://bucket/b.csv"])       # copies both
 lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(lambda path: read.lines(path, ""))
 
-The saved state of an iterator holds the paths of the files, and not the paths of the copies. So
-another process, with other copies, can continue from it.
+The saved state of an iterator holds the paths of the original files. So another process can
+continue from the state, although its copies have other paths.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from mtl.deferred import tf
 from mtl.files import remote
 
-# The bytes of a read, as in TensorFlow's readers of files.
+# The number of bytes in one read, as in TensorFlow's readers of files.
 _BUFFER = 256 * 1024
 
 
 class Reader:
-    """Makes datasets from the paths of files, string scalars of a graph.
+    """Makes datasets from file paths, which are string tensors.
 
     Args:
-      paths: all files of the datasets.
-      copy: takes one of the paths, and returns the path that TensorFlow opens.
+      paths: the files that the datasets may read.
+      copy: a function from a path to the path of the local copy.
 
     Raises:
       UserError: a file cannot be copied.
@@ -35,7 +35,7 @@ class Reader:
         self._copies = self._paths if self._is_here else list(map(copy, paths))
 
     def lines(self, path: Any, compression: Any) -> tf.data.Dataset:
-        """Return the lines of a text file; compression is "" or "GZIP"."""
+        """Return the lines of a text file, with the compression "" or "GZIP"."""
         if self._is_here:
             return tf.data.TextLineDataset(path, compression)
         return self._open(tf.raw_ops.TextLineDataset, path, compression_type=compression)
@@ -49,7 +49,7 @@ class Reader:
     def pieces(
         self, path: Any, num_bytes: Any, header: Any = 0, footer: Any = 0, compression: str = ""
     ) -> tf.data.Dataset:
-        """Return the bytes between the header and the footer of a file in pieces of equal size."""
+        """Return a file without its header and footer, in pieces of equal size."""
         if self._is_here:
             return tf.data.FixedLengthRecordDataset(
                 path, num_bytes, header, footer, compression_type=compression
@@ -60,7 +60,7 @@ class Reader:
         return self._open(op, path, compression_type=compression, **sizes)
 
     def _open(self, op: Callable[..., Any], path: Any, **settings: Any) -> tf.data.Dataset:
-        # The classes of tf.data keep the names of files in the state of an iterator.
+        # Classes of tf.data would save the paths of the copies in the state of an iterator.
         is_path = tf.equal(tf.constant(self._paths), path)
         message = "a file that was read before the stop is not among the files of the split"
         check = tf.debugging.Assert(tf.reduce_any(is_path), [message, path])

@@ -5,8 +5,8 @@ csv.Csv.columns = ("age", "workclass", "income")            # else each file has
 csv.Csv.missing = ("", "?")
 csv.Csv.rename = {"city": "Home town"}                       # {field: its column}
 
-Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values. A list
-with weights is a:0.3|b:0.7.
+Write a list as a|b|c. Write a list of lists as a;b|c||d, which has four items; the third item is
+empty. Write a list with weights as a:0.3|b:0.7.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mtl.data import csv_columns, files, packed, source, weighted_lists, written
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# The most fields that an error of TensorFlow names, because many fields are decoded together.
+# An error about fields that are decoded together names at most this number of fields.
 _LISTED = 3
 
 
@@ -31,37 +31,37 @@ _LISTED = 3
 class Csv(types.Source):
     """A source that reads delimited text.
 
-    A process reads a compressed file through once, at its first use, to check that it is whole.
-    TFRecord is the better format for files of many gigabytes.
+    At the first use of a compressed file, the process reads the whole file to check that it is
+    complete. TFRecord is the better format for files of many gigabytes.
 
-    Spaces around a value and blank lines are dropped. If tabs separate the values, a line of
-    nothing but tabs is blank, too. Put double quotes around a value that holds
-    the delimiter, without spaces outside of the quotes. A value cannot hold a line break.
-    `mtl.spec.literals` defines numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
+    Spaces around a value and blank lines are dropped. If tabs separate the values, a line of tabs
+    is also blank. Put double quotes around a value that contains the delimiter, without spaces
+    outside of the quotes. A value cannot hold a line break. `mtl.spec.literals` defines valid
+    numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
-      columns: the names of the columns in order; if empty, the first line of each file names them.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      columns: the names of the columns in order; if empty, the first line of each file is a header.
       delimiter: the character between two values.
       list_delimiter: the character between the values of a list or an array, and between the
-        items of a list of lists. The values of an array are written row by row.
-      item_delimiter: the character between values in an item of a list of lists. An item without
-        values is an empty text, or item_delimiter alone.
-      weight_delimiter: the character between a value and its weight in a list with weights, unless
-        the weights have a column.
-      missing: texts that mark an absent value. The field's default replaces it, a list becomes
-        empty, and a label becomes a missing label. In a scalar string feature without a default, an
-        empty text is a value, and columns make it an unknown category. In all other fields without
-        a default, an absent value is an error.
-      comment: lines that start with this text are dropped; "" drops none.
+        items of a list of lists. Write the values of an array row by row.
+      item_delimiter: the character between values in an item of a list of lists. Write an item
+        without values as an empty text, or as `item_delimiter` alone.
+      weight_delimiter: the character between a value and its weight in a list with weights. This
+        setting has no effect on weights in a separate column.
+      missing: texts that mark an absent value. The default of the field replaces an absent value;
+        without a default, a list becomes empty, and a label becomes a missing label. In a scalar
+        string feature without a default, an empty text is a value, which columns treat as an
+        unknown category. In all other fields without a default, an absent value is an error.
+      comment: the text at the start of lines to drop; "" drops no lines.
       missing_in: {field: further texts that mark an absent value of this field}.
-      rename: {field: its column}, if the column has another name than the field.
-      number_forms: {field: the number 1.5 or 1234.5 as the file writes it}, for a field of single
-        numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
-        "$1,234.5", "1.5%" or "1.5 km". The unit is dropped, and every number needs it: 45.3% is
-        45.3. (12.5) and 12.5- are negative. With "<" before the example, limits such as <0.5 and
-        10+ are the numbers 0.5 and 10.
+      rename: {field: column}, if the column has another name than the field.
+      number_forms: {field: the number 1.5 or 1234.5 in the format of the file}, for a field of
+        single numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
+        "$1,234.5", "1.5%" or "1.5 km". Every number needs the unit, which is dropped: 45.3% becomes
+        45.3. The numbers (12.5) and 12.5- are negative. With "<" before the example, limits such as
+        <0.5 and 10+ are the numbers 0.5 and 10.
     """
 
     files: files.Files
@@ -71,7 +71,7 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
-    # repr=False, because runs compare a repr with a saved repr, which may lack these settings.
+    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
     weight_delimiter: Annotated[str, weighted_lists.check_delimiter] = dataclasses.field(
         default=":", repr=False
@@ -96,8 +96,8 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        # Line by line: a checkpoint of the input would hold the current block of lines, and with it
-        # a bad line that you have corrected in the file.
+        # Line by line, because a checkpoint of the input holds the current block. A block of lines
+        # may have a bad line, which would stay in the checkpoint after you correct the file.
         paths = self.check_split(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()
@@ -107,7 +107,7 @@ class Csv(types.Source):
         return files.read_lines(self.check_split(split), 0 if self.columns else 1, self._dropped)
 
     def check_split(self, split: str) -> list[str]:
-        """Return the files of a split; fail if a file is damaged, no text or has another header."""
+        """Return the files of a split; fail if one is damaged, not text, or has another header."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -115,15 +115,15 @@ class Csv(types.Source):
         return paths
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
-        """Yield the values of all rows, some rows at a time.
+        """Yield {field: values} of all rows of a split, in blocks of rows.
 
         Raises:
-          DecodeOnlyError: only `decode` can read some values.
+          DecodeOnlyError: only `decode` can read some of the values.
         """
         return csv_columns.read_split(self, split, self._mark_parts(spec.fields))
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
-        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
+        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def _find(self, split: str) -> list[str]:
@@ -131,13 +131,13 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _dropped(self) -> str:
-        """A pattern of lines without an example, for TensorFlow and Python."""
+        """A pattern that matches blank lines and comments, for TensorFlow and Python."""
         comment = f"|{re.escape(self.comment)}.*" if self.comment else ""
         return rf"[ \t\r]*{comment}"
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names of the columns as fields name them."""
+        """The names of the columns, after `rename`."""
         columns = set(self.rename.values())
         is_unique = len(columns) == len(self.rename)
         checks.require(is_unique, "Csv.rename", "give each column once", dict(self.rename))
@@ -149,7 +149,7 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _header(self) -> list[str]:
-        """The names of the columns, from the setting or the header of the first file."""
+        """The original names of the columns, from the setting or the header of the first file."""
         if self.columns:
             return list(self.columns)
         return self._read_header(self._find(next(iter(self.files)))[0])
@@ -162,7 +162,7 @@ class Csv(types.Source):
         files.check_whole(path)
         files.check_text(path)
         with files.open_binary(path) as lines:
-            # A byte order mark in front of the first name is no part of the name.
+            # "utf-8-sig" drops a byte order mark in front of the first name.
             header = lines.readline().decode("utf-8-sig", errors="replace")
         names, problem = self._split_line(header)
         checks.require(not problem and any(names), f"{path} line 1", "name the columns", header)
@@ -170,7 +170,7 @@ class Csv(types.Source):
         return names
 
     def _check_start(self, path: str) -> None:
-        """Fail if a file has another header than the first file, or a mark before a value."""
+        """Fail if a file has another header than the first, or a byte order mark before a value."""
         if self.columns:
             files.check_text(path, may_have_mark=False)
             return
@@ -180,7 +180,7 @@ class Csv(types.Source):
         checks.require(header == self._header, f"{path} line 1", rule, text)
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields; weights without a column stand beside the values of their list."""
+        """Return the fields, and mark weights that share a column with the values of their list."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self.names, *self.rename])
@@ -188,7 +188,7 @@ class Csv(types.Source):
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
-        """Return {field: number of its column}; counts of items lie in the column of the items."""
+        """Return {field: column index}; the counts of items come from the column of the items."""
         return {name: self._find_position(fields[spec.counted.get(name, name)]) for name in fields}
 
     def _find_position(self, field: spec_lib.Field) -> int:
@@ -196,7 +196,7 @@ class Csv(types.Source):
             where, delimiters = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in delimiters, where, rule, self.item_delimiter)
-        self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
+        self.find_form(field)  # This call fails early if the field cannot have a number form.
         name = field.column
         if name in self.rename:
             checks.one_of(f"Csv.rename[{name!r}]", self.rename[name], self._header)
@@ -209,7 +209,7 @@ class Csv(types.Source):
         return self._positions[name]
 
     def _check_delimiter(self, name: str) -> None:
-        """Fail if the header has the name between other delimiters."""
+        """Fail with a hint if the header contains the name between other delimiters."""
         for delimiter in ",;\t| ":
             for column in self.names:
                 parts = [part.strip(literals.SPACES + '"') for part in column.split(delimiter)]
@@ -221,10 +221,10 @@ class Csv(types.Source):
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Turn lines [B] into {name: [B, ...]}."""
+        """Turn lines [B] into the values of fields, {name: [B, ...]}."""
         fields = self._mark_parts(spec.fields if with_labels else spec.feature_fields)
         positions = self._list_positions(fields, spec)
-        # All cells as texts: the op takes only empty cells for absent, and there are more marks.
+        # Decode all cells as texts, because the op knows no marks of absent values but "".
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
         for group in self._list_alike(fields.values()):
@@ -253,10 +253,10 @@ class Csv(types.Source):
     def _decode_items(
         self, cells: tf.Tensor, field: spec_lib.Field
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Turn cells [B] into values [B, (N)], and the number of values in each item [B, (L)]."""
+        """Split cells [B] into values [B, (N)], and count the values of each item, [B, (L)]."""
         cells = self._fill(tf.strings.strip(cells), field)
         items = tf.strings.split(cells, self.list_delimiter)
-        # An empty text is a list without items, but it splits into one empty part.
+        # An empty text is an empty list, but `split` turns an empty text into one empty part.
         items = tf.ragged.boolean_mask(
             items, items.with_values(tf.gather(tf.not_equal(cells, ""), items.value_rowids()))
         )
@@ -275,19 +275,19 @@ class Csv(types.Source):
             return _to_numbers(cells, field)
         parts = tf.strings.split(cells, self.list_delimiter)
         if field.is_ragged:
-            # An empty text is an empty list, but it splits into one empty part.
+            # An empty text is an empty list, but `split` turns an empty text into one part.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
             return parts.with_flat_values(_to_numbers(parts.flat_values, field))
         values = _to_numbers(_require_size(parts, field), field)
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Replace absent values by the default or an empty list; else the op fails."""
+        """Replace absent values by the default or an empty list, or let the op fail."""
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self.list_marks(field):
             absent |= tf.equal(cells, mark)
         form = self.find_form(field)
-        if form:  # Defaults are plain numbers, so they come later.
+        if form:  # Defaults are plain numbers already.
             cells = _to_plain(cells, form)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size
@@ -298,18 +298,18 @@ class Csv(types.Source):
             return tf.identity(cells)
 
     def list_marks(self, field: spec_lib.Field) -> list[str]:
-        """Return the texts that mark an absent value of this field."""
+        """Return the texts that mark an absent value of a field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
         marks = (*self.missing, *self.missing_in.get(field.column, ()))
         return [mark for mark in marks if mark or not is_text]
 
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
-        """Return how the file writes numbers of this field; None for plain values.
+        """Return the form in which the file writes the numbers of a field; None for plain values.
 
-        A part of a list with weights has the form of such lists.
+        Values and weights of a list in one column have a form that extracts them from a text.
 
         Raises:
-          UserError: the field has a form, but does not hold single numbers.
+          UserError: `number_forms` names the field, but the field does not hold single numbers.
         """
         example = self.number_forms.get(field.name)
         if example is None:
@@ -321,7 +321,7 @@ class Csv(types.Source):
         return written_numbers.read_form(where, example)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split line by line."""
+        """Yield (location, values or error) for each line of a split."""
         parse = self.parser(spec)
         for path in self._find(split):
             for number, line in self.lines(path):
@@ -329,20 +329,20 @@ class Csv(types.Source):
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """Yield (number from 1, line) of the lines with an example; a final error is a str."""
+        """Yield (line number from 1, line) for each example; yield a read error as a str."""
         self._check_start(path)
         pattern, number = re.compile(self._dropped.encode()), 0
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    line = line.rstrip(b"\n").replace(b"\r", b"")  # As TensorFlow does.
+                    line = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops "\r", too.
                     if not pattern.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.list_read_errors() as error:
             yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
-        """Return a function that turns a line into {name: value}, or into the text of an error."""
+        """Return a function that turns a line into {name: value}, or into an error message."""
         fields = self._mark_parts(spec.fields)
         positions = self._list_positions(fields, spec)
         return lambda line: self._scan_line(line, spec, fields, positions)
@@ -371,17 +371,17 @@ class Csv(types.Source):
         return spec.example(read)
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
-        """Return the values in a cell, by item for a list of lists; None if the value is absent."""
+        """Return the values in a cell; nested lists give a list for each item. None if absent."""
         cell = text.strip(literals.SPACES)
         return self._split_items(cell, field) if field.is_nested else self._read_parts(cell, field)
 
     def _split_items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
-        """Return the values of each item in a cell with a list of lists."""
+        """Split a cell that holds a list of lists into the values of each item."""
         items = [] if cell in ("", *self.list_marks(field)) else cell.split(self.list_delimiter)
         return [[part for part in item.split(self.item_delimiter) if part] for item in items]
 
     def _read_parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
-        """Return the values in a cell; None if the cell marks an absent value."""
+        """Return the values in a cell; None if the value is absent."""
         if cell in self.list_marks(field):
             return None
         form = self.find_form(field)
@@ -399,7 +399,7 @@ class Csv(types.Source):
         return [part for part in parts if part] if field.is_ragged else parts
 
     def _split_line(self, line: str) -> tuple[list[str], str]:
-        """Return the values of a line, as `tf.io.decode_csv` reads them, and an error or ""."""
+        """Split a line into values like `tf.io.decode_csv`; also return an error message or ""."""
         cells: list[str] = []
         start, line = 0, line.rstrip("\r\n")
         while start <= len(line):
@@ -418,13 +418,13 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _cell(self) -> re.Pattern:
-        """The pattern of a value: in quotes, with doubled quotes inside, or without any quote."""
+        """A pattern that matches a quoted value with doubled quotes inside, or a plain value."""
         end = re.escape(self.delimiter)
         return re.compile(rf'"((?:[^"]|"")*)"(?={end}|$)|([^"{end}]*)(?={end}|$)')
 
 
 def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
-    """Return one field for all fields of a group; its name lists their names."""
+    """Return a field that stands for all fields of a group, with a name that lists all names."""
     names = ", ".join(field.name for field in fields[:_LISTED])
     ending = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
     return dataclasses.replace(fields[0], name=names + ending)
@@ -435,7 +435,7 @@ def _to_text(default: Any) -> str:
 
 
 def _to_plain(texts: tf.Tensor, form: written_numbers.Form) -> tf.Tensor:
-    """Turn numbers of a form into plain numbers; other texts get the mark of the form."""
+    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts."""
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = tf.strings.regex_replace(plain, pattern, replacement)
@@ -452,24 +452,24 @@ def _require_size(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-    """Convert texts to the field's type; the op fails if a text is not such a number."""
+    """Convert texts to the type of a field; the op fails if a text does not suit the type."""
     if field.dtype == "string":
         return texts
-    texts = tf.strings.strip(texts)  # Around the values of a list.
+    texts = tf.strings.strip(texts)  # The values of a list may have spaces around them.
     if field.dtype == "float32":
         return _to_floats(texts, field)
     if field.dtype in literals.TRUTH_TYPES:
         for word, number in literals.TRUTH.items():
             texts = tf.strings.regex_replace(texts, f"^{word}$", number)
-    # TensorFlow 2.15 refuses +5, and all versions refuse 5.0: both become 5.
+    # Rewrite +5 and 5.0 as 5, because TensorFlow 2.15 refuses +5, and every version refuses 5.0.
     texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")
     return dataclasses.replace(field, shape=()).cast(tf.strings.to_number(texts, tf.int64))
 
 
 def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-    """Convert texts to float32; the op fails for texts that only TensorFlow takes for numbers."""
+    """Convert texts to float32; the op fails if `literals` does not define a text as a number."""
     numbers = tf.strings.to_number(texts, tf.float32)
-    # A number is too large if it is infinite, but its text does not say infinity.
+    # A number that becomes infinite is too large, unless its text says infinity.
     infinite = tf.boolean_mask(texts, tf.math.is_inf(numbers))
     are_numbers = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
     message = f"field {field.name!r} must be float32"
@@ -478,10 +478,10 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
-    """Return True if all texts [N] match a pattern, in one match of the joined texts.
+    """Return a tensor that is True if all texts [N] match a pattern.
 
-    One match takes a fraction of the time of N. A text with a line break counts as two texts here,
-    but TensorFlow does not take it for a number.
+    A single match of the joined texts is much faster than N matches. A text with a line break may
+    match as two texts, but TensorFlow refuses it as a number.
     """
     text = tf.strings.reduce_join(texts, separator="\n")
     return tf.strings.regex_full_match(text, rf"(?:{pattern}(?:\n{pattern})*)?")

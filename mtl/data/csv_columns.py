@@ -1,9 +1,9 @@
-"""Reads delimited text by Arrow, some megabytes at a time, with the meaning of `csv.Csv`.
+"""A fast reader of CSV files, based on Arrow, that reads values like `csv.Csv`.
 
 for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
-`Csv.decode` takes several times as long. If this reader is not sure that it reads a file like
-`Csv.decode`, `read_split` raises an error, and `Csv.decode` reads the file and names a bad line.
+`Csv.decode` takes several times as long. If Arrow might read a file differently from `Csv.decode`,
+`read_split` raises an error. After this error, `Csv.decode` reads the file, and names a bad line.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import columns, files, packed
 
-# The number of bytes that are parsed at once. Memory does not depend on the size of a file.
+# A file is parsed in chunks of this number of bytes, so a large file takes no more memory.
 _CHUNK = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?m)^[ \t]+\n")
 
 
 class Settings(columns.Cells, Protocol):
-    """The settings and files of a `csv.Csv`."""
+    """The settings of `csv.Csv` that this reader needs."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -39,28 +39,28 @@ class Settings(columns.Cells, Protocol):
 
     @property
     def comment(self) -> str:
-        """The start of lines to drop; empty for none."""
+        """The text at the start of lines to drop; "" drops no lines."""
 
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
 
     def check_split(self, split: str) -> list[str]:
-        """Return the files of a split, after a check of each file."""
+        """Check each file of a split, and return the paths."""
 
 
 def read_split(
     source: Settings, split: str, fields: Mapping[str, spec_lib.Field]
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the values of all rows of a split, some rows at a time.
+    """Yield {field: values} of all rows of a split, one chunk of a file at a time.
 
     Args:
-      source: the settings and files.
+      source: the settings and the files.
       split: the split.
       fields: {name: field}.
 
     Raises:
-      DecodeOnlyError: this reader is not sure about some rows.
+      DecodeOnlyError: Arrow might read some rows differently from `Csv.decode`.
     """
     for path in source.check_split(split):
         for chunk in read_chunks(path, skip=0 if source.columns else 1):
@@ -71,7 +71,7 @@ def read_split(
 
 
 def read_chunks(path: str, skip: int) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces of whole lines, without its first `skip` lines."""
+    """Yield a file in chunks of whole lines, without the first `skip` lines."""
     with files.open_binary(path) as file:
         for _ in range(skip):
             file.readline()
@@ -79,7 +79,7 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
         while piece := file.read(_CHUNK):
             lines, line_feed, line_start = (line_start + piece).rpartition(b"\n")
             yield lines + line_feed
-        # The last line of a file may have no line feed.
+        # The last line may lack a line feed.
         yield line_start + b"\n"
 
 
@@ -92,7 +92,7 @@ def _read_chunk(
     text = _drop_lines(source, chunk.replace(b"\r", b""))
     if b"\0" in text or text.startswith(_MARK) or not are_quotes_whole(text, source.delimiter):
         return None
-    table = _parse(source, text, list(dict.fromkeys(own.column for own in fields.values())))
+    table = _parse(source, text, list(dict.fromkeys(field.column for field in fields.values())))
     if table is None:
         return None
     values = {}
@@ -106,7 +106,7 @@ def _read_chunk(
 
 
 def _drop_lines(source: Settings, text: bytes) -> bytes:
-    """Drop comments, and blank lines that Arrow would take for rows."""
+    """Drop comments, and blank lines that Arrow would read as rows."""
     if source.comment:
         start = re.escape(source.comment.encode())
         text = re.sub(rb"(?m)^" + start + rb".*\n", b"", text)
@@ -116,9 +116,9 @@ def _drop_lines(source: Settings, text: bytes) -> bytes:
 
 
 def are_quotes_whole(text: bytes, delimiter: str) -> bool:
-    """Return True if all quotes stand around values, and no value holds a line break.
+    """Return True if all quotes enclose whole values, and no value contains a line break.
 
-    Arrow takes other quotes for a part of a value, and `Csv.decode` refuses them.
+    `Csv.decode` refuses quotes inside of a value, but Arrow would keep them in the value.
 
     Args:
       text: lines.
@@ -139,7 +139,7 @@ def are_quotes_whole(text: bytes, delimiter: str) -> bool:
 
 
 def _parse(source: Settings, text: bytes, names: list[str]) -> Any:
-    """Return the columns of these names as texts; None if a line has another number of values."""
+    """Return some columns as texts; None if a line has too few or too many values."""
     from pyarrow import csv as arrow_csv
 
     if not text.strip():

@@ -1,4 +1,4 @@
-"""Items that are drawn from the training split, as negatives: further rows of each batch.
+"""Negative items for retrieval, drawn from the training split and added as rows to each batch.
 
 clicked/heads.Retrieval.negatives = @drawn_items.DrawnItems()
 drawn_items.DrawnItems.num = 512
@@ -29,19 +29,19 @@ class DrawnItems:
     """Draws `num` items for each batch, each with a probability of `count^power / sum count^power`.
 
     The count of an item is the number of its rows in the training split. Power 1 draws items in
-    proportion to their counts, and 0 draws all alike. 0.75 is the choice of T. Mikolov et al.,
-    "Distributed Representations of Words and Phrases and their Compositionality", 2013,
-    arXiv:1310.4546. The same item may be drawn twice for a batch.
+    proportion to their counts, and power 0 draws all items equally often. Power 0.75 is the choice
+    of T. Mikolov et al., "Distributed Representations of Words and Phrases and their
+    Compositionality", 2013, arXiv:1310.4546. The same item may be drawn twice for a batch.
 
-    Each item becomes a row behind the other rows of the batch. This row has the features of the
-    item. It copies all other features from a row of the batch, and its labels are missing, so it
-    has no weight in the losses of other heads. But batch norm and auxiliary losses without a label
-    use it, and the model encodes its copied features. Each slice and each replica gets an equal
-    part of the items.
+    Each item becomes an additional row behind the other rows of the batch. The additional row has
+    the features of the item, and copies all other features from a row of the batch. Since its
+    labels are missing, the additional row has no weight in the losses of other heads. But batch
+    norm and auxiliary losses without a label use the row, and the model encodes its copied
+    features. Each micro-batch and each replica gets an equal part of the items.
 
     Attributes:
       num: the number of items drawn for a batch, over all replicas and workers.
-      features: the features of the item, which have to be the same in all of its rows.
+      features: the features of an item, which must be equal in all rows of the item.
       power: the exponent of the counts, in [0, 1].
     """
 
@@ -51,11 +51,11 @@ class DrawnItems:
 
     @property
     def shares(self) -> Mapping[int | str, float] | None:
-        """{item: its probability in a draw}; None until items are counted."""
+        """{item: probability in a draw}; None until items are counted."""
         return None
 
     def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
-        """Return the same settings with the items that `accumulators` counted in training rows."""
+        """Return a copy with the items that `accumulators` counted in training rows."""
         entry = statistics.for_column(_name_statistics(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         counts = dict(zip(entry["items"], entry["counts"], strict=True))
@@ -69,16 +69,16 @@ class DrawnItems:
             checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return {name in the statistics: accumulator of the items that the field `item` names}."""
+        """Return {name in the statistics: accumulator of the items in the field `item`}."""
         return {_name_statistics(task): Items(item=item, features=tuple(self.features))}
 
     def append(
         self, task: str, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
     ) -> tf.data.Dataset:
-        """Return the batches with rows of drawn items behind the rows of each part.
+        """Append rows of drawn items to each part of a batch.
 
-        The label field `drawn_field(task)` holds the items of these rows. It is missing in others.
-        `num` must be a multiple of the number of parts of all processes together.
+        The label field `drawn_field(task)` holds the items of the appended rows, and is missing in
+        all other rows. `num` must be a multiple of the number of parts of all processes together.
         """
         parts, num = reading.parts, self.num // reading.num_shards
         first = reading.shard * num
@@ -92,11 +92,11 @@ class DrawnItems:
         def add(step: tf.Tensor, batch: Any) -> tuple[types.Tensors, types.Tensors]:
             features, labels = batch
             rows = next(iter(features.values())).shape[0]
-            # All workers draw the items of the whole batch, and each takes its part.
+            # Each worker draws the items of the whole batch, and then uses only its part.
             uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
             uniform = uniform[first : first + num]
             indices = tf.searchsorted(ends, uniform * ends[-1], side="right")
-            # A draw may round up to the last bound, which lies behind the last item.
+            # By rounding, a draw may equal the last bound, which is behind the last item.
             indices = tf.minimum(indices, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
@@ -104,13 +104,14 @@ class DrawnItems:
             def join(value: Any, item_rows: Any) -> Any:
                 return tf.gather(tf.concat([value, item_rows], 0), order)
 
-            # An item copies a row of its own part, so workers copy the rows that slices copy.
+            # Each part copies only rows of the same part, so several workers copy the same rows as
+            # one.
             offsets = np.arange(num // parts) % (rows // parts)
             copied_rows = (offsets + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
             joined_features = {
-                name: join(value, tf.gather(*of))
+                name: join(value, tf.gather(*pair))
                 for name, value in features.items()
-                for of in [(tables[name], indices) if name in tables else (value, copied_rows)]
+                for pair in [(tables[name], indices) if name in tables else (value, copied_rows)]
             }
             joined_labels = {
                 name: join(value, _missing_rows(value, num)) for name, value in labels.items()
@@ -130,7 +131,7 @@ class DrawnItems:
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
     ) -> dict[str, Any]:
-        """Return {feature: its values for all items}; the input reads them when it starts."""
+        """Return {feature: values of all items}; the input reads the values when it starts."""
         path = statistics.path(statistics.for_column(_name_statistics(task))["file"])
         parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
         tables, places = {}, iter(range(2 * len(self.features)))
@@ -154,7 +155,7 @@ class _CountedItems(DrawnItems):
 
     @functools.cached_property
     def shares(self) -> Mapping[int | str, float]:
-        """{item: its probability in a draw}."""
+        """{item: probability in a draw}."""
         weights = np.array(list(self.counts.values()), np.float64) ** self.power
         return dict(zip(self.counts, (weights / weights.sum()).tolist(), strict=True))
 
@@ -166,7 +167,7 @@ def drawn_field(task: str) -> str:
 
 @dataclasses.dataclass(kw_only=True)
 class Items:
-    """An accumulator of the items of a split: the number of rows and the features of each.
+    """An accumulator that counts the rows of each item, and keeps the features of each item.
 
     Attributes:
       item: the field that names the item of a row; rows without an item are left out.
@@ -190,11 +191,12 @@ class Items:
         columns = [self._freeze_rows(name, fields[name]) for name in self.features]
         keys = fields[self.item].numpy().tolist()
         for key, *row in zip(keys, *columns, strict=True):
-            # The row names no item.
+            # Skip a row without an item.
             if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
                 continue
             self._counts[key] += 1
-            # The first row of an item gives its features; later rows must agree.
+            # The first row of an item sets its features, and later rows must have the same
+            # features.
             first_row = self._rows.setdefault(key, tuple(row))
             for name, value, first_value in zip(self.features, row, first_row, strict=True):
                 if value != first_value:
@@ -205,18 +207,18 @@ class Items:
                     checks.fail(where, rule, f"two values for {self.item} {_to_text(key)!r}")
 
     def _freeze_rows(self, name: str, values: tf.Tensor | tf.RaggedTensor) -> list[Any]:
-        """Return a feature row by row, in a form for ==, and remember its type and shape."""
+        """Convert the rows of a feature to comparable values; remember their type and shape."""
         is_list = isinstance(values, tf.RaggedTensor)
         flat = (values.flat_values if is_list else values).numpy()
         self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
-        # Row i lies between splits i and i + 1.
+        # List i lies between row splits i and i + 1.
         starts = values.row_splits.numpy() if is_list else []
         rows = [flat[a:b] for a, b in itertools.pairwise(starts)] if is_list else flat
         return list(map(_freeze, rows))
 
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
         """Return the items and their counts, and write their features to a file."""
-        # Sorted: the file does not depend on the order of the rows.
+        # Sort the items, so that the file does not depend on the order of the rows.
         items = sorted(self._rows)
         tensors: list[tf.Tensor] = []
         where = f"label {self.item!r} of the training split"
@@ -236,14 +238,14 @@ def _name_statistics(task: str) -> str:
 
 
 def _freeze(value: Any) -> Any:
-    """Return a feature of a row in a form for ==, in which NaN equals NaN."""
+    """Convert a feature of a row to a value that `==` compares, with NaN equal to NaN."""
     if isinstance(value, bytes):
         return value
     return value.tolist() if value.dtype.kind == "O" else value.tobytes()
 
 
 def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> list[tf.Tensor]:
-    """Return the values of rows of `_freeze` as a tensor; for lists, also their row splits."""
+    """Convert the results of `_freeze` to a tensor of values; for lists, also to row splits."""
     is_text = dtype.kind == "O"
     if is_text:
         flat = list(itertools.chain(*rows)) if is_list else rows
@@ -257,7 +259,7 @@ def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> 
 
 
 def _to_text(item: int | bytes) -> int | str:
-    """Return an item as a number or a text, which JSON and TensorFlow can hold."""
+    """Convert an item to a number or a text, for JSON and TensorFlow."""
     if not isinstance(item, bytes):
         return item
     try:
@@ -267,7 +269,7 @@ def _to_text(item: int | bytes) -> int | str:
 
 
 def _missing_rows(value: tf.Tensor | tf.RaggedTensor, count: int) -> tf.Tensor | tf.RaggedTensor:
-    """Return rows of missing labels, with the type and shape of `value`."""
+    """Return `count` rows of missing labels, with the type and shape of `value`."""
     missing: Mapping[str, Any] = spec_lib.MISSING
     fill = tf.constant(missing.get(value.dtype.name, 0), value.dtype)
     if isinstance(value, tf.RaggedTensor):

@@ -1,9 +1,9 @@
-"""Rows as serialized tf.Examples, made column by column, which is faster than row by row.
+"""Serializes rows as tf.Examples, column by column, which is faster than row by row.
 
 examples.serialize_examples({"age": np.array([39, 50]), "word": np.array([b"a", b"b"])})  # [B]
 
-The bytes of several messages, joined, are one message with all their fields. So the example of a
-row is the joined bytes of the examples of its columns.
+Protocol buffers can be merged by joining their bytes. So the example of a row consists of the
+joined bytes of one small example for each column.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _LOW, _HIGH = literals.RANGES["int64"]
 
 
 def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
-    """Turn {field: B values, arrays or lists} into serialized tf.Examples [B]."""
+    """Serialize {field: B values, arrays or lists} as tf.Examples, [B]."""
     parts = [part for name, values in columns.items() for part in _serialize_column(name, values)]
     rows = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return rows.to_numpy(zero_copy_only=False)
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return arrays of bytes, and bytes of all rows, which are joined to examples of a column."""
+    """Return parts to join into the examples of a column: byte arrays, or bytes for all rows."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
         return _serialize_floats(name, values)
     if values.ndim > 1:
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
-    # Columns such as classes have few distinct values: serialize each once.
+    # Many columns have few distinct values, so each distinct value is serialized once.
     encoding = pa.array(values).dictionary_encode()
     distinct = [_serialize_example(name, value) for value in encoding.dictionary.to_pylist()]
     return [pa.array(distinct, pa.binary()).take(encoding.indices)]
 
 
 def _serialize_floats(name: str, values: np.ndarray) -> list[Any]:
-    """Return the bytes at the start of each row, which are equal, and the floats of each row."""
+    """Return the bytes with which the example of every row starts, and the floats of each row."""
     flat = np.ascontiguousarray(values, "<f4").reshape(len(values), math.prod(values.shape[1:]))
     width = flat.shape[1] * flat.itemsize
     zeros = _serialize_example(name, np.zeros(flat.shape[1], np.float32))
@@ -65,10 +65,11 @@ def _make_feature(value: Any) -> tf.train.Feature:
     else:
         if value is None:
             return tf.train.Feature()
-        # A list, because arrays of NumPy drop zero bytes at the end of a text.
+        # A list, because NumPy arrays drop zero bytes at the end of a text.
         values = value if isinstance(value, list) else [value]
         if not _is_wire(values):
-            # A tf.Example cannot hold objects, lists of lists or numbers of 20 digits.
+            # As JSON, because a tf.Example cannot hold objects, nested lists or integers beyond 64
+            # bits.
             return tf.train.Feature(bytes_list={"value": [json.dumps(value).encode()]})
         types = set(map(type, values))
     if all(issubclass(kind, (int, np.integer, np.bool_)) for kind in types) and types:
@@ -79,7 +80,7 @@ def _make_feature(value: Any) -> tf.train.Feature:
 
 
 def _is_wire(values: Sequence[Any]) -> bool:
-    """Return True if all values are text, or all are numbers: floats, or integers in int64."""
+    """Return True if a tf.Example can hold the values: all texts, or floats and 64-bit integers."""
     if all(isinstance(value, (str, bytes)) for value in values):
         return True
     numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)

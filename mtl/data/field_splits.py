@@ -1,4 +1,4 @@
-"""Splits by a field, to keep the rows of a user together or to hold out the last days.
+"""Sources that split rows by a field, such as by user, or by day to hold out the last days.
 
 pipeline.Pipeline.source = @field_splits.ByKey()
 field_splits.ByKey.source = @csv.Csv()
@@ -37,8 +37,8 @@ class ByField(chosen_rows.ChosenRows):
 
     Attributes:
       source: the source of the rows.
-      field: the column that decides the split, text or a number.
-      split: the split that is cut; other splits of the source stay as they are.
+      field: the column whose value decides the split of a row, a text or a number.
+      split: the split that is divided; other splits of the source are unchanged.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -52,15 +52,15 @@ class ByField(chosen_rows.ChosenRows):
 
     @property
     def key_types(self) -> dict[str, str]:
-        """{the field: its type}."""
+        """{name of the field: type}."""
         return {self.field: self.find_key_type(self.field)}
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""
+        """Return the mask of the rows of a split, bool [B]."""
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged."""
         if split not in (self.split, *self.new_splits):
             return None
         return chosen_rows.Choice(
@@ -70,13 +70,13 @@ class ByField(chosen_rows.ChosenRows):
 
 @checks.dataclass
 class ByKey(ByField):
-    """A source that keeps rows with the same key in one split, drawn by a hash of the key.
+    """A source that keeps all rows of a key in one split, which a hash of the key draws.
 
-    A held-out split has about its share of the keys. 7 and 7.0 are the same key. Rows without a key
-    are drawn one by one.
+    A held-out split gets about its share of the keys. The keys 7 and 7.0 are equal. For a row
+    without a key, a hash of the row number draws the split.
 
     Attributes:
-      held_out: {new split: its share of the keys}.
+      held_out: {new split: share of the keys}.
       seed: the seed of the draw.
     """
 
@@ -93,44 +93,44 @@ class ByKey(ByField):
 
     @property
     def new_splits(self) -> list[str]:
-        """The splits of `held_out`."""
+        """The names of the splits in `held_out`."""
         return list(self.held_out)
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return True for rows whose keys a split holds, bool [B]."""
+        """Return the mask of the rows whose keys belong to a split, bool [B]."""
         return self._arcs[split].holds(splits.hash_keys([texts], numbers, self.seed))
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: its places}; held-out splits come first."""
+        """{split: arc of hash values}; the arcs of held-out splits come first."""
         ends = dict(zip(self.held_out, itertools.accumulate(self.held_out.values()), strict=True))
         bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
-        # The split that is cut gets the rest of the circle.
+        # The original split gets all hash values that no held-out split has.
         bounds[self.split] = max(ends.values()), 1.0
-        # Neighbours round the same bound in the same way, so no place is in two splits.
+        # Neighbouring splits round their common bound in the same way, so splits never overlap.
         places = {s: [math.ceil(end * splits.PLACES) for end in b] for s, b in bounds.items()}
         return {split: splits.Arc(first, end - first) for split, (first, end) in places.items()}
 
 
 @checks.dataclass
 class ByTime(ByField):
-    """A source with held-out splits that are later than its training split.
+    """A source that holds out splits which are later in time than the training split.
 
     Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM. Time
-    zones and fractions of a second are ignored. Rows without a time are in no split; a new run
-    reports their number.
+    zones and fractions of a second are ignored. Rows without a time are in no split; a new run logs
+    the number of such rows.
 
     Attributes:
-      starts: {new split: its first time}, in ascending order; a split ends when the next starts.
-      form: the form of the field's texts, in directives of Python's strptime, such as
-        "%d.%m.%Y %H:%M". "" is 2024-05-31, 2024/5/31 9:05 and the like, always the form of
-        `starts`.
+      starts: {new split: first time}, in ascending order; a split ends when the next split starts.
+      form: the format of the times in the field, in directives of Python's strptime, such as
+        "%d.%m.%Y %H:%M". "" means formats such as 2024-05-31 and 2024/5/31 9:05. Times in `starts`
+        always have such formats.
     """
 
     starts: Annotated[
         Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
     ]
-    # repr=False, because runs compare a repr with a saved repr, which may lack this setting.
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
     form: Annotated[str, checks.Is(str, "be a form such as '%d.%m.%Y'")] = dataclasses.field(
         default="", repr=False
     )
@@ -146,30 +146,31 @@ class ByTime(ByField):
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
-        # As a set, because equal starts would leave a split without rows.
+        # The set makes equal starts an error, because equal starts would leave a split without
+        # rows.
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
     @property
     def new_splits(self) -> list[str]:
-        """The splits of `starts`."""
+        """The names of the splits in `starts`."""
         return list(self.starts)
 
     @property
     def _numbers(self) -> list[float]:
-        """The starts as numbers, for comparison."""
+        """The start of each split as a number, to compare times."""
         starts = self.starts.values()
         return [
             times.read_time(start) if isinstance(start, str) else float(start) for start in starts
         ]
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return True for rows whose times a split holds, bool [B]."""
+        """Return the mask of the rows whose times belong to a split, bool [B]."""
         del numbers
         starts, row_times = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
         is_known = tf.math.is_finite(row_times)
-        # The training split has no first time.
+        # The training split has an end, but no start.
         if place:
             is_known &= row_times >= starts[place - 1]
         return is_known & (row_times < starts[place]) if place < len(self.starts) else is_known
@@ -180,7 +181,7 @@ class ByTime(ByField):
         return _to_digits(texts, form) if is_text else _to_numbers(texts)
 
     def describe_left_out(self) -> list[str]:
-        """Return a line if rows have no time."""
+        """Return a warning if some rows have no time."""
         missing, rows, example = self._count_left_out()
         ending = f", for example {example!r}" if example else ""
         line = (
@@ -190,7 +191,7 @@ class ByTime(ByField):
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the numbers of rows without a time and of all rows, and a text that is no time."""
+        """Return the numbers of rows without a time and of all rows, and a text without a time."""
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert
@@ -204,7 +205,7 @@ class ByTime(ByField):
         )
         for element in batches:
             if isinstance(element, Exception):
-                break  # The next reader of the rows reports the bad record.
+                break  # The next reader of the split reports a bad record.
             texts, is_known = element
             rows, missing = rows + len(texts), missing + int((~is_known).sum())
             others = [text for text in texts[~is_known] if text.strip()]
@@ -218,8 +219,8 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
-    """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
+    """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN for other texts."""
     parts, is_time = time_texts.read_digits(texts, form)
-    # The digits of a time as one number, such as 20240531123000, have the order of the times.
+    # The digits of a time form one number, such as 20240531123000, which sorts like the time.
     total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
     return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

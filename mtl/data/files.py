@@ -1,4 +1,4 @@
-"""Functions that find and open the files of a split.
+"""Finds, checks and opens the files of a split.
 
 paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="data")
 with files.open_binary(paths[0]) as lines: ...
@@ -24,7 +24,7 @@ from mtl.data import copies, partitions
 from mtl.deferred import tf
 from mtl.files import remote, storage
 
-# {first bytes of a file: the format, if it is not text in UTF-8}.
+# {first bytes of a file: format} for formats other than UTF-8 text.
 _NO_TEXT = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -33,19 +33,19 @@ _NO_TEXT = {
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
     b"\x1f\x8b": "gzip, without the ending .gz",
 }
-# The number of bytes, or of lines, in a block.
+# Blocks of a file have this number of bytes, or this number of lines.
 _CHUNK = 1 << 18
 _LINES = 1024
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
 
 
 def list_read_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that mean that a file cannot be read."""
+    """Return the exceptions that reading a damaged or missing file raises."""
     return OSError, EOFError, zlib.error, tf.errors.OpError
 
 
 def check_files(where: str, files: Any) -> None:
-    """Fail unless `files` maps splits to a path or paths."""
+    """Fail unless `files` maps each split to a path or several paths."""
     rule = "map splits to files, such as {'train': 'train.csv'}"
     checks.mapping(where, files, rule)
     checks.require(bool(files), where, "name a split", dict(files))
@@ -67,18 +67,18 @@ def find(
     data_dir: str = "",
     folders: bool = False,
 ) -> list[str]:
-    """Return the files of a split in the order of the setting; a glob gives its files by name.
+    """Return the files of a split in the order of the setting; the files of a glob are sorted.
 
     Args:
       where: the name of the setting, for errors.
       files: {split: path or paths}.
       split: the split.
-      data_dir: where relative paths start.
+      data_dir: the folder in which relative paths start.
       folders: True if a path may be a folder of Parquet or ORC files.
 
     Raises:
-      UserError: the split does not exist, a path or glob matches nothing, or the place of a file
-        cannot be reached.
+      UserError: the split does not exist, a path or glob matches nothing, or a remote file cannot
+        be reached.
     """
     checks.one_of(f"{where} split", split, files)
     is_flag = where.startswith("--")
@@ -91,28 +91,28 @@ def find(
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
-    """Return `source` with every `num_shards`-th file of the split; None if there are fewer.
+    """Return `source` with every `num_shards`-th file of a split; None if the files are too few.
 
     Args:
       source: a dataclass with the settings `files` and `data_dir`.
-      split: the split that is read.
-      paths: its files, with their folder.
+      split: the split to divide.
+      paths: the files of the split, including `data_dir`.
       num_shards: the number of shards.
-      shard: the place of this shard, from 0.
+      shard: the index of this shard, from 0.
     """
     if len(paths) < num_shards:
         return None
-    # `paths` contain the folder.
+    # `paths` already include `data_dir`.
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
 def named_by(source: Any, split: str | None = None, connects: bool = False) -> list[str]:
-    """Return the files of a source and of the sources within it; [] if no source names files.
+    """Return the files of a source and of its inner sources; [] if no source names files.
 
     Args:
       source: any source.
       split: the split whose files are returned; None for all splits.
-      connects: True looks up globs in other places, such as s3://; False returns them as globs.
+      connects: True expands remote globs, such as s3://; False returns remote globs unchanged.
     """
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
@@ -127,7 +127,7 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
     inner_source = getattr(source, "source", None)
     if inner_source is None:
         return matches
-    # A split that a source cuts from another split lies in the files of that split.
+    # The rows of a derived split are in the files of the original split.
     is_there = split is None or split in getattr(inner_source, "files", {})
     cut_from = getattr(source, "split", split)
     return matches + named_by(inner_source, split if is_there else cut_from, connects)
@@ -150,7 +150,8 @@ def _list_leaves(setting: Any) -> Iterator[str]:
 
 def _list_existing(path: str) -> list[str]:
     path = os.path.expanduser(path)
-    # A name with a bracket would not match itself as a glob.
+    # Check existence first, because a file name with a bracket is a glob that does not match
+    # itself.
     return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
 
 
@@ -171,7 +172,7 @@ def _find_matches(where: str, path: str, folders: bool) -> list[str]:
 
 
 def _suggest_neighbour(path: str) -> str:
-    """Return a hint: the nearest file name in the folder, or that the folder is missing."""
+    """Return a hint: either the folder is missing, or the nearest file name in the folder."""
     folder, name = os.path.split(path)
     if folder and not tf.io.gfile.isdir(folder):
         return f"There is no folder {folder!r}."
@@ -179,21 +180,21 @@ def _suggest_neighbour(path: str) -> str:
 
 
 def compression(path: str) -> str:
-    """Return the compression of a file, from its name, as `tf.data` names it."""
+    """Return `tf.data`'s name for the compression of a file, judged by the file name."""
     return "GZIP" if path.endswith(".gz") else ""
 
 
 def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return the lines of text files in blocks [n].
+    """Return the lines of text files in blocks of n lines, [n].
 
     Lines end with a line feed; carriage returns are dropped. Compressed files, whose size is
-    unknown, are read by `read_line_by_line`, which takes more than twice as long. If the size of a
-    file changes while it is read, TensorFlow raises an error; see `find_change`.
+    unknown, are read by `read_line_by_line`, which takes more than twice as long. If a file changes
+    its size during the reading, TensorFlow raises an error; see `find_change`.
 
     Args:
       paths: the files, one after the other.
       skip: the number of lines to leave out at the beginning of each file.
-      dropped: a pattern; lines that match it as a whole are left out.
+      dropped: a pattern; a line is left out if the whole line matches.
     """
     if any(map(compression, paths)):
         return read_line_by_line(paths, skip, dropped)
@@ -207,7 +208,7 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return the lines of `read_lines`, in blocks that are read line by line."""
+    """Return the same blocks as `read_lines`, but read the files line by line."""
     inputs = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     reader = copies.Reader(paths)
     lines = inputs.flat_map(lambda *file: reader.lines(*file).skip(skip))
@@ -215,7 +216,7 @@ def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.
 
 
 def find_change(error: str) -> str | None:
-    """Return the file that changed its size, from an error of TensorFlow; else None."""
+    """Return the path of a changed file from an error message of TensorFlow, or None."""
     match = _OTHER_SIZE.search(error)
     return match and match.group(1)
 
@@ -223,7 +224,7 @@ def find_change(error: str) -> str | None:
 def _read_chunks(
     reader: copies.Reader, path: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.data.Dataset:
-    """Return the bytes of a file in chunks, with a line feed behind the last line."""
+    """Return the bytes of a file in chunks, with an additional line feed at the end."""
     last_bytes = (end - start) % _CHUNK
     full_chunks = reader.pieces(path, _CHUNK, start, last_bytes)
     last_chunk = reader.pieces(path, tf.maximum(last_bytes, 1), end - last_bytes)
@@ -233,7 +234,7 @@ def _read_chunks(
 def _cut_lines(
     pattern: str, line_start: tf.Tensor, chunk: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the unfinished last line of a chunk, and the lines that end in the chunk."""
+    """Return the incomplete last line of a chunk, and all lines that end in the chunk."""
     text = tf.strings.regex_replace(tf.strings.join([line_start, chunk]), "\r", "")
     lines = tf.strings.split(text, "\n")
     return lines[-1], _drop(pattern, lines[:-1])
@@ -255,7 +256,7 @@ def _measure_size(path: str) -> int:
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[Any]:
-    """Open a file to read its bytes, decompressed."""
+    """Open a file to read its decompressed bytes."""
     with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if compression(path):
             with gzip.GzipFile(fileobj=file) as gzip_file:
@@ -265,17 +266,17 @@ def open_binary(path: str) -> Iterator[Any]:
 
 
 def check_text(path: str, may_have_mark: bool = True) -> None:
-    """Fail if the first bytes of a file show UTF-16, or a format other than text.
+    """Fail if the first bytes of a file belong to UTF-16, or to a format other than text.
 
     Args:
       path: the file.
-      may_have_mark: False refuses a byte order mark, which would be a part of the first value.
+      may_have_mark: False refuses a byte order mark, which would become part of the first value.
     """
     try:
         with open_binary(path) as file:
             start = file.read(1024)
     except list_read_errors():
-        return  # The reader of the lines reports the error with the line number.
+        return  # The next reader of the file reports the error with the line number.
     kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), None)
     if kind is None and start.count(b"\0") > len(start) // 4:
         kind = "binary, or UTF-16 without a mark"
@@ -288,9 +289,9 @@ def check_text(path: str, may_have_mark: bool = True) -> None:
 
 
 def check_whole(path: str) -> None:
-    """Fail if a compressed file is cut off; `tf.data` would take the cut for the last line.
+    """Fail if a compressed file is truncated, because `tf.data` would silently stop there.
 
-    A process reads the file once, and again if its size or time changes.
+    A process reads each file only once, unless its size or time changes.
     """
     if compression(path):
         copy = remote.copy_here(path)
@@ -301,7 +302,7 @@ def check_whole(path: str) -> None:
 
 @functools.cache
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
-    del length, mtime  # Keys of the cache: a changed file is read again.
+    del length, mtime  # These arguments are keys of the cache, so a changed file is checked again.
     try:
         with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as gzip_file:
             while gzip_file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Fields that a source lacks, with the same value in all rows; and specifications of fewer fields.
+"""Constant fields in place of fields that a source lacks, and specifications of fewer fields.
 
 fill = filled_fields.Filled(spec.fields["stars"], content=math.nan)
 fill.repeat(3)                                          # [nan, nan, nan]
@@ -20,24 +20,24 @@ from mtl.data import packed
 
 
 class Filled(NamedTuple):
-    """A field with the same value in all rows of a source.
+    """A field with one constant value in all rows of a source.
 
     Attributes:
       field: the field.
-      content: the value, which may be the mark of a missing label; None for an empty list.
+      content: the constant value, which may be the mark of a missing label; None for an empty list.
     """
 
     field: spec_lib.Field
     content: Any
 
     def make_value(self) -> Any:
-        """Return the value of a row in plain Python."""
+        """Return the constant value of one row in plain Python."""
         if self.field.is_ragged:
             return [] if self.content is None else [self.content]
         return dataclasses.replace(self.field, default=self.content).value(None)
 
     def repeat(self, count: int) -> packed.Values:
-        """Return the values of `count` rows."""
+        """Return the constant value for `count` rows."""
         field = self.field
         if field.is_ragged:
             length = 0 if self.content is None else 1
@@ -49,7 +49,7 @@ class Filled(NamedTuple):
 
 
 def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Values:
-    """Return an array that holds the same value everywhere."""
+    """Return an array of some shape that is filled with one value."""
     if dtype == "string":
         texts = pa.array(["" if content is None else content], pa.large_string())
         numbers = np.zeros([math.prod(shape)], np.int32)
@@ -58,10 +58,10 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
 
 
 def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
-    """Return a specification of one field, to read it alone.
+    """Return a specification with a single field, to read this field alone.
 
     Args:
-      field: a scalar; without a default, an absent value reads as a missing label.
+      field: a scalar field. Without a default, absent values are read as missing labels.
     """
     default = field.missing if field.default is None else field.default
     return spec_lib.Spec(
@@ -70,14 +70,14 @@ def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
 
 
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
-    """Return a specification of some fields; None without fields."""
+    """Return a specification with only some fields; None if no field is left."""
     features, labels, defaults = (
         {name: value for name, value in mapping.items() if name in names}
         for mapping in (spec.features, spec.labels, spec.defaults)
     )
     if not features and not labels:
         return None
-    if not features:  # A specification needs features: the labels become features with defaults.
+    if not features:  # A specification needs features, so labels become features with defaults.
         label_fields = {name: spec.label_fields[name] for name in labels}
         defaults = {
             name: field.default for name, field in label_fields.items() if not field.is_ragged

@@ -1,12 +1,12 @@
-"""Rows in the memory of Python: DataFrames, dicts of arrays, lists of rows.
+"""A source of rows in memory: DataFrames, dicts of arrays, lists of rows.
 
 from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
 columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 512 values}
 
-A table in memory is read like the same table in a CSV file. None, NaN, NA and an empty text mark
-an absent value: the default replaces it, and a label becomes a missing label. Spaces around a text
-are dropped. A number may be a text, and a list may be a text such as a|b.
+Values in memory mean the same as in a CSV file. None, NaN, NA and an empty text mark an absent
+value: the default replaces it, and a label becomes a missing label. Spaces around a text are
+dropped. A number may be a text, and a list may be a text such as a|b.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mtl.spec import nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
-# The kinds of NumPy for numbers, texts and objects; other kinds, such as dates, are errors.
+# NumPy's kinds of numbers, texts and objects; other kinds, such as dates, are errors.
 _KINDS = "biufOUS"
-_ABSENT = ("NAType", "NaTType")  # Names of types of pandas: pandas need not be imported.
+_ABSENT = ("NAType", "NaTType")  # Types of absent values in pandas.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
@@ -40,19 +40,18 @@ _FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
 
 
 class Table:
-    """The fields of rows in the memory of Python.
+    """Reads fields from rows in memory.
 
     Args:
-      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; columns that are not fields
-        are ignored.
+      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
       fields: the fields to read.
       where: the name of the data in errors.
-      cells: settings for texts, which are read like cells of a CSV file: the marks of absent
-        values, the characters between the values of a list.
-      name_row: returns the place of a row, given its number, for errors.
+      cells: settings for texts, which are read like cells of a CSV file. These settings define the
+        marks of absent values, and the characters between the values of a list.
+      name_row: a function from a row number to the location of the row, for errors.
 
     Raises:
-      UserError: `data` has another form, lacks a field, or its columns differ in length.
+      UserError: `data` has another type, lacks a field, or has columns of different lengths.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Table:
         self._rows = self._require_one_length()
 
     def _require_one_length(self) -> int:
-        """Return the number of rows; fail if columns differ in it."""
+        """Return the number of rows; fail if columns differ in length."""
         lengths = {name: len(values) for name, values in self._columns.items()}
         first, count = next(iter(lengths.items()))
         for name, length in lengths.items():
@@ -91,7 +90,7 @@ class Table:
         return self._rows
 
     def read(self, start: int, stop: int) -> dict[str, Values]:
-        """Return {field: B values} of some rows, and the item counts of lists of lists.
+        """Return {field: B values} of the rows from `start` up to `stop`.
 
         Raises:
           UserError: a value does not suit its field; the error names the row and the field.
@@ -116,7 +115,7 @@ class Table:
         return columns
 
     def _check_weights(self, columns: Mapping[str, Values], start: int) -> None:
-        """Fail at a row of the data, whose first one is `start`, with other weights than values."""
+        """Fail if a list has more or fewer weights than values; `start` is the first row."""
         for weights, name in self._weighted.items():
             pairs = zip(columns[name], columns[weights], strict=True)
             for row, sizes in enumerate([len(part) for part in pair] for pair in pairs):
@@ -130,7 +129,7 @@ class Table:
             yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
 
     def holds_whole_numbers(self, name: str) -> bool:
-        """Return True if all values of a column are whole numbers, such as 7 and 7.0, or absent."""
+        """Return True if each value of a column is absent or a whole number, such as 7 or 7.0."""
         values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
         kinds = set(map(type, values))
         return bool(kinds) and kinds <= {int, float} and all(value % 1 == 0 for value in values)
@@ -145,7 +144,8 @@ class Table:
 class Frames(types.Source):
     """A source of rows in memory.
 
-    `mtl.train` writes them into the folder of the run, by `store`, so that commands can read them.
+    `mtl.train` calls `store`, which writes the rows into the folder of the run, so that commands
+    can read the rows.
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
@@ -161,18 +161,18 @@ class Frames(types.Source):
         checks.require(bool(self.splits), "Frames.splits", "name a split", dict(self.splits))
 
     def table(self, split: str, fields: Mapping[str, spec_lib.Field]) -> Table:
-        """Return the fields of the rows of a split."""
+        """Return a table that reads fields of a split."""
         checks.one_of("Frames.splits", split, self.splits)
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" if a column holds whole numbers in the first split, else "string"."""
+        """Return "int64" if the first split has whole numbers in a column, else "string"."""
         split = next(iter(self.splits))
         table = self.table(split, {name: spec_lib.Field(name=name, dtype="int64")})
         return "int64" if table.holds_whole_numbers(name) else "string"
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"split": number of the split, "row": its number}."""
+        """Return the rows of a split as {"split": split number, "row": row number}."""
         checks.one_of("Frames.splits", split, self.splits)
         number, rows = list(self.splits).index(split), _count_rows(self.splits[split])
         splits = source_lib.repeat_value(np.int64(number))
@@ -181,7 +181,7 @@ class Frames(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn numbers of rows [B] into {name: [B, ...]}."""
+        """Turn row numbers [B] into the values of fields, {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         serialize = functools.cache(functools.partial(self._serialize, fields))
 
@@ -196,7 +196,7 @@ class Frames(types.Source):
         return spec.parse(examples, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row."""
+        """Yield (location, values or error) for each row of a split."""
         rows = (row for block in self.table(split, spec.fields).serialize() for row in block)
         for number, row in enumerate(rows):
             yield f"split {split!r} row {number}", tfrecord.scan_record(row, spec)
@@ -207,16 +207,16 @@ class Frames(types.Source):
 
 
 def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Source:
-    """Write rows in memory to files, and return the source that reads these files.
+    """Write rows in memory to files, and return a source that reads the files.
 
-    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. The name
-    of a file, `<split>-<checksum>.tfrecord`, holds a checksum of its rows. So equal rows share a
-    file, and other rows never replace it.
+    `source` may be `Frames`, or contain `Frames`; any other source is returned unchanged. A file
+    name, `<split>-<checksum>.tfrecord`, contains a checksum of the rows. So equal rows share a
+    file, and different rows never overwrite a file.
 
     Args:
       source: the source of the rows.
       spec: the fields to write, labels among them.
-      folder: the folder of the files; it is made if it does not exist.
+      folder: the folder of the files, which is created if necessary.
 
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
@@ -225,11 +225,11 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
 
 
 class _Cuts(NamedTuple):
-    """The sources around rows in memory that cut splits of them, such as by a key.
+    """The splits that a source around `Frames` divides, and the keys that decide the division.
 
     Attributes:
-      splits: the splits that are cut.
-      keys: the fields that decide; other splits may lack them.
+      splits: the splits that are divided.
+      keys: the fields that decide the split of a row; undivided splits may lack these fields.
     """
 
     splits: frozenset[str]
@@ -244,10 +244,10 @@ def _store(source: types.Source, spec: spec_lib.Spec, folder: str, cuts: _Cuts) 
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
     change_sources = getattr(source, "change_sources", None)
-    if change_sources is not None:  # A mixture or a join: each source has some of the fields.
+    if change_sources is not None:  # Inner sources have only some of the fields.
         return change_sources(spec, lambda part, fields: _store(part, fields, folder, cuts))
     if isinstance(source, chosen_rows.ChosenRows):
-        # Without the keys in the files, all rows would be drawn one by one.
+        # The files need the keys; without keys, rows of one key would get into different splits.
         wide_spec = source.add_keys(spec)
         keys = cuts.keys.union(set(wide_spec.features).difference(spec.features))
         cuts, spec = _Cuts(cuts.splits | {source.split}, keys), wide_spec
@@ -261,21 +261,21 @@ def _read_split(source: Frames, split: str, spec: spec_lib.Spec, cuts: _Cuts) ->
     if cuts.keys and split not in cuts.splits:
         lacking = cuts.keys.difference(_name_columns(source.splits[split]))
     table = source.table(split, {n: f for n, f in spec.fields.items() if n not in lacking})
-    checks.scope_name("Frames.splits", split)  # The name is a part of the file's name.
+    checks.scope_name("Frames.splits", split)  # The split is part of a file name.
     checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
     return table
 
 
 def _name_columns(data: Any) -> list[Any]:
-    """Return the names of the columns of a table in memory."""
+    """Return the column names of a table in memory."""
     if isinstance(data, (list, tuple)):
         return [key for row in data if isinstance(row, Mapping) for key in row]
     return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
 
 
 def _store_split(table: Table, split: str, folder: str) -> str:
-    """Write the rows of a split, and return the name of the file."""
-    # The checksum in the final name is known only after the last row.
+    """Write the rows of a split to a file, and return the file name."""
+    # The final name contains a checksum, which is known only after the last row.
     draft_path = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
     with atomic.replacing(draft_path) as partial:
         with tf.io.TFRecordWriter(partial) as writer:
@@ -288,7 +288,7 @@ def _store_split(table: Table, split: str, folder: str) -> str:
 
 
 def _list_columns(where: str, data: Any) -> Collection[str]:
-    """Return the names of the columns of data."""
+    """Return the column names of a table in memory, and check the type of each row."""
     if isinstance(data, (list, tuple)):
         for row in data:
             checks.is_a(where, row, Mapping, _FORMS)
@@ -297,7 +297,7 @@ def _list_columns(where: str, data: Any) -> Collection[str]:
 
 
 def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
-    """Return {name: values} of the data, and the index of a DataFrame or None."""
+    """Return {column: values}, and the index of a DataFrame or None."""
     if isinstance(data, Mapping):
         _require_columns(where, names, list(data))
         return {name: data[name] for name in names}, None
@@ -318,7 +318,7 @@ def _columns_of_rows(
 ) -> dict[str, list[Any]]:
     for row in rows:
         checks.is_a(where, row, Mapping, _FORMS)
-    # A table without rows names no columns.
+    # A list without rows has no keys, so all columns count as present.
     keys = dict.fromkeys(key for row in rows for key in row) if rows else names
     _require_columns(where, names, list(keys))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -335,7 +335,7 @@ def _count_rows(data: Any) -> int:
 
 
 def _to_array(where: str, values: Any) -> np.ndarray:
-    """Return the values of a column as an array; it holds objects unless all are numbers."""
+    """Convert a column to an array, of objects unless all values are numbers."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
@@ -354,24 +354,24 @@ def _to_array(where: str, values: Any) -> np.ndarray:
 
 def _list_to_array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
-    if kinds in ({int}, {float}, {bool}):  # NumPy would round integers among floats.
+    if kinds in ({int}, {float}, {bool}):  # NumPy would turn mixed types into floats.
         array = np.array(values)
-        # Integers beyond 64 bits would be floats.
+        # NumPy turns integers beyond 64 bits into floats.
         if kinds == {float} or array.dtype.kind != "f":
             return array
     array = np.empty(len(values), object)
-    for row, value in enumerate(values):  # `np.array` would make a matrix of lists.
+    for row, value in enumerate(values):  # `np.array` would turn lists into a matrix.
         array[row] = value
     return array
 
 
 def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> Values:
-    """Return the values of a field: [B, ...], or lists of B arrays.
+    """Convert a column to the values of a field: an array [B, ...], or a list of B arrays.
 
     Raises:
       number_arrays.BadValueError: a value does not suit the field.
     """
-    # Arrays of numbers are converted as a whole, and other values one by one.
+    # Arrays of numbers are converted at once, and all other values one by one.
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
@@ -385,12 +385,13 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
 
 
 def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> list[Any]:
-    """Return the values of a field, read one by one; equal texts are read once."""
+    """Convert values to the type of a field one by one; equal texts are parsed only once."""
     items: list[Any] = []
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
         if type(value) is not str:
-            # Other values may have no hash, or be equal with another meaning, such as 1 and True.
+            # Only texts are cached: other values may lack a hash, and 1 == True although they
+            # differ.
             items.append(_read_one(field, cells, row, value))
             continue
         if value not in texts:
@@ -416,7 +417,7 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
 
 
 def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
-    """Return the values of a cell, by item for a list of lists; None if the value is absent.
+    """Return the values in a cell; nested lists give a list for each item. None if absent.
 
     Raises:
       ValueError: the value has a wrong type or form.
@@ -441,8 +442,8 @@ def _is_absent(value: Any) -> bool:
 
 
 def _to_plain(field: spec_lib.Field, value: Any) -> Any:
-    """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
-    if isinstance(value, (np.datetime64, np.timedelta64)):  # Not by `tolist`: it may give integers.
+    """Convert a value to plain Python: arrays and tuples to lists, bytes to text."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn times into integers.
         raise ValueError(number_arrays.describe_problem(field, value))
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()

@@ -22,14 +22,14 @@ from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
 
-# {third byte of a file: type of its elements}; elements are big-endian.
+# {third byte of an IDX file: type of the elements}; elements are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 _FIXED = "name a file for each field, such as {'image': 'images-idx3-ubyte'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """The header of a file, which holds [rows, *shape] elements of a type."""
+    """The header of an IDX file with an array of shape [rows, *shape]."""
 
     path: str
     dtype: str
@@ -38,7 +38,7 @@ class _Array:
 
     @property
     def header_bytes(self) -> int:
-        # Four bytes that name the format, and a size of four bytes for each axis.
+        # A header has four bytes for the format, and four bytes for the size of each axis.
         return 4 * (2 + len(self.shape))
 
     @property
@@ -48,14 +48,14 @@ class _Array:
 
 @checks.dataclass
 class Idx(types.Source):
-    """A source that reads one array for each field; row i of each belongs to example i.
+    """A source that reads one array for each field; row i of all arrays belongs to example i.
 
-    Files are streamed, not held in memory. A process reads a compressed file through once, at its
-    first use, to check that it is whole.
+    Files are streamed, not kept in memory. At the first use of a compressed file, the process reads
+    the whole file to check that it is complete.
 
     Attributes:
       files: {split: {field: path}}.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
     """
 
     files: Annotated[Mapping[str, Mapping[str, str]], checks.Map("map splits to {field: file}")]
@@ -85,7 +85,7 @@ class Idx(types.Source):
         )
 
     def _read_headers(self, split: str) -> dict[str, _Array]:
-        """Return {field: header of its file}; fail unless all have the same number of rows."""
+        """Return {field: header of the file}; fail if files differ in their numbers of rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
@@ -93,7 +93,7 @@ class Idx(types.Source):
             files.check_whole(full_path)
             arrays[field] = _read_header(full_path)
         rows = {array.path: array.rows for array in arrays.values()}
-        rule = "hold files with as many rows"
+        rule = "hold files with the same number of rows"
         checks.require(len(set(rows.values())) == 1, f"Idx.files[{split!r}]", rule, rows)
         for field, array in arrays.items():
             first = self._first.get(field, array)
@@ -104,12 +104,12 @@ class Idx(types.Source):
 
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
-        """{field: header of its file in the first split}; `decode` does not know the split."""
+        """{field: header of the file in the first split}; `decode` does not get the split."""
         split, paths = next(iter(self.files.items()))
         return {field: _read_header(self._find(split, path)) for field, path in paths.items()}
 
     def _find(self, split: str, path: str) -> str:
-        """Return the file of a field in a split; fail if a glob matches several."""
+        """Return the file of a field in a split; fail if a glob matches several files."""
         matches = files.find("Idx.files", {split: path}, split, self.data_dir)
         rule = "name one file for each field"
         checks.require(len(matches) == 1, f"Idx.files[{split!r}]", rule, matches)
@@ -118,7 +118,7 @@ class Idx(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor]:
-        """Decode a batch: {field: bytes [B]} -> {name: [B, ...]}."""
+        """Turn {field: bytes [B]} into the values of fields, {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         return {name: self._decode(batch, field) for name, field in fields.items()}
 
@@ -130,7 +130,7 @@ class Idx(types.Source):
         return field.cast(tf.reshape(values, [-1 if rows is None else rows, *field.shape]))
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row."""
+        """Yield (location, values or error) for each row of a split."""
         arrays = self._read_headers(split)
         readers = {
             name: _scan_rows(_array_of(field, arrays), field) for name, field in spec.fields.items()
@@ -151,27 +151,27 @@ def _read_header(path: str) -> _Array:
 def _parsed_header(path: str) -> _Array:
     with files.open_binary(path) as file:
         start = file.read(4)
-        # Two zero bytes, the type, and the number of axes.
+        # An IDX file starts with two zero bytes, the type, and the number of axes.
         is_known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0
         checks.require(
-            is_known, path, "be an IDX file", start, "Its first bytes tell type and rank."
+            is_known, path, "be an IDX file", start, "Its first bytes give the type and the rank."
         )
         sizes = file.read(4 * start[3])
         checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
-        # The sizes are big-endian, like the elements.
+        # The sizes of the axes are big-endian, like the elements.
         rows, *shape = struct.unpack(f">{start[3]}i", sizes)
     rule = "have sizes above 0"
     checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
     num_bytes = array.header_bytes + rows * array.record_bytes
-    rule = f"hold {num_bytes} bytes, as its header tells of {rows} rows"
-    # gzip keeps the size modulo 2^32, so both sizes are compared modulo 2^32.
+    rule = f"hold {num_bytes} bytes, because its header says {rows} rows"
+    # gzip stores the size modulo 2^32, so both sizes are compared modulo 2^32.
     checks.require(_measure_size(path) == num_bytes % 2**32, path, rule, _measure_size(path))
     return array
 
 
 def _measure_size(path: str) -> int:
-    """Return the size of a file in bytes, modulo 2^32; gzip keeps it in the last four bytes."""
+    """Return the uncompressed size of a file in bytes, modulo 2^32."""
     with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if not files.compression(path):
             return file.size() % 2**32
@@ -180,12 +180,12 @@ def _measure_size(path: str) -> int:
 
 
 def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
-    """Return the array of a field; fail unless it holds the field's type and size."""
+    """Return the header for a field; fail unless the array has the type and size of the field."""
     where = f"Idx field {field.name!r}"
     checks.one_of(where, field.name, arrays)
     array = arrays[field.name]
     is_float = array.dtype.startswith("float")
-    # Fractions do not fit into whole numbers.
+    # Floats may have fractions, which a field of whole numbers cannot hold.
     fits = field.dtype == "float32" or (field.dtype in ("int64", "uint8") and not is_float)
     checks.require(fits, where, f"hold {field.dtype}", array.dtype, "Change it in the Spec.")
     is_same = not field.is_ragged and field.size == math.prod(array.shape)
@@ -195,7 +195,7 @@ def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
 
 
 def _scan_rows(array: _Array, field: spec_lib.Field) -> Iterator[Any]:
-    """Yield each row as a Python value, or the text of an error."""
+    """Yield each row of an array as a Python value, or as an error message."""
     with files.open_binary(array.path) as file:
         file.read(array.header_bytes)
         for _ in range(array.rows):

@@ -21,7 +21,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import images, storage
 
-# `\C` matches any byte in TensorFlow's expressions: the bytes of a name need not be UTF-8.
+# `\C` matches any byte in TensorFlow's expressions, because file names may not be UTF-8.
 _UPWARDS = r"(?s)(?:\C*/)?\.\.(?:/\C*)?"
 _ABSOLUTE = r"(?:/|\w+://)"
 _NUL = r"(?s)\C*\x00\C*"
@@ -29,20 +29,20 @@ _NUL = r"(?s)\C*\x00\C*"
 
 @checks.dataclass
 class ImageFiles(types.Source):
-    """A source that turns paths in rows into the bytes of the files.
+    """A source that replaces the paths in rows by the bytes of the files.
 
     The input of an exported model is the encoded image; the model does not read files.
-    `launch.predict --input` reads rows with paths as training does.
+    `launch.predict --input` reads rows with paths in the same way as training.
 
-    Files are read when batches are decoded: an epoch reads a file once for each row that names it,
-    and memory holds a few batches. Paths outside of `folder` are errors, because rows may come from
-    strangers.
+    Files are read when a batch is decoded: each epoch reads a file once for each row with its path,
+    and memory holds only a few batches. Paths outside of `folder` are errors, because rows may come
+    from strangers.
 
     Attributes:
       source: the source of the rows, such as `csv.Csv`.
-      fields: the features that hold a path; "string" in the Spec, one in each row.
-      folder: relative paths start here, and absolute paths must lie in it. "" is the current folder
-        and allows only relative paths.
+      fields: the features that hold one path in each row; their type in the Spec is "string".
+      folder: the folder in which relative paths start; absolute paths must lie in this folder. ""
+        is the current folder, and allows only relative paths.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -51,31 +51,31 @@ class ImageFiles(types.Source):
 
     @property
     def names_files(self) -> bool:
-        """True: the images of all rows may exceed the memory."""
+        """True, because the images of all rows may exceed the memory."""
         return True
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the columns; () if the source has none."""
+        """The column names of the inner source; () if the source has no column names."""
         return getattr(self.source, "names", ())
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits and joins read a field as a key."""
+        """Return the type of a key, "int64" or "string", as splits and joins read the field."""
         return types.read_member(self.source, types.Source, "find_key_type")(name)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of the source, which hold paths."""
+        """Return the raw records of the inner source, which contain paths."""
         self.require_folder()
         return self.source.records(split)
 
     def shard(self, split: str, num_shards: int, shard: int) -> ImageFiles | None:
-        """Return a source of every `num_shards`-th file; None if `source` cannot be divided."""
+        """Return a source for a shard of the files; None if the inner source cannot be divided."""
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard)
         return part and dataclasses.replace(self, source=part)
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does, and read the files: {field: bytes [B], ...}.
+        """Decode a batch with the inner source, and replace paths by file contents, bytes [B].
 
         Raises:
           InvalidArgumentError: when run, if a path lies outside of the folder.
@@ -87,15 +87,15 @@ class ImageFiles(types.Source):
         return {**values, **{name: self._read(values[name], name) for name in fields}}
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record, and check that each file is an image."""
+        """Yield (location, values or error) for each record; each file must be an image."""
         for location, values in self.source.scan(split, spec):
             yield location, values if isinstance(values, str) else self.read_row(values, spec)
 
     def read_row(
         self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
     ) -> dict[str, types.PythonValue] | str:
-        """Return one row with bytes in place of paths, or an error text about a file."""
-        # A pass over labels or keys reads none of the images.
+        """Return a row with bytes in place of paths, or an error message about a file."""
+        # A pass over labels or keys reads no images, because its Spec lacks the fields.
         columns = source_lib.list_columns(self.source)
         for name in self.fields if columns else ():
             checks.one_of("ImageFiles.fields", name, dict.fromkeys([*spec.features, *columns]))
@@ -110,7 +110,7 @@ class ImageFiles(types.Source):
         return {**values, **contents}
 
     def find_problem(self, name: str, path: Any) -> str:
-        """Return the reason if the file at `path` is not an image; otherwise ""."""
+        """Return an error message if the file at `path` is not an image; otherwise ""."""
         content = self.read_file(name, path)
         if isinstance(content, str):
             return content
@@ -118,10 +118,10 @@ class ImageFiles(types.Source):
         return self._describe(name, path, reason) if reason else ""
 
     def read_file(self, name: str, path: Any) -> bytes | str:
-        """Return the bytes of the file that a field names, or a str with the text of an error."""
+        """Return the bytes of the file at `path`, or an error message as a str."""
         text = os.fsdecode(path)
         is_absolute = re.match(_ABSOLUTE, text) is not None
-        # ".." leads out of the folder, and in C++ a name ends at NUL.
+        # ".." could leave the folder, and C++ would end the file name at NUL.
         is_odd = not text or "\0" in text or ".." in text.split("/")
         if is_odd or (is_absolute and not (self._root and text.startswith(self._root))):
             return self._describe(name, path, self._rule)
@@ -142,14 +142,14 @@ class ImageFiles(types.Source):
         return f"field {name!r} must {images.RULE}, got {os.fsdecode(path)!r}{folder}. {reason}"
 
     def require_folder(self) -> None:
-        """Fail unless the folder exists."""
+        """Fail unless `folder` exists."""
         storage.require_path("ImageFiles.folder", self._root or ".")
         is_there = tf.io.gfile.isdir(self._root or ".")
         checks.require(is_there, "ImageFiles.folder", "be a folder that exists", self.folder)
 
     @property
     def _root(self) -> str:
-        """The folder with a slash behind it; "" for the current folder."""
+        """The folder with a slash at the end; "" for the current folder."""
         return os.path.join(os.path.expanduser(self.folder), "") if self.folder else ""
 
     @property
@@ -167,7 +167,7 @@ class ImageFiles(types.Source):
     def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:
         """Read the files at paths [B], and return their bytes [B]."""
         root = re.escape(self._root)
-        # The same rules as in `read_file`, for a whole batch.
+        # This check applies the rules of `read_file` to a whole batch.
         is_absolute = tf.strings.regex_full_match(paths, rf"(?s){_ABSOLUTE}\C*")
         is_below = tf.strings.regex_full_match(paths, rf"(?s){root}\C*") & bool(self._root)
         is_odd = tf.equal(paths, "") | tf.strings.regex_full_match(paths, _NUL)

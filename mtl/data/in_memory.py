@@ -1,4 +1,4 @@
-"""Keeps the decoded rows of any source in memory, from which training takes them by number.
+"""A source that keeps the decoded rows of another source in memory.
 
 rows = in_memory.InMemory(csv.Csv(files=...), spec)
 rows.list_rows("train")                     # [N]; a process reads the split once
@@ -22,12 +22,12 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-# The most rows that are decoded at once, and about the most bytes.
+# At most this number of rows, or about this number of bytes, is decoded at once.
 _ROWS, _BYTES = 4096, 2**25
 
 
 class InMemory(types.Source):
-    """The rows of another source, which are decoded once.
+    """A source that decodes the rows of another source once, and keeps them in memory.
 
     Args:
       source: reads and decodes the rows.
@@ -38,11 +38,11 @@ class InMemory(types.Source):
         self._source, self._spec = source, spec
         self._layout = memory_rows.Layout(spec.fields)
         self._rows_by_split: dict[str, memory_rows.Rows] = {}
-        self._lock = threading.Lock()  # Several threads of tf.data call `_load`.
+        self._lock = threading.Lock()  # Several threads of tf.data call `_load` at once.
         self._splits: list[str] = []
 
     def list_rows(self, split: str) -> np.ndarray:
-        """Return the numbers of the rows of a split, int64 [N].
+        """Return the row numbers of a split, int64 [N].
 
         Raises:
           UserError: the rows do not fit into memory.
@@ -51,7 +51,7 @@ class InMemory(types.Source):
         return np.arange(len(self._load(split)))
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
+        """Return the raw records for row numbers, int64 [B]."""
         if split not in self._splits:
             self._splits.append(split)
         number = tf.constant(self._splits.index(split), tf.int64)
@@ -65,14 +65,14 @@ class InMemory(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn numbers of rows [B] into {name: [B, ...]}."""
+        """Turn row numbers [B] into the values of fields, {name: [B, ...]}."""
         values = self._take(batch)
         return {
             name: values[name] for name in (spec.fields if with_labels else spec.feature_fields)
         }
 
     def _take(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Return {name: [B, ...]} of all fields in memory, of rows with numbers [B]."""
+        """Return {name: [B, ...]} of all fields in memory for row numbers [B]."""
 
         def load(number: int) -> memory_rows.Rows:
             return self._load(self._splits[number])
@@ -80,11 +80,11 @@ class InMemory(types.Source):
         return memory_rows.take(self._layout, load, batch["split"], batch["row"])
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row, as the source does."""
+        """Yield (location, values or error) for each row, as the inner source does."""
         return self._source.scan(split, spec)
 
     def _load(self, split: str) -> memory_rows.Rows:
-        """Return the rows of a split; decode them at the first call."""
+        """Return the rows of a split; the first call decodes all rows."""
         with self._lock:
             if split not in self._rows_by_split:
                 self._rows_by_split[split] = self._read(split)
@@ -138,7 +138,7 @@ def _join(
 def _decode_blocks(
     source: types.Source, split: str, spec: spec_lib.Spec
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the values of all rows, as the source decodes them."""
+    """Yield the decoded values of all rows, {field: values in some rows}."""
     for block in source_lib.iterate(lambda: _decode_all(source, split, spec)):
         if isinstance(block, Exception):
             raise block
@@ -146,11 +146,11 @@ def _decode_blocks(
 
 
 def _decode_all(source: types.Source, split: str, spec: spec_lib.Spec) -> tf.data.Dataset:
-    """Return the decoded rows of a split, in blocks of {name: [n, ...]}."""
+    """Return a dataset of the decoded rows of a split, in blocks {name: [n, ...]}."""
     row = sum(field.size * 8 for field in spec.fields.values() if not field.is_ragged)
     rows = max(1, min(_ROWS, _BYTES // max(row, 1)))
 
-    # Sources are plain graph code; AutoGraph would change their errors.
+    # AutoGraph is off, because it would change the errors of sources.
     @tf.autograph.experimental.do_not_convert
     def decode(*batch: Any) -> dict[str, Any]:
         return source.decode(batch[0], spec, True)

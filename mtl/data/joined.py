@@ -1,4 +1,4 @@
-"""Tables, such as of users and items, that are joined by key to the rows of a source.
+"""A source that joins tables, such as of users and items, to the rows of another source by key.
 
 from mtl.data import joined
 pipeline.Pipeline.source = @joined.Joined()
@@ -6,8 +6,8 @@ joined.Joined.source = @clicks/csv.Csv()
 joined.Joined.tables = {"user": @users/arrow.Arrow(), "item": @items/csv.Csv()}
 joined.Joined.fields = {"user": ["age", "country"], "item": ["price"]}
 
-The tables lie in memory, as packed values; a row of the source finds its row in a table when it is
-decoded. The joined fields are features or labels of the Spec like all others.
+The tables are in memory as packed values. When a row of the source is decoded, its key looks up a
+row in each table. The joined fields are features or labels of the Spec like all other fields.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from mtl.data import chosen_rows, filled_fields, memory_rows, packed, pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# A whole number as a column of floats has it, such as 7.0.
+# A whole number as a column of floats writes it, such as 7.0.
 _WHOLE = re.compile(rb"([+-]?[0-9]+)\.0*")
 _KEY_TYPES = ("int64", "string")
-# Keys of the raw records of rows by number: the records of the source, and the numbers.
+# The keys of a raw record: the record of the inner source, and the row number.
 _RECORD, _NUMBERS = "record", "row of the join"
 
 
 class AbsentKeyError(ValueError):
-    """The key of a row is not in its table, and a field of the table has no default."""
+    """The table lacks the key of a row, and a field of the table has no default."""
 
 
 class _Table(NamedTuple):
-    """The fields of a table in memory.
+    """Fields of a table in memory.
 
     Attributes:
       where: the name of the table in errors.
-      places: {text of a key: number of its row}.
+      places: {text of a key: row number}.
       num_rows: the number of rows.
       fields: {name: field}.
-      values: {name: the values of all rows, and the default in a further, last row}.
-      rows: the same values in a form from which batches are taken fast.
+      values: {name: values of all rows}; an additional last row holds the defaults.
+      rows: the same values, prepared to take batches of rows fast.
       required: a field without a default; "" if all fields have a default.
     """
 
@@ -62,7 +62,7 @@ class _Table(NamedTuple):
     required: str
 
     def find_rows(self, keys: Any) -> np.ndarray:
-        """Return the numbers of the rows with these keys, int64 [B]; -1 for absent keys.
+        """Return the row numbers of keys, int64 [B]; -1 if the table lacks a key.
 
         Args:
           keys: packed keys, or int64 or bytes [B].
@@ -71,71 +71,71 @@ class _Table(NamedTuple):
             return self._look_up(keys.distinct.to_pylist())[keys.numbers]
         if keys.dtype.kind != "i":
             return self._look_up(keys.tolist())
-        # Many rows share a user or an item, so each distinct key is looked up once.
+        # Many rows have the same key, so each distinct key is looked up once.
         distinct, places = np.unique(keys, return_inverse=True)
         return self._look_up([_spell_key(key) for key in distinct.tolist()])[places]
 
     def _look_up(self, texts: Sequence[bytes]) -> np.ndarray:
         row_numbers = map(self.places.get, texts, itertools.repeat(-1))
         rows = np.fromiter(row_numbers, np.int64, len(texts))
-        # Keys that the table lacks may be in it under another spelling, such as 7 for 7.0.
+        # The table may have an unmatched key in another spelling, such as 7 for 7.0.
         for place in np.flatnonzero(rows < 0).tolist():
             rows[place] = self.places.get(_spell_key(texts[place]), -1)
         return rows
 
     def choose_rows(self, keys: Any) -> np.ndarray:
-        """Return the numbers of the rows with these keys; an absent key gets the last row.
+        """Return the row numbers of keys; a key that the table lacks gets the row of defaults.
 
         Raises:
-          AbsentKeyError: a key is absent, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field has no default.
         """
         return self.fill_rows(self.find_rows(keys))
 
     def fill_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of rows with the last row in place of -1.
+        """Replace -1 in row numbers by the number of the row that holds the defaults.
 
         Raises:
-          AbsentKeyError: a key is absent, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field has no default.
         """
         is_absent = rows < 0
         if self.required and is_absent.any():
             raise AbsentKeyError(self.explain())
-        # The row behind the rows of the table holds the defaults.
+        # The defaults are in the additional row behind the rows of the table.
         rows[is_absent] = self.num_rows
         return rows
 
     def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
-        """Return {name: [B, ...]} of the rows that `find` returns for keys or numbers, [B]."""
+        """Return {name: [B, ...]}; `find` turns keys or numbers [B] into rows of the table."""
         rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
-        # A result of a Python function has no static shape.
+        # The result of a Python function has no static shape.
         rows.set_shape(keys.shape)
         load = functools.partial(_return_first, self.rows)
         return memory_rows.take(memory_rows.Layout(self.fields), load, tf.zeros_like(rows), rows)
 
     def explain(self) -> str:
-        """Return the message about an absent key."""
+        """Return the error message for a key that the table lacks."""
         return f"{self.where} lacks the key, and field {self.required!r} has no default"
 
 
 @checks.dataclass
 class Joined(types.Source):
-    """A source whose rows get further fields from tables, by key.
+    """A source that adds fields of tables to its rows, by key.
 
-    A key is a column of the source and of the table, a text or a whole number; 7 and 7.0 are the
-    same key. It does not need to be in the Spec. A row whose key is absent, or not in the table,
-    has the defaults of the joined fields, and a new run reports the number of these rows. A field
-    without a default makes such a row an error. A table that has no key of the training split is
-    an error, too.
+    A key is a column of both the source and the table, and holds texts or whole numbers; 7 and 7.0
+    are equal keys. The Spec need not name the key. If a row has no key, or a key that the table
+    lacks, the joined fields get their defaults; a new run logs the number of such rows. If a joined
+    field has no default, a row without its key in the table is an error. A table without any key of
+    the training split is also an error.
 
-    Every process keeps the tables in memory. An exported model gets joined fields in its requests,
-    as all other features; `launch.predict --input` needs them as columns.
+    Every process keeps the tables in memory. Requests to an exported model must contain the joined
+    fields, like all other features; the input of `launch.predict --input` needs a column for each
+    joined field.
 
     Attributes:
       source: the source of the rows.
       tables: {key: source of the table}; the table has at most one row for each key.
-      fields: {key: the fields that come from the table}. The source must not have columns of these
-        names.
-      table_split: the split of the tables that is read.
+      fields: {key: fields of the table}. The source must not have columns of the same names.
+      table_split: the split of each table that is read.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -166,47 +166,48 @@ class Joined(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The columns of the source, and the joined fields; [] if the source names no columns."""
+        """The columns of the source and the joined fields; [] if the source has no names."""
         names = list(getattr(self.source, "names", ()))
         return [*names, *itertools.chain(*self.fields.values())] if names else []
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which splits and joins read a field as a key."""
+        """Return the type of a key, "int64" or "string", as splits and joins read the field."""
         for key, names in self.fields.items():
             if name in names:
                 return types.read_member(self.tables[key], types.Source, "find_key_type")(name)
         return types.read_member(self.source, types.Source, "find_key_type")(name)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of the source."""
+        """Return the raw records of the inner source."""
         return self.source.records(split)
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of the source in blocks; None if it has no blocks."""
+        """Return the raw records of the inner source in batches; None if it has no `blocks`."""
         return types.read_member(self.source, types.Source, "blocks")(split)
 
     def shard(self, split: str, num_shards: int, shard: int) -> Joined | None:
-        """Return a source of every `num_shards`-th file; None if `source` cannot be divided."""
+        """Return a source for a shard of the files; None if the inner source cannot be divided."""
         part = types.read_member(self.source, types.Source, "shard")(split, num_shards, shard)
         return part and dataclasses.replace(self, source=part)
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split; None if the source does not list them."""
+        """Return the row numbers of a split; None if the inner source does not list row numbers."""
         return types.read_member(self.source, types.Source, "list_rows")(split)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, Any]:
-        """Return the raw records of rows with these numbers, int64 [B], and the numbers.
+        """Return the raw records for row numbers, int64 [B], together with the row numbers.
 
-        Training takes each row in every epoch, but looks up its rows in the tables once.
+        With row numbers, the key of each row is looked up only once, not again in every epoch.
         """
         return {_RECORD: self.source.take_rows(split, rows), _NUMBERS: {split: rows}}
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does, and add the fields of the tables.
+        """Decode a batch with the inner source, and add the fields of the tables.
 
         Raises:
-          UserError: when built, if a table has a bad row or a key twice.
-          InvalidArgumentError: when run, if a key is absent and a field has no default.
+          UserError: when the graph is built, if a table has a bad row, or two rows with one key.
+          InvalidArgumentError: when the graph runs, if a table lacks a key, and a field has no
+            default.
         """
         fields = spec.fields if with_labels else spec.feature_fields
         is_numbered = isinstance(batch, Mapping) and _NUMBERS in batch
@@ -231,19 +232,20 @@ class Joined(types.Source):
     def _find_rows(
         self, split: str, key_spec: spec_lib.Spec, table: _Table, numbers: np.ndarray
     ) -> np.ndarray:
-        """Return the rows of a table for rows of a split with these numbers, int64 [B]."""
+        """Return the table row of each row number of a split, int64 [B]."""
         lock, cache = self._place_cache
-        # The Spec may give the key a default, which may be a key of the table.
+        # The cache depends on the key's field, because its default in the Spec may be a key of the
+        # table.
         cache_key = split, repr(key_spec.fields)
-        # Several threads of tf.data call this. The first thread reads the keys of the split.
+        # Several threads of tf.data call this method; the first thread reads all keys of the split.
         with lock:
             if cache_key not in cache:
                 all_numbers = cast(np.ndarray, self.list_rows(split))
-                # int32 takes half the memory of int64, and the cache has all rows of the split.
+                # The cache holds all rows of the split, and int32 takes half the memory of int64.
                 rows = self._read_rows(split, key_spec, table, all_numbers).astype(np.int32)
                 cache[cache_key] = all_numbers, rows
             all_numbers, rows = cache[cache_key]
-        # If the numbers run from 0 without a gap, a number is a place.
+        # Without gaps in the row numbers, a row number is also an index.
         is_whole = len(all_numbers) == all_numbers[-1] + 1
         places = numbers if is_whole else np.searchsorted(all_numbers, numbers)
         return table.fill_rows(rows[places].astype(np.int64))
@@ -251,24 +253,24 @@ class Joined(types.Source):
     def _read_rows(
         self, split: str, key_spec: spec_lib.Spec, table: _Table, all_numbers: np.ndarray
     ) -> np.ndarray:
-        """Return the rows of a table for all rows of a split, int64 [N]."""
+        """Return the table row of each row of a split, int64 [N]."""
         (key,) = key_spec.fields
         blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
         if blocks is not None:
-            # If `read_values` cannot read these rows, `decode` reads them below.
+            # If `read_values` cannot read the rows, `read_field` decodes them below.
             with contextlib.suppress(types.DecodeOnlyError):
                 return np.concatenate([table.find_rows(block[key]) for block in blocks])
         return table.find_rows(source_lib.read_field(self.source, split, all_numbers, key_spec))
 
     @functools.cached_property
     def _place_cache(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
-        """A lock, and {(split, key): the numbers of all rows, and their rows in the table}."""
+        """A lock, and the cache {(split, key): (all row numbers, table row of each row)}."""
         return threading.Lock(), {}
 
     def read_values(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterable[Mapping[str, packed.Values]] | None:
-        """Return the values of all rows, some rows at a time; None if only `decode` can."""
+        """Return the values of a split in blocks; None if only `decode` can read the values."""
         source_spec, parts = self._divide(spec.fields, spec)
         with self._suggest_fields():
             blocks = types.read_member(self.source, types.Source, "read_values")(split, source_spec)
@@ -286,11 +288,11 @@ class Joined(types.Source):
             try:
                 values = _join_block(block, tables, fields)
             except AbsentKeyError as error:
-                raise types.DecodeOnlyError from error  # `decode` names the row.
+                raise types.DecodeOnlyError from error  # `decode` names the bad row.
             yield values
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
-        """Return the blocks of a split, with the fields of the tables; None without blocks."""
+        """Return blocks of a split with the joined fields; None if the source has no blocks."""
         source_spec, _ = self._divide(spec.fields, spec)
         with self._suggest_fields():
             blocks = types.read_member(self.source, types.Source, "list_blocks")(split, source_spec)
@@ -309,7 +311,7 @@ class Joined(types.Source):
         return types.Blocks(blocks.sizes, blocks.window, read)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
+        """Yield (location, values or error) for each record of a split."""
         source_spec, parts = self._divide(spec.fields, spec)
         tables = self._load_all(parts, spec)
         with self._suggest_fields():
@@ -322,7 +324,7 @@ class Joined(types.Source):
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Joined:
-        """Return the same join of changed sources; `change` takes a source and its fields."""
+        """Return a copy in which `change(source, spec)` replaces each inner source."""
         source_spec, parts = self._divide(spec.fields, spec)
         tables = dict(self.tables)
         for key, fields in parts.items():
@@ -330,10 +332,10 @@ class Joined(types.Source):
         return dataclasses.replace(self, source=change(self.source, source_spec), tables=tables)
 
     def describe_absent_keys(self, split: str) -> list[str]:
-        """Return a line for each table that lacks keys of a split.
+        """Return a warning for each table that lacks some keys of a split.
 
         Raises:
-          UserError: a table has none of the keys.
+          UserError: a table lacks all keys of the split.
         """
         lines = []
         for key in self.tables:
@@ -356,10 +358,10 @@ class Joined(types.Source):
     def _divide(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec, with_keys: bool = True
     ) -> tuple[Any, dict[str, dict[str, spec_lib.Field]]]:
-        """Return the fields to read from the source, and {key: fields of its table}.
+        """Divide fields into a specification for the source, and {key: fields of the table}.
 
-        The fields are a specification with the keys of these tables. If `with_keys` is False, it
-        has no keys, and is None if all fields lie in tables.
+        The specification includes the keys of the tables. If `with_keys` is False, the
+        specification lacks the keys, and is None if tables hold all fields.
         """
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():
@@ -379,7 +381,7 @@ class Joined(types.Source):
     def _specify_table(
         self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> spec_lib.Spec:
-        """Return the specification of some fields of a table, and of its key."""
+        """Return a specification of some fields of a table, and of the key."""
         narrow = filled_fields.narrow_spec(spec, list(fields))
         return _specify_key(self.tables[key], narrow, key)
 
@@ -390,11 +392,11 @@ class Joined(types.Source):
 
     @functools.cached_property
     def _table_cache(self) -> tuple[threading.Lock, dict[Any, _Table]]:
-        """A lock for threads of tf.data, and {(key, fields): the table in memory}."""
+        """A lock for the threads of tf.data, and the cache {(key, fields): table}."""
         return threading.Lock(), {}
 
     def _load(self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Table:
-        """Return some fields of a table; read it at the first call."""
+        """Return some fields of a table; the first call reads the table."""
         lock, cache = self._table_cache
         cache_key = key, repr(fields)
         with lock:
@@ -417,7 +419,7 @@ class Joined(types.Source):
             values = pipeline.read_split(self.tables[key], self.table_split, table_spec, setting)
         places, count = _place_keys(where, key, values[key])
         fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
-        # A further, last row has the defaults, for keys that the table lacks.
+        # An additional last row holds the defaults, for keys that the table lacks.
         padded_values = {
             name: packed.join([values[name], fills[name].repeat(1)], field)
             for name, field in fields.items()
@@ -431,7 +433,7 @@ class Joined(types.Source):
 
     @contextlib.contextmanager
     def _suggest_fields(self, where: str = "") -> Iterator[None]:
-        """Name the setting of the tables' fields in an error about a column."""
+        """Add a hint about `Joined.fields` to an error about an unknown column."""
         try:
             yield
         except checks.UserError as error:
@@ -447,10 +449,10 @@ def _return_first(first: Any, *others: Any) -> Any:
 
 
 def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:
-    """Return a specification of these fields and of a key.
+    """Return a specification that includes a key.
 
     Raises:
-      UserError: the specification has the key in another form than a text or a whole number.
+      UserError: the key is neither a text nor a whole number in the specification.
     """
     if spec is not None and key in spec.fields:
         field = spec.fields[key]
@@ -467,14 +469,14 @@ def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> 
 
 
 def _make_default(field: spec_lib.Field, is_label: bool) -> filled_fields.Filled:
-    """Return the field's value in rows whose key is absent."""
+    """Return the value that a field has in rows whose key the table lacks."""
     if is_label and field.is_ragged:
         return filled_fields.Filled(field, field.missing)
     return filled_fields.Filled(field, field.default)
 
 
 def _spell_key(key: Any) -> bytes:
-    """Return the text of a key; keys that are the same, such as 7 and 7.0, have equal texts."""
+    """Convert a key to text; equal keys, such as 7 and 7.0, get equal texts."""
     if isinstance(key, int):
         return b"" if key == spec_lib.MISSING["int64"] else b"%d" % key
     text = (key.encode() if isinstance(key, str) else key).strip()
@@ -483,19 +485,19 @@ def _spell_key(key: Any) -> bytes:
 
 
 def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]:
-    """Return {text of a key: its row}, and the number of rows, also of rows without a key.
+    """Return {text of a key: row number}, and the number of all rows, with or without a key.
 
     Raises:
       UserError: two rows have the same key.
     """
     if isinstance(keys, packed.Texts):
         distinct = keys.distinct.to_pylist()
-        # Only a text with other signs than letters and digits can have another spelling.
+        # Only texts with signs such as "." or spaces can have several spellings.
         distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
-    # A repeated key makes the map smaller. Only then are its rows searched.
+    # A map with fewer entries than rows reveals a repeated key, whose rows are then searched.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
         first_rows: dict[bytes, int] = {}
@@ -516,7 +518,7 @@ def _join_block(
     tables: Mapping[str, _Table],
     fields: Mapping[str, spec_lib.Field],
 ) -> dict[str, packed.Values]:
-    """Return the fields of a block of rows, with the fields of the tables."""
+    """Add the fields of the tables to a block of rows."""
     values = dict(block)
     for key, table in tables.items():
         rows = table.choose_rows(block[key])
@@ -528,7 +530,7 @@ def _join_block(
 def _join_row(
     row: Mapping[str, Any], tables: Mapping[str, _Table], spec: spec_lib.Spec
 ) -> dict[str, Any] | str:
-    """Return a row in plain Python with the fields of the tables, or an error text."""
+    """Add the fields of the tables to a row in plain Python, or return an error message."""
     values = dict(row)
     for key, table in tables.items():
         number = table.places.get(_spell_key(row[key]), -1)
@@ -540,7 +542,7 @@ def _join_row(
 
 
 def _read_value(values: packed.Values, row: int, field: spec_lib.Field) -> Any:
-    """Return the value of a field in a row, or in the last row for -1, in plain Python."""
+    """Return the value of a field in one row, as plain Python; row -1 is the last row."""
     count = packed.count_rows(values, field)
     row_values = packed.choose(values, np.array([row % count]), field)
     flat = row_values.values if isinstance(row_values, packed.Lists) else row_values

@@ -1,9 +1,10 @@
-"""Reads JSON lines by Arrow, some megabytes at a time, with the meaning of `json_lines.JsonLines`.
+"""A fast reader of JSON lines, based on Arrow, that reads values like `json_lines.JsonLines`.
 
 for block in json_columns.read_files(paths, spec.fields):          # {field: packed values}
 
-`JsonLines.decode` takes several times as long. If this reader is not sure that it reads a file like
-`JsonLines.decode`, `read_files` raises an error, and `JsonLines.decode` reads the file.
+`JsonLines.decode` takes several times as long. If Arrow might read a file differently from
+`JsonLines.decode`, `read_files` raises an error. After this error, `JsonLines.decode` reads the
+file.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from mtl import types
 from mtl.data import csv_columns, files, packed
 from mtl.spec import literals
 
-# Values that Arrow and Python read differently: Inf, NaN and -0. Texts such as ": NaN" match, too.
+# Arrow and Python read Inf, NaN and -0 differently. The pattern also matches texts such as ": NaN".
 _ODD = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)|[:\[,]\s*-0[\s,}\]]")
-# Python reads only so many levels of lists. A line with fewer brackets has fewer levels.
+# Python limits the depth of nested lists. A line with few brackets cannot exceed the limit.
 _MOST_BRACKETS = 500
 _BLOCK = 1 << 22
-# Floats are read as float64, and then rounded to float32, as in Python.
+# Floats are parsed as float64 and then rounded to float32, like in `JsonLines.decode`.
 _KINDS = {
     "float32": pa.float64(),
     "int64": pa.int64(),
@@ -37,20 +38,20 @@ _KINDS = {
 
 
 class _UnsuitedError(Exception):
-    """A value does not suit its field, or only Python can read it."""
+    """A value does not suit its field, or only Python can read the value."""
 
 
 def read_files(
     paths: Sequence[str], fields: Mapping[str, spec_lib.Field]
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the values of all rows of some files, some rows at a time.
+    """Yield {field: values} of all rows of some files, one chunk of a file at a time.
 
     Args:
       paths: the files.
       fields: {name: field}.
 
     Raises:
-      DecodeOnlyError: this reader is not sure about some rows.
+      DecodeOnlyError: Arrow might read some rows differently from `JsonLines.decode`.
     """
     if any(len(field.shape) > 1 or field.part_of for field in fields.values()):
         raise types.DecodeOnlyError
@@ -58,7 +59,7 @@ def read_files(
         for path in paths:
             for chunk in csv_columns.read_chunks(path, skip=0):
                 yield _read_chunk(chunk, fields)
-    # A ValueError comes from text that is not JSON, and from bytes that are not UTF-8.
+    # Text that is not JSON, and bytes that are not UTF-8, raise a ValueError.
     except (_UnsuitedError, ValueError, pa.ArrowException, *files.list_read_errors()) as error:
         raise types.DecodeOnlyError from error
 
@@ -68,7 +69,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
 
     text = re.sub(rb"\n\n+", b"\n", chunk.replace(b"\r\n", b"\n")).strip(b"\n")
     _require(b"\0" not in text and not _ODD.search(text))
-    text.decode()  # Fails if the bytes are not UTF-8.
+    text.decode()  # This call fails if the bytes are not UTF-8.
     lines = _count_lines(text)
     schema = pa.schema([(name, _find_kind(field)) for name, field in fields.items()])
     if not lines:
@@ -81,7 +82,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
         arrow_json.ReadOptions(block_size=_BLOCK),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
-    # A line may hold several objects, and an object may take several lines.
+    # Otherwise, a line holds several objects, or an object spans several lines.
     _require(len(table) == lines)
     return {
         name: _convert(field, pa.concat_arrays(table[name].chunks))
@@ -100,10 +101,10 @@ def _find_kind(field: spec_lib.Field) -> pa.DataType:
 
 
 def _count_lines(text: bytes) -> int:
-    """Return the number of lines; fail unless each is in braces, and has few brackets.
+    """Return the number of lines; fail unless each line has outer braces and few brackets.
 
-    Arrow also reads several objects in a line, and an object in several lines. If each line begins
-    and ends with a brace, no object continues in the next line.
+    Arrow would also read several objects in a line, and an object that spans several lines. If each
+    line begins and ends with a brace, no object continues in the next line.
     """
     if not text:
         return 0
@@ -117,7 +118,7 @@ def _count_lines(text: bytes) -> int:
 
 
 def _convert(field: spec_lib.Field, column: pa.Array) -> packed.Values:
-    """Return the values of a field in a column."""
+    """Convert an Arrow column to the values of a field."""
     if not field.shape:
         if column.null_count:
             _require(not field.is_required)
@@ -134,7 +135,7 @@ def _convert(field: spec_lib.Field, column: pa.Array) -> packed.Values:
 
 
 def _convert_items(field: spec_lib.Field, items: pa.Array) -> Any:
-    """Return values without nulls as an array, or as texts."""
+    """Convert items to an array, or to texts; fail if an item is null."""
     _require(not items.null_count)
     if field.dtype == "string":
         return packed.encode_texts(items)
@@ -144,6 +145,6 @@ def _convert_items(field: spec_lib.Field, items: pa.Array) -> Any:
         _require(((values >= low) & (values <= high)).all())
     with np.errstate(over="ignore"):
         values = values.astype(packed.DTYPES[field.dtype])
-    # NaN may be the default, but infinity comes from a number that is too large.
+    # NaN may be a default, but infinity is the result of a number that is too large.
     _require(field.dtype != "float32" or not np.isinf(values).any())
     return values

@@ -24,25 +24,25 @@ from mtl.data import examples, files, json_columns, packed, source, weighted_lis
 from mtl.deferred import tf
 from mtl.spec import nested
 
-# {type of a field: types of JSON values that it can hold without a check of each value}.
+# {type of a field: types of JSON values that need no check of each value}.
 _EXACT: Mapping[str, set[type]] = {
     "float32": {int, float},
     "int64": {int},
     "string": {str},
     "bool": {bool},
 }
-# The most levels of lists, because Python and Arrow recurse into values.
+# The greatest depth of nested lists, which bounds the recursion of Python and Arrow.
 MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
 _BLANK = r"[ \t\r]*"
-# The number of lines in which the names of the fields are searched.
+# The names of fields are searched in this number of lines.
 _SEARCHED = 1000
 
 Values = Sequence[Any] | np.ndarray
 
 
 class Each(Protocol):
-    """Maps a function over rows; its ValueError names the row."""
+    """A function that maps another function over rows; its ValueError names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
         """Return the results for B rows."""
@@ -52,19 +52,19 @@ class Each(Protocol):
 class JsonLines(types.Source):
     """A source that reads JSON lines.
 
-    An object has a value or a list for each field. A field that an object lacks, or null, is
-    absent: the default replaces it, a list becomes empty, and a label becomes a missing label.
-    A field that none of the first 1,000 objects has is an error; keys that are no fields are
-    ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. A
-    process reads a compressed file through once, at its first use, to check that it is whole.
+    An object holds a value or a list for each field. If a field is null or lacking, its value is
+    absent: a value becomes the default, a list becomes empty, and a label becomes a missing label.
+    A field that none of the first 1,000 objects has is an error. Other keys of an object are
+    ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. At the
+    first use of a compressed file, the process reads the whole file to check that it is complete.
 
-    Python parses the lines at every epoch. With `Pipeline.cache = True`, the lines are parsed once,
-    and by Arrow. If Arrow would read a line differently, such as a number in quotes, Python parses
-    all lines.
+    Python parses all lines in every epoch. With `Pipeline.cache = True`, Arrow parses the lines
+    once. If Arrow would read a line differently from Python, such as a number in quotes, Python
+    parses all lines once.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
+      data_dir: the folder in which relative paths start; "" is the current folder.
     """
 
     files: files.Files
@@ -79,13 +79,14 @@ class JsonLines(types.Source):
         return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
-        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
+        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Turn lines [B] into {name: [B, ...]}."""
+        """Turn lines [B] into the values of fields, {name: [B, ...]}."""
         fields = mark_parts(spec.fields if with_labels else spec.feature_fields)
-        self._check_fields([own.column for name, own in fields.items() if name not in spec.counted])
+        names = [field.column for name, field in fields.items() if name not in spec.counted]
+        self._check_fields(names)
 
         def parse(lines: np.ndarray) -> np.ndarray:
             rows = [parse_object(line) for line in lines]
@@ -97,13 +98,14 @@ class JsonLines(types.Source):
         return spec.parse(serialized_rows, with_labels)
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
-        """Return the values of all rows, some rows at a time, as Arrow reads them."""
+        """Yield {field: values} of all rows of a split, which Arrow reads in blocks of rows."""
         fields = mark_parts(spec.fields)
-        self._check_fields([own.column for name, own in fields.items() if name not in spec.counted])
+        names = [field.column for name, field in fields.items() if name not in spec.counted]
+        self._check_fields(names)
         return json_columns.read_files(self._find(split), fields)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split line by line."""
+        """Yield (location, values or error) for each line of a split."""
         fields = mark_parts(spec.fields)
         for path in self._find(split):
             for number, line in read_lines(path):
@@ -112,12 +114,12 @@ class JsonLines(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The keys of the first objects of the first file; [] if a line is malformed."""
+        """The keys of the first objects in the first file; [] if a line is malformed."""
         return list(self._kinds)
 
     @functools.cached_property
     def _kinds(self) -> dict[str, set[type]]:
-        """{key of the first objects: the types of its values, without null}."""
+        """{key: types of the values in the first objects, except null}."""
         kinds: dict[str, set[type]] = {}
         path = self._find(next(iter(self.files)))[0]
         try:
@@ -125,22 +127,22 @@ class JsonLines(types.Source):
                 row = {} if isinstance(line, str) else parse_object(line)
                 for key, value in row.items():
                     kinds.setdefault(key, set()).update(() if value is None else {type(value)})
-        except ValueError:  # The reader of the rows names the line.
+        except ValueError:  # The next reader of the file reports the bad line.
             return {}
         return kinds
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" if the first objects hold whole numbers under a key, else "string"."""
+        """Return "int64" if a key has only whole numbers in the first objects, else "string"."""
         return "int64" if self._kinds.get(name) == {int} else "string"
 
     def _check_fields(self, names: Iterable[str]) -> None:
-        """Fail if no object has a field, whose name may be misspelt."""
+        """Fail if none of the first objects has a field: its name may be misspelt."""
         path = self._find(next(iter(self.files)))[0]
         for name in names if self.names else ():
             checks.one_of(f"{path}: the key of field {name!r}", name, self.names)
 
     def _check_split(self, split: str) -> list[str]:
-        """Return the files of a split; fail if a compressed file is cut off."""
+        """Return the files of a split; fail if a compressed file is truncated."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -151,7 +153,7 @@ class JsonLines(types.Source):
 
 
 def mark_parts(fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-    """Return the fields; weights may stand beside the values of their list."""
+    """Return the fields, and mark the parts of lists with weights."""
     return weighted_lists.mark_parts(fields) if spec_lib.find_weighted(fields) else fields
 
 
@@ -182,7 +184,7 @@ def _scan(
 
 
 def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Yield (number from 1, line) of the lines that are not blank; a final error is a str."""
+    """Yield (line number from 1, line) for each line that is not blank; a read error is a str."""
     number = 0
     try:
         with files.open_binary(path) as lines:
@@ -194,10 +196,10 @@ def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
 
 
 def parse_object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
-    """Return the object of a line.
+    """Parse a line as a JSON object.
 
     Raises:
-      ValueError: the line holds something else.
+      ValueError: the line is not a JSON object.
     """
     try:
         row = json.loads(line, parse_float=parse_float)
@@ -223,19 +225,19 @@ def read_columns(
 
     Args:
       rows: the objects.
-      lines: their texts.
+      lines: the text of each object.
       fields: {name: field}.
-      counted: {field of counts: the list of lists that it counts}, as in `Spec.counted`.
+      counted: {field of counts: field of nested lists}, as in `Spec.counted`.
       each: maps a function over the rows.
     """
     columns: dict[str, Values] = {}
     for name, field in fields.items():
         if name in counted:
-            continue  # The counts are added with the list of lists.
+            continue  # Counts are added together with the nested lists.
         values: Values | None = _to_exact_array(field, [row.get(name) for row in rows])
         if values is None:
             values = _to_arrays(field, each(functools.partial(read_value, field), rows))
-        # Infinity may stand for a number that is too large: the lines are parsed again.
+        # Infinity may be the result of a number that is too large, so the lines are checked.
         if field.dtype == "float32" and _has_infinity(values):
             each(functools.partial(_check_text, field), lines)
         columns[name] = values
@@ -248,13 +250,13 @@ def read_columns(
 
 
 def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
-    """Return values as an array if all have exactly the type and size of the field, else None."""
+    """Convert values to an array; None unless all values match the field's type and size."""
     flat = _join_lists(field, values) if field.shape else values
     if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
         return None
     try:
         if field.dtype == "string":
-            # JSON can hold half of a surrogate pair, and UTF-8 cannot.
+            # Refuse half of a surrogate pair, which JSON can write, but UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
             array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
@@ -264,8 +266,8 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
 
 
 def _join_lists(field: spec_lib.Field, values: Sequence[Any]) -> list[Any] | None:
-    """Return the items of all lists; None unless all are lists of the field's size."""
-    # Values of a field of variable length are converted one by one.
+    """Return the items of all lists; None unless each value is a list of the field's size."""
+    # Lists of variable length are converted one by one.
     if field.is_ragged or set(map(type, values)) != {list}:
         return None
     if set(map(len, values)) != {field.size}:
@@ -296,22 +298,22 @@ def read_value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
 
 
 def _list_values(field: spec_lib.Field, row: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values of a field in an object; None if it is absent."""
+    """Return the values of a field in an object; None if the field is absent."""
     value = weighted_lists.take_member(field, row) if field.part_of else row.get(field.name)
     nested.require_no_list(field, value)
     return None if value is None else nested.flatten(field, value)
 
 
 def _check_text(field: spec_lib.Field, line: bytes) -> None:
-    """Fail if a field holds a number such as 1e999, which Python reads as infinity."""
+    """Fail if a line has a number such as 1e999 in a field, because Python reads it as infinity."""
     read_value(field, parse_object(line, parse_float=str))
 
 
 def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
-    """Return the number of values of each item of a list of lists, also if the line omits it.
+    """Return the number of values in each item of a nested list in an object.
 
     Raises:
-      ValueError: the line has other counts.
+      ValueError: the object holds other counts.
     """
     name, counts = (
         spec_lib.counts_name(field.name),

@@ -1,4 +1,4 @@
-"""Counts of the training split's rows by label, which show a long tail.
+"""Counts the rows of each label in the training split, to detect a long tail.
 
 label_counts.accumulators("digit")               # counts with the columns' statistics
 label_counts.read_counts(statistics, "digit")            # {0: 700, 1: 419, ...} or {"cat": 12, ...}
@@ -17,7 +17,7 @@ from mtl.spec import literals
 
 @dataclasses.dataclass(kw_only=True)
 class LabelCounts:
-    """An accumulator that counts the labels of a field, also -1, but no missing labels.
+    """An accumulator that counts the labels of a field, including -1, but without missing labels.
 
     Attributes:
       label: the field with the labels.
@@ -34,12 +34,12 @@ class LabelCounts:
         labels = fields[self.label].numpy()
         self._rows += len(labels)
         if labels.dtype.kind == "f":
-            # NaN differs from NaN, so each missing label would count as a class of its own.
+            # Drop NaN, because NaN != NaN would make each missing label a new class.
             labels = labels[~np.isnan(labels)]
         self._counts.update(labels.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the values, their counts, and the number of all rows."""
+        """Return the labels, the count of each label, and the number of all rows."""
         del directory, column
         where = f"label {self.label!r}"
         counts = {literals.decode_text(where, v): count for v, count in self._counts.items()}
@@ -49,22 +49,22 @@ class LabelCounts:
 
 
 def accumulators(label: str) -> dict[str, LabelCounts]:
-    """Return {name in the statistics: accumulator of the counts of this field}."""
+    """Return {name in the statistics: accumulator that counts the labels of a field}."""
     return {_name_statistics(label): LabelCounts(label=label)}
 
 
 def read_counts(
     statistics: types.Statistics, label: str, missing: Collection[Any] = (spec.NO_ID,)
 ) -> dict[int | str, int]:
-    """Return how often each label occurs in the training split.
+    """Return the number of rows of each label in the training split.
 
     Args:
       statistics: the statistics of the split.
       label: the label field.
-      missing: labels that do not count.
+      missing: labels to leave out.
 
     Returns:
-      {label: its rows}.
+      {label: number of rows}.
     """
     entry = statistics.for_column(_name_statistics(label))
     counts = zip(entry["values"], entry["counts"], strict=True)
@@ -72,9 +72,9 @@ def read_counts(
 
 
 def count_rows(statistics: types.Statistics, label: str) -> int:
-    """Return the number of rows of the training split, with and without a label.
+    """Return the number of all rows of the training split, with or without a label.
 
-    Statistics of release 0.2 lack the number: then it is the number of labelled rows.
+    For statistics of release 0.2, which lack this number, return the number of labelled rows.
 
     Args:
       statistics: the statistics of the split.

@@ -1,4 +1,4 @@
-"""Long-tailed data from any source of classes: a few classes have most of the rows.
+"""A source that makes the classes of another source long-tailed: few classes have most rows.
 
 from mtl.data import long_tail
 pipeline.Pipeline.source = @long_tail.LongTail()
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class Profile(Protocol):
-    """A function that gives the size of each class, relative to the first class."""
+    """A function from the number of classes to their sizes, relative to the first class."""
 
     def __call__(self, num_classes: int) -> Sequence[float]:
-        """Return the size of each class as a share of the first class, whose share is 1."""
+        """Return the size of each class divided by the size of the first class."""
 
 
 @checks.dataclass
@@ -59,8 +59,8 @@ class Pareto(_Profile):
     """`share[i] = (i + 1)^(-log(factor) / log(C))`: a power law of the rank.
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160,
-    drew ImageNet-LT from a Pareto distribution. The shares are the sizes by rank of such a draw;
-    the factor determines the exponent.
+    drew ImageNet-LT from a Pareto distribution. The formula gives the class sizes of such a draw,
+    sorted by rank. The factor determines the exponent.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1.
@@ -92,24 +92,24 @@ class Step(_Profile):
 
 @checks.dataclass
 class LongTail(chosen_rows.ChosenRows):
-    """A source that cuts the training split of another source to a long tail.
+    """A source that drops training rows of another source, so that classes become long-tailed.
 
-    First, each split of `held_out` takes the same number of rows from every class. Then class i
-    keeps `floor(largest * share[i])` of its other rows. The rows are drawn at random and stay in
-    their order. The classes are the labels in the split, in the order of their ids or by alphabet.
-    Other splits of the source stay as they are. The log shows the counts.
+    First, each split in `held_out` takes the same number of rows from every class. Then class i
+    keeps `floor(largest * share[i])` of its remaining rows. Rows are drawn at random, but keep
+    their order. The classes are the labels in the split, sorted by id or by alphabet. Other splits
+    of the source are unchanged. The log shows the number of rows of each class.
 
-    The first use reads the labels of the split. Then memory holds a byte for each row of the split,
-    and a further byte of each row for each split in `held_out`.
+    The first use reads all labels of the split. Afterwards, memory holds one byte per row of the
+    split, and an additional byte per row for each split in `held_out`.
 
     Attributes:
-      source: the source whose split is cut.
+      source: the source of the rows.
       label: the field that holds the class; rows without a label, or with -1, are left out.
       label_type: the type of the label in the Spec, int64 or string.
       profile: a function from the number of classes to their sizes, relative to the first class.
-      split: the split that is cut.
-      largest: rows of the first class; None takes as many as all classes allow.
-      held_out: {new split: rows of each class}, such as {"validation": 50, "test": 100}.
+      split: the split that becomes long-tailed.
+      largest: the number of rows of the first class; None means the largest possible number.
+      held_out: {new split: number of rows of each class}, such as {"validation": 50, "test": 100}.
       seed: the seed of the draw.
     """
 
@@ -133,23 +133,23 @@ class LongTail(chosen_rows.ChosenRows):
 
     @property
     def key_types(self) -> dict[str, str]:
-        """{the label: its type}."""
+        """{name of the label: type}."""
         return {self.label: self.label_type}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged."""
         return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None
 
     @functools.cached_property
     def _masks(self) -> dict[str, np.ndarray]:
-        """{split: a mask, bool [N], of the N rows of the split that is cut}."""
+        """{split: mask over the N rows of the original split, bool [N]}."""
         labels = splits.read_labels(self.source, self.split, self.label, self.label_type)
         classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
         rule = "hold at least 2 classes"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
         draw = np.random.default_rng(self.seed)
-        # {class: its rows in random order}. The first rows go to the held-out splits, and the next
-        # rows stay.
+        # {class: row numbers in random order}. The first rows go to the held-out splits, and the
+        # next rows remain in the split.
         rows = {name: draw.permutation(np.flatnonzero(labels == name)) for name in classes}
         masks, start = {}, 0
         for split, size in self.held_out.items():
@@ -175,9 +175,9 @@ class LongTail(chosen_rows.ChosenRows):
         fitting = (
             len(class_rows) / share for class_rows, share in zip(rows.values(), shares, strict=True)
         )
-        # The size of the first class at which the scarcest class gives all of its rows.
+        # The largest size of the first class for which no class needs more rows than it has.
         largest = self.largest or math.floor(min(fitting))
-        # Rounding may put a product below the whole number that it should be.
+        # 1e-9 corrects a product that rounding puts slightly below a whole number.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]
         self._require(rows, sizes)
         fix = "Raise LongTail.largest or lower the profile's factor."

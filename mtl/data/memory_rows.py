@@ -1,12 +1,13 @@
-"""The values of many rows in memory, from which a graph takes any rows fast.
+"""Stores the values of many rows in memory, so that a graph can gather batches of rows fast.
 
 layout = memory_rows.Layout(spec.fields)
 rows = memory_rows.Rows(layout, {"age": [N], "words": N lists})
 values = memory_rows.take(layout, lambda split: rows, splits, numbers)   # {field: [B, ...]}
 
-A row of a matrix takes one access to memory, and a row of 40 arrays takes 40. So all fields of a
-type lie in one matrix. A matrix of texts holds the numbers of distinct texts. The copy of a
-text from Python to TensorFlow is slow, so each text is copied once, and TensorFlow repeats it.
+To read a row from one matrix takes one memory access, and from 40 arrays takes 40 accesses. So all
+fields of a type share one matrix. A matrix of texts holds indices into the distinct texts. To copy
+a text from Python to TensorFlow is slow, so a batch copies each distinct text once, and TensorFlow
+repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KINDS = {**packed.DTYPES, "string": np.int32}
 
 
 class _Place(NamedTuple):
-    """The columns of a field in the matrix of its type."""
+    """The range of columns of a field in the matrix of its type."""
 
     start: int
     stop: int
@@ -33,7 +34,7 @@ class _Place(NamedTuple):
 
 
 class Layout:
-    """The places of fields: a matrix for each type, and an array of values for each list.
+    """The position of each field in memory: one matrix for each type, and arrays for each list.
 
     Args:
       fields: {name: field}.
@@ -46,19 +47,19 @@ class Layout:
         for name, field in fields.items():
             if not field.is_ragged:
                 dtype_places = self.places.setdefault(field.dtype, {})
-                # The next field begins at the column after the last one of its type.
+                # The next field of a type begins behind the last column of the matrix so far.
                 start = next(reversed(dtype_places.values())).stop if dtype_places else 0
                 shape = cast(tuple[int, ...], field.shape)
                 dtype_places[name] = _Place(start, start + math.prod(shape), shape)
 
     @property
     def has_texts(self) -> bool:
-        """True if a field holds texts."""
+        """True if any field holds texts."""
         return "string" in self.places or "string" in self.lists.values()
 
     @property
     def row_bytes(self) -> int:
-        """The least number of bytes of a row; lists may be empty."""
+        """The least number of bytes of a row, with empty lists."""
         widths = {dtype: np.dtype(kind).itemsize for dtype, kind in _KINDS.items()}
         sizes = {
             dtype: next(reversed(places.values())).stop for dtype, places in self.places.items()
@@ -67,8 +68,8 @@ class Layout:
 
     @property
     def are_texts(self) -> list[bool]:
-        """True for each array of `Rows.take` that holds numbers of texts."""
-        # A list has two arrays: its values and its splits.
+        """For each array of `Rows.take`: True if the array holds indices of texts."""
+        # A list field has two arrays: the values and the row splits.
         lists = [flag for dtype in self.lists.values() for flag in (dtype == "string", False)]
         return [dtype == "string" for dtype in self.places] + lists
 
@@ -80,7 +81,7 @@ class Layout:
         return arrays + ["string"] * self.has_texts
 
     def unpack(self, arrays: Sequence[tf.Tensor], size: int | None) -> dict[str, Any]:
-        """Return {field: [B, ...]} of the arrays of `Rows.take`."""
+        """Turn the arrays of `Rows.take` into {field: [B, ...]}."""
         fields: dict[str, Any] = {}
         parts = iter(arrays)
         texts = arrays[-1]
@@ -92,12 +93,12 @@ class Layout:
             for name, place in places.items():
                 values = matrix[:, place.start : place.stop]
                 values = tf.reshape(values, [-1 if size is None else size, *place.shape])
-                # TensorFlow turns numbers into texts.
+                # A TensorFlow op turns indices into texts.
                 fields[name] = tf.gather(texts, values) if dtype == "string" else values
         for name, dtype in self.lists.items():
             values, splits = next(parts), next(parts)
             values.set_shape([None])
-            # A result of a Python function has no static shape, which layers need.
+            # The result of a Python function has no static shape, but layers need a static shape.
             splits.set_shape([None if size is None else size + 1])
             values = tf.gather(texts, values) if dtype == "string" else values
             fields[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
@@ -105,19 +106,19 @@ class Layout:
 
 
 class Taker(Protocol):
-    """Rows from which a graph can take any rows."""
+    """Rows in memory that a graph can gather by number."""
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of rows with these numbers, int64 [B], as `Rows.take` does."""
+        """Return the values for row numbers, int64 [B], in the form of `Rows.take`."""
 
 
 class Rows:
-    """The values of N rows.
+    """The values of N rows in memory.
 
     Args:
       layout: the layout of the fields.
-      values: {field: its values in all rows}, each a form that `packed.pack` takes or returns. The
-        values have the type of the field.
+      values: {field: values in all rows}, in any form that `packed.pack` takes or returns, and in
+        the type of the field.
     """
 
     def __init__(self, layout: Layout, values: Mapping[str, Any]):
@@ -128,7 +129,7 @@ class Rows:
         for dtype, places in layout.places.items():
             columns = numbers if dtype == "string" else values
             parts = [_flatten(columns[name], dtype, place) for name, place in places.items()]
-            # Contiguous, so that a row lies in one piece of memory.
+            # In contiguous arrays, the values of a row are next to each other.
             self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         self._lists = []
         for name, dtype in layout.lists.items():
@@ -139,10 +140,11 @@ class Rows:
         return len(self._matrices[0]) if self._matrices else len(self._lists[0][1]) - 1
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of some rows.
+        """Return the values for row numbers, [B].
 
-        These are a matrix for each type, the values and splits of each list, and the texts that
-        occur. Matrices and lists of texts hold numbers of these texts.
+        The result holds a matrix for each type, the values and row splits of each list, and the
+        distinct texts of these rows. Matrices and lists of texts hold indices into the distinct
+        texts.
         """
         arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
@@ -163,13 +165,14 @@ class Rows:
 def take_by_group(
     layout: Layout, groups: np.ndarray, take: Callable[[int, np.ndarray], list[np.ndarray]]
 ) -> list[np.ndarray]:
-    """Return rows from several groups, such as blocks, in the form of `Rows.take`.
+    """Gather rows from several groups, such as blocks, in the form of `Rows.take`.
 
     Args:
       layout: the fields.
       groups: the group of each row, int64 [B].
-      take: returns the rows of a group at some places in `groups`, in the form of `Rows.take`.
-        Groups come in ascending order, and group 0 alone if B is 0.
+      take: a function of a group and of the positions of its rows in `groups`. The result is these
+        rows in the form of `Rows.take`. Calls come in ascending order of groups; if B is 0, the
+        only call is for group 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:
@@ -177,18 +180,18 @@ def take_by_group(
         parts.append(take(group, places[-1]))
     if len(parts) == 1:
         return parts[0]
-    # The joined parts are in the order of the groups; each row goes back to its place.
+    # The joined parts are sorted by group; `argsort` restores the order of the rows.
     return _merge(layout, parts, np.argsort(np.concatenate(places)))
 
 
 def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarray) -> list[Any]:
-    """Join results of `Rows.take`, and return their rows with these numbers, int64 [B]."""
+    """Join several results of `Rows.take`, and reorder the joined rows by `rows`, int64 [B]."""
     counts = [len(part[-1]) for part in parts] if layout.has_texts else []
     firsts = np.cumsum([0, *counts])
     columns = []
     for index, is_text in enumerate(layout.are_texts):
         arrays = [part[index] for part in parts]
-        if is_text:  # Each part numbers its texts from 0.
+        if is_text:  # The texts of each part are numbered from 0.
             arrays = [array + np.int32(n) for array, n in zip(arrays, firsts, strict=False)]
         columns.append(arrays)
     matrices = [np.concatenate(arrays)[rows] for arrays in columns[: len(layout.places)]]
@@ -202,16 +205,16 @@ def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarr
 
 
 def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the numbers that occur, all below `count`, and the place of each among them."""
+    """Return the distinct numbers, all below `count`, and the index of each number among them."""
     size = sum(array.size for array in numbers)
     if count <= 4 * size:
-        # To mark all texts takes less time than to sort the numbers of a large batch.
+        # For a large batch, a mask over all texts takes less time than sorting.
         occurs = np.zeros(count, np.bool_)
         for array in numbers:
             occurs[array] = True
         places = (np.cumsum(occurs) - 1).astype(np.int32)
         return np.flatnonzero(occurs), [places[array] for array in numbers]
-    # For a small batch, to sort takes less time than to mark all texts of a large vocabulary.
+    # For a small batch, sorting takes less time than a mask over a large vocabulary.
     flat = np.concatenate([array.ravel() for array in numbers])
     used_numbers, inverse = np.unique(flat, return_inverse=True)
     ends = np.cumsum([array.size for array in numbers])[:-1]
@@ -224,7 +227,7 @@ def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, li
 def _number_texts(
     layout: Layout, values: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return {field: the numbers of its texts in all rows}, and the distinct texts as bytes."""
+    """Return {field: indices of the texts in all rows}, and the distinct texts as bytes."""
     flat = {name: values[name] for name in layout.places.get("string", {})}
     lists = (name for name, dtype in layout.lists.items() if dtype == "string")
     flat |= {name: values[name].values for name in lists}
@@ -235,17 +238,17 @@ def _number_texts(
 def take(
     layout: Layout, load: Callable[[Any], Taker], split: tf.Tensor, rows: tf.Tensor
 ) -> dict[str, Any]:
-    """Return {field: [B, ...]} of rows, int64 [B], of the split with a number, int64 [B].
+    """Return {field: [B, ...]} for row numbers of a split, in graph code.
 
     Args:
       layout: the fields.
-      load: returns the rows of a split, given its number; it may be called by any thread.
-      split: the number of the split, the same for all rows of a batch.
-      rows: the numbers of the rows.
+      load: a function from a split number to the rows of the split; any thread may call it.
+      split: the split number of each row, int64 [B], the same number for all rows.
+      rows: the row numbers, int64 [B].
     """
 
     def read(splits: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        # An empty batch has no split.
+        # An empty batch has no split number.
         return load(int(splits[0]) if len(splits) else 0).take(numbers)
 
     arrays = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)
@@ -253,6 +256,6 @@ def take(
 
 
 def _flatten(values: Any, dtype: str, place: _Place) -> np.ndarray:
-    """Return the values of a field as a matrix [N, size]."""
+    """Reshape the values of a field to a matrix [N, size]."""
     size = place.stop - place.start
     return np.asarray(values, _KINDS[dtype]).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""The order of the rows of a mixture: a stream for each source, and its shares of the batches.
+"""The order of training rows in a mixture of sources.
 
 shares = mixed_order.make_shares([3, schedules.Polynomial(...)], size=64)
 rows = mixed_order.MixedOrder(streams, {"clicks": 1000, "ratings": 50}, shares, 64, False)
@@ -17,16 +17,16 @@ from mtl import checks, types
 from mtl.data import order, shares
 from mtl.deferred import tf, tf1
 
-# A warning comes if rows of a source come up this many times as often as rows of another source.
+# Warn if training draws a row of one source this many times as often as a row of another.
 _LARGE_FACTOR = 10
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
-    """Return the shares of sources with these rates.
+    """Return the share of each source in the batches, by the rates of the sources.
 
     Args:
       rates: a number, or a schedule over the steps, for each of S sources.
-      size: the number of places of a step; all places of a step have the same rates.
+      size: the number of positions in a step, which all have the same rates.
     """
     if not any(map(callable, rates)):
         return shares.Fixed([float(cast(float, rate)) for rate in rates])
@@ -34,14 +34,14 @@ def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Sh
 
 
 def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: int) -> np.ndarray:
-    """Return the rates at the steps from one up to another, float64 [steps, S]."""
+    """Return the rates at the steps from `first` up to `stop`, float64 [steps, S]."""
 
     @tf.autograph.experimental.do_not_convert
     def evaluate(step: tf.Tensor) -> tf.Tensor:
         values = [rate(step) if callable(rate) else rate for rate in rates]
         return tf.stack([tf.cast(value, tf.float64) for value in values])
 
-    # Schedules are functions of the graph. A session evaluates them for many steps at once.
+    # Schedules are graph code, so a session evaluates schedules, for many steps at once.
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
         steps = tf.range(first, stop, dtype=tf.int64)
         values = session.run(tf.vectorized_map(evaluate, steps))
@@ -56,12 +56,12 @@ def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: i
 
 
 class MixedOrder(types.RowOrder):
-    """The order of a mixture.
+    """The order of training rows in a mixture.
 
     Args:
-      streams: the endless stream of rows of each source.
-      counts: {source: its number of rows}.
-      dealt: the shares of the sources in places: of rows, or of batches if they alternate.
+      streams: an endless stream of rows for each source.
+      counts: {source: number of rows}.
+      dealt: the shares of the sources in the rows, or in the batches if sources alternate.
       batch_size: the rows of a batch over all workers.
       is_alternating: True if each batch has rows of a single source.
     """
@@ -80,7 +80,7 @@ class MixedOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
-        # A place is a whole batch if sources alternate, and otherwise a row.
+        # If sources alternate, a position is a whole batch; otherwise, a position is a row.
         if self._is_alternating:
             sources, numbers = self._shares.deal(first, stop)
             sources = np.repeat(sources, len(positions))
@@ -97,7 +97,7 @@ class MixedOrder(types.RowOrder):
         return rows
 
     def count_epochs(self, step: int) -> dict[str, float]:
-        """Return {source: the number of its epochs before a step}."""
+        """Return {source: number of epochs of the source before a step}."""
         size = 1 if self._is_alternating else self._batch_size
         times = self._batch_size if self._is_alternating else 1
         row_counts = self._shares.count(step * size) * times
@@ -107,7 +107,7 @@ class MixedOrder(types.RowOrder):
         }
 
     def describe(self, steps: int) -> list[str]:
-        """Return lines about the shares and epochs of the sources, and about large differences."""
+        """Describe the shares and epochs of the sources; warn if epochs differ much."""
         epochs, rows = self.count_epochs(steps), sum(self._counts.values())
         lines = [
             f"Source {name!r} of the mixture: {count:,} of {rows:,} rows ({count / rows:.1%}) give "
@@ -127,20 +127,19 @@ class MixedOrder(types.RowOrder):
         if epochs_drawn[most] >= _LARGE_FACTOR * epochs_drawn[least]:
             factor = epochs_drawn[most] / epochs_drawn[least]
             lines.append(
-                f"A row of source {most!r} comes up {factor:,.0f} times as "
-                f"often as a row of {least!r}: the model may learn such rows by heart "
-                "(Mixture.rates)."
+                f"Training draws a row of source {most!r} {factor:,.0f} times as often as a row of "
+                f"{least!r}: the model may memorise rows of {most!r} (Mixture.rates)."
             )
         return lines
 
 
 class MovedOrder(types.RowOrder):
-    """The order of a mixture whose rates are decided while training runs.
+    """The order of a mixture whose rates depend on the losses of the running training.
 
     Args:
-      moved: the order by the decided rates.
-      first: the order by the rates before any decision.
-      every: the steps of an interval, after which rates move.
+      moved: the order by rates that depend on the losses.
+      first: the order by the rates of the first two intervals.
+      every: the number of steps in an interval, after which the rates change.
     """
 
     def __init__(self, moved: MixedOrder, first: MixedOrder, every: int):

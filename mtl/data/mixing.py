@@ -1,4 +1,4 @@
-"""Measures how well training mixes rows that it reads in windows.
+"""Measures how well windows of rows shuffle the training split.
 
 mixing.describe_mixing(blocks, spec, batch_size=512)             # lines for the log
 """
@@ -13,18 +13,18 @@ import numpy as np
 from mtl import spec as spec_lib
 from mtl import types
 
-# The most blocks that are read.
+# The measurement reads at most this number of blocks.
 _MOST_BLOCKS = 32
-# A warning comes if the mean of a batch varies this many times as much as by chance.
+# Warn if the mean label of a batch varies this many times as much as with shuffled rows.
 _LARGE_FACTOR = 1.2
 
 
 def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) -> list[str]:
-    """Return a line about the windows, and a line for each label that follows the order of rows.
+    """Return a line about the windows, and a warning for each label that depends on row order.
 
     Args:
       blocks: the blocks of the training split.
-      spec: its fields.
+      spec: the fields of the training split.
       batch_size: the rows of a batch.
     """
     count, rows = len(blocks.sizes), sum(blocks.sizes)
@@ -47,7 +47,7 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
         factor = measure_batches(labels, at_once, batch_size)
         if factor > _LARGE_FACTOR:
             lines.append(
-                f"Label {name!r} depends on the place of a row: the mean of a batch varies "
+                f"Label {name!r} depends on the position of a row: the mean of a batch varies "
                 f"{factor:.1f} times as much as with rows in random order. Raise the window, or "
                 "write the rows in random order once (docs/data.md)."
             )
@@ -55,39 +55,39 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
 
 
 def _list_numbers(spec: spec_lib.Spec) -> Iterator[tuple[str, spec_lib.Field]]:
-    """Yield the labels with one number in each row."""
+    """Yield the names and fields of labels that hold one number in each row."""
     for name, field in spec.label_fields.items():
         if not field.shape and field.dtype != "string":
             yield name, field
 
 
 def _cut(values: np.ndarray, window: int) -> list[np.ndarray]:
-    """Cut a block into parts that each fit into a window."""
+    """Cut a block into parts that are no larger than a window."""
     return np.array_split(values, max(1, -(-len(values) // window)))
 
 
 def _list_labels(values: np.ndarray, field: spec_lib.Field) -> np.ndarray:
-    """Return the labels as numbers, without missing labels."""
+    """Return the labels as float64, without missing labels."""
     if field.dtype == "float32":
         return values[np.isfinite(values)].astype(np.float64)
     return values[values != field.missing].astype(np.float64)
 
 
 def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> float:
-    """Return by which factor the mean of a batch varies more than with rows in random order.
+    """Return how much more the mean label of a batch varies than with shuffled rows.
 
-    If blocks differ by more than chance, the rows of a block are similar, and so are the rows of a
-    batch from few blocks. The variance of the batch's mean is then 1 + (B - 1) * r / n times as
-    large: L. Kish, "Survey Sampling", 1965, section 5.4, for B rows of n blocks with an intraclass
-    correlation r.
+    If blocks differ by more than chance, the rows of one block are similar, and so are the rows of
+    a batch from few blocks. For B rows from n blocks with an intraclass correlation r, the variance
+    of the mean is 1 + (B - 1) * r / n times as large: L. Kish, "Survey Sampling", 1965, section
+    5.4.
 
     Args:
-      labels: the labels of the rows of some blocks.
-      at_once: n, the number of blocks that are mixed at a time.
+      labels: the labels of each block in a sample of blocks.
+      at_once: n, the number of blocks in a window.
       batch_size: B.
 
     Returns:
-      A factor of at least 1.
+      The ratio of the two standard deviations, at least 1.
     """
     labels = [block for block in labels if len(block) > 1]
     if len(labels) < 2:

@@ -1,4 +1,4 @@
-"""Several sources for several tasks: a mixture, in which each source labels some of the tasks.
+"""A mixture of several sources, in which each source may have labels for only some of the tasks.
 
 from mtl.data import mixture
 pipeline.Pipeline.source = @mixture.Mixture()
@@ -6,9 +6,9 @@ mixture.Mixture.sources = {"clicks": @clicks/csv.Csv(), "ratings": @ratings/csv.
 mixture.Mixture.labels = {"clicks": ["clicked"], "ratings": ["stars"]}
 mixture.Mixture.rates = {"clicks": 3, "ratings": 1}
 
-Rows of a source lack the labels of the other sources. These labels are missing, and have no weight.
-All rows lie in memory. Each source has an endless stream of permuted epochs, and `mtl.data.shares`
-deals the places of the batches to the sources. So the batch of a step depends on nothing but the
+In the rows of a source, the labels of other sources are missing, and have no weight in the loss.
+All rows are in memory. Each source has an endless stream of shuffled epochs, and `mtl.data.shares`
+assigns the rows of each batch to the sources. So the batch of a step depends on nothing but the
 settings and the step.
 """
 
@@ -41,9 +41,9 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 
 MIXED, ALTERNATING = "mixed", "alternating"
-# The number of rows that evaluation and statistics take at once.
+# Evaluation and statistics take this number of rows at once.
 _BLOCK = 4096
-# {word of an error: the setting to change}, if a source lacks a field or a split.
+# Hints for an error about a field or split that a source lacks: {word in the error: hint}.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
     "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
@@ -53,12 +53,12 @@ _Rate = float | types.Schedule
 
 
 class Part(NamedTuple):
-    """A source that gives rows to a split of the mixture.
+    """One source of a split of the mixture.
 
     Attributes:
       name: the name of the source in the mixture.
       source: reads the rows.
-      split: the name that the source has for the split.
+      split: the name of the split in the source.
     """
 
     name: str
@@ -90,28 +90,28 @@ class Mixture(types.Source):
     Transformer", 2020, arXiv:1910.10683, section 3.5.2: examples-proportional, temperature-scaled
     and equal mixing.
 
-    A split of the mixture holds the splits of this name of all sources, one after the other. The
-    split "ratings/test" is the split "test" of the source "ratings" alone.
+    A split of the mixture concatenates the splits of the same name of all sources. The split
+    "ratings/test" is the split "test" of only the source "ratings".
 
     Every process keeps the rows of all sources in memory.
 
     Attributes:
       sources: {name: source}.
-      rates: {name: rate} of all sources: the proportion of their rows in the batches. A rate is a
-        number, or a schedule over the steps. `moved_rates.ByLosses` moves them by the losses. None
-        takes the numbers of rows, by `temperature`.
-      temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). 1 draws all rows
-        equally often, and a large T all sources.
-      batches: "mixed" puts rows of all sources into each batch; "alternating" takes each batch from
-        a single source.
-      labels: {name: the labels that its rows have}; all other labels are missing in its rows. A
-        source that is not named has all labels.
-      absent_features: {name: the features that its rows lack}; these have their default, or are an
-        empty list.
-      splits: {split: the sources that have it}; all sources have the splits that are not named.
-      name_field: a field of type "string" that holds the name of the source of a row. As a label in
-        `Spec.labels`, it serves for `MultiTaskModel.slices`, and servers need not send it. None
-        adds no field.
+      rates: {name: rate} of all sources. Batches contain rows of the sources in proportion to the
+        rates. A rate is a number, or a schedule over the steps. `moved_rates.ByLosses` adapts the
+        rates to the losses. None derives the rates from the numbers of rows and `temperature`.
+      temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). T = 1 draws all
+        rows equally often, and a large T draws all sources equally often.
+      batches: "mixed" puts rows of all sources into each batch; "alternating" takes all rows of a
+        batch from a single source.
+      labels: {name: labels of the source}; all other labels are missing in the rows of the source.
+        A source that is not named has all labels.
+      absent_features: {name: features that the source lacks}; an absent feature gets its default,
+        and an absent list is empty.
+      splits: {split: sources that have the split}; all sources must have a split that is not named.
+      name_field: a "string" field that holds the name of the source of each row. If the field is in
+        `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
+        contain the field. None adds no field.
     """
 
     sources: Annotated[
@@ -176,18 +176,18 @@ class Mixture(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns that all sources have."""
+        """The columns that all sources have."""
         lists = [getattr(source, "names", ()) for source in self.sources.values()]
         return [name for name in lists[0] if all(name in names for names in lists)]
 
     @property
     def names_files(self) -> bool:
-        """True if a source names files, such as images."""
+        """True if the rows of a source name files, such as images."""
         return any(map(source_lib.names_files, self.sources.values()))
 
     @property
     def orders_rows(self) -> bool:
-        """True: the rates decide how often rows come up."""
+        """True, because the rates decide how often rows are drawn."""
         return True
 
     def order_rows(
@@ -196,7 +196,7 @@ class Mixture(types.Source):
         """Return the order in which training takes the rows of a split.
 
         Raises:
-          UserError: a source lacks a feature or has no rows, or they do not fit into memory.
+          UserError: a source lacks a feature or has no rows, or the rows do not fit into memory.
         """
         self._check_fields(spec)
         counts = self._load(split, spec.fields, spec).counts
@@ -207,7 +207,8 @@ class Mixture(types.Source):
         streams, first = [], 0
         for name, count in counts.items():
             rows = np.arange(first, first + count)
-            # The name makes the orders of two sources with as many rows differ.
+            # The name gives each source another order, even if two sources have the same number of
+            # rows.
             stream_seed = seed + zlib.crc32(name.encode())
             streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
@@ -230,22 +231,22 @@ class Mixture(types.Source):
 
     @property
     def known_steps(self) -> int | None:
-        """How many steps ahead the order is known, if the losses move the rates; None otherwise."""
+        """The number of steps for which the order is known in advance; None without a limit."""
         if not isinstance(self.rates, moved_rates.ByLosses):
             return None
-        # Shares look a few steps ahead for rows that are due early.
+        # `shares` looks a few steps ahead for rows that are due early.
         return self.rates.every - len(self.sources) - 2
 
     def list_tasks(self, heads: Sequence[types.Head], spec: spec_lib.Spec) -> dict[str, list[str]]:
-        """Return {source: the tasks whose labels its rows have}."""
-        own_labels = {name: self.labels.get(name, spec.labels) for name in self.sources}
+        """Return {source: tasks that have labels in the rows of the source}."""
+        source_labels = {name: self.labels.get(name, spec.labels) for name in self.sources}
         return {
             name: [head.name for head in heads if head.field in labels]
-            for name, labels in own_labels.items()
+            for name, labels in source_labels.items()
         }
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the settings name fields of the specification of a training."""
+        """Fail if the settings name fields that the specification lacks."""
         for name, labels in self.labels.items():
             for label in labels:
                 checks.one_of(f"Mixture.labels[{name!r}]", label, spec.labels)
@@ -261,34 +262,35 @@ class Mixture(types.Source):
             checks.require(has_label, "Mixture.labels", rule, dict(self.labels))
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split in order, as {split: number of the row}."""
+        """Return the rows of a split in order, as {split: row number}."""
         return self._number_rows(split).map(functools.partial(self.take_rows, split))
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split in blocks."""
+        """Return the records of a split in batches."""
         rows = self._number_rows(split).batch(_BLOCK)
         return rows.map(functools.partial(self.take_rows, split))
 
     def _number_rows(self, split: str) -> tf.data.Dataset:
-        self.list_parts(split)  # Fails for an unknown split.
+        self.list_parts(split)  # This call fails for an unknown split.
 
-        # Sources are plain graph code; AutoGraph would change their errors.
+        # AutoGraph is off, because it would change the errors of sources.
         @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
-            # Called when the graph runs: `decode` has loaded the rows when the graph was built.
+            # This function is called when the graph runs; before, `decode` loads the rows while the
+            # graph is built.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
             return tf.data.Dataset.range(tf.ensure_shape(count, []))
 
         return tf.data.Dataset.range(1).flat_map(number)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
+        """Return the raw records for row numbers, int64 [B]."""
         return {split: rows}
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn numbers of rows [B] into {name: [B, ...]}; read the rows at the first call."""
+        """Turn row numbers [B] into the values of fields; the first call reads all rows."""
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
         split_rows = self._load(split, fields, spec)
@@ -296,7 +298,7 @@ class Mixture(types.Source):
         return memory_rows.take(layout, lambda _: split_rows.rows, tf.zeros_like(rows), rows)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the sources of a split one after the other, row by row."""
+        """Yield (location, values or error) for each row of a split, one source after the other."""
         for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, spec.fields, spec)
             with _name_source(part):
@@ -311,7 +313,7 @@ class Mixture(types.Source):
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Mixture:
-        """Return the mixture of changed sources; `change` takes a source and its fields."""
+        """Return a copy in which `change(source, spec)` replaces each source."""
         specs = {name: self._divide(name, spec.fields, spec)[0] for name in self.sources}
         sources = {n: change(source, specs[n] or spec) for n, source in self.sources.items()}
         return dataclasses.replace(self, sources=sources)
@@ -319,7 +321,7 @@ class Mixture(types.Source):
     def list_parts(self, split: str) -> list[Part]:
         """Return the sources of a split."""
         name, _, source_split = split.partition("/")
-        # "ratings/test" is a split of one source. Other names may also have a slash.
+        # "ratings/test" names a split of one source, but other split names may also have a slash.
         if source_split and name in self.sources:
             return [Part(name, self.sources[name], source_split)]
         names = self.splits.get(split, self.sources)
@@ -328,7 +330,7 @@ class Mixture(types.Source):
     def _divide(
         self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> tuple[spec_lib.Spec | None, dict[str, filled_fields.Filled]]:
-        """Return a specification of the fields that a source has, and {other field: its value}.
+        """Return a specification of the fields of a source, and {absent field: constant value}.
 
         Args:
           name: the source.
@@ -336,10 +338,10 @@ class Mixture(types.Source):
           spec: the specification of all fields.
 
         Returns:
-          None in place of the specification if the source has none of the fields.
+          The specification is None if the source lacks all fields.
 
         Raises:
-          UserError: a feature that it lacks has no default.
+          UserError: the source lacks a feature without a default.
         """
         absent_names = self.absent_features.get(name, ())
         lacks = {self.name_field, *absent_names}
@@ -357,7 +359,7 @@ class Mixture(types.Source):
     def _find_default(
         self, name: str, field: spec_lib.Field, is_label: bool
     ) -> filled_fields.Filled:
-        """Return the value of a field that a source lacks."""
+        """Return the constant value of a field that a source lacks."""
         if field.name == self.name_field:
             is_text = field.dtype == "string" and not field.shape
             rule = "be a text in each row, of type 'string'"
@@ -432,7 +434,7 @@ class Mixture(types.Source):
 
 @contextlib.contextmanager
 def _name_source(part: Part) -> Iterator[None]:
-    """Name the source of a mixture in its errors."""
+    """Add the name of the source, and a hint, to an error of a source."""
     try:
         yield
     except checks.UserError as error:
@@ -443,18 +445,18 @@ def _name_source(part: Part) -> Iterator[None]:
 
 
 def _weigh_counts(counts: Mapping[str, int], temperature: float) -> list[float]:
-    """Return the rate of each source by its number of rows."""
-    # Relative to the largest source, because a small temperature would overflow.
+    """Return the rate of each source, computed from the number of rows."""
+    # Divide by the largest count first, because a small temperature would overflow.
     largest = max(counts.values())
     return [(count / largest) ** (1 / temperature) for count in counts.values()]
 
 
 def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
-    """Return the values of the rows of a source.
+    """Read the values of all rows of a source.
 
     Raises:
-      UserError: names the source; it lacks a field, a record is malformed, or a split is read a
-        window at a time.
+      UserError: the source lacks a field, a record is malformed, or the split is too large for
+        memory. The error names the source.
     """
     with _name_source(part):
         blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
@@ -467,7 +469,7 @@ def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
 
 
 def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> int:
-    """Return the number of rows of {field: its values}."""
+    """Return the number of rows in {field: values}."""
     name, first_values = next(iter(values.items()))
     if isinstance(first_values, packed.Lists):
         return len(first_values.splits) - 1

@@ -1,12 +1,11 @@
-"""Rates of a mixture that follow the losses: a source whose tasks learn slowly gets more rows.
+"""Adapts the rates of a mixture to the losses: a source whose tasks learn slowly gets more rows.
 
 mixture.Mixture.rates = @moved_rates.ByLosses()
 moved_rates.ByLosses.every = 500                 # steps between two decisions
 moved_rates.ByLosses.power = 1.0                 # 0 leaves the rates where they begin
 
-A step decides nothing itself. The losses of an interval of steps move the rates of the interval
-after the next one, so training never waits for its rows. The checkpoint holds all decisions, and a
-run that goes on deals the same batches.
+The losses of one interval of steps set the rates of the interval after the next, so training never
+waits for rows. The checkpoint holds all rates so far, so a resumed run gets the same batches.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ import numpy as np
 from mtl import checks
 from mtl.data import shares
 
-# Decisions that a checkpoint has room for.
+# A checkpoint has room for the rates of this number of intervals.
 MOST_INTERVALS = 1024
-# Training only waits for the end of the session call before.
+# Training waits at most for the end of the previous session call.
 _PATIENCE_SECS = 300.0
 
 
 @checks.dataclass
 class ByLosses:
-    """Rates `n_s^(1/T) (L_s / L_s0)^power`, decided anew every few steps.
+    """Sets the rates `n_s^(1/T) (L_s / L_s0)^power`, anew after each interval of steps.
 
-    n_s is the number of rows of source s, L_s / L_s0 the mean over its tasks of the loss in an
-    interval of steps, divided by the loss in the first interval. GradNorm calls this ratio the
-    inverse training rate, and weighs losses by it (Z. Chen et al., 2018, arXiv:1711.02257); here it
-    moves how often rows of a source are drawn. Losses are training losses before any weighting, as
-    means over the labels of the interval. A ratio stays within a thousandth and a thousand.
+    n_s is the number of rows of source s. L_s / L_s0 is a ratio of losses: the loss of a task in an
+    interval of steps divided by its loss in the first interval, averaged over the tasks of the
+    source. GradNorm calls this ratio the inverse training rate, and uses it to weigh losses (Z.
+    Chen et al., 2018, arXiv:1711.02257); `ByLosses` uses the ratio to draw rows. The losses are
+    training losses before any weighting, averaged over the labels of an interval. A ratio is
+    clipped to the range from 0.001 to 1000.
 
-    Rates of the first two intervals come from the numbers of rows. The losses of interval k decide
-    the rates of interval k + 2.
+    In the first two intervals, the rates depend only on the numbers of rows. The losses of interval
+    k set the rates of interval k + 2.
 
     Attributes:
-      every: the steps of an interval.
-      power: 0 leaves the rates where they begin. With 1, twice the ratio L_s / L_s0 gives twice the
-        rate.
+      every: the number of steps in an interval.
+      power: the exponent of the ratio. 0 never changes the rates. With 1, twice the ratio L_s /
+        L_s0 gives twice the rate.
       temperature: T, above 0, as in `Mixture`.
     """
 
@@ -52,28 +52,28 @@ class ByLosses:
 
     @functools.cached_property
     def decisions(self) -> Decisions:
-        """The decisions of the run, which the input waits for."""
+        """The factors of the rates in each interval of a run, for which the input waits."""
         return Decisions()
 
     def make_shares(self, base: Sequence[float], size: int) -> MovedShares:
-        """Return the shares of S sources that begin with the rates `base`.
+        """Return the shares of S sources whose first rates are `base`.
 
         Args:
           base: a number above 0 for each source.
-          size: the number of places of a step that are dealt at its rates.
+          size: the number of rows or batches that a step shares out among the sources.
         """
         return MovedShares(self.decisions, base, size, self.every)
 
 
 class Decisions:
-    """The factors of the rates, by interval: written by the training, read by the input."""
+    """The factors of the rates in each interval; training writes them, and the input reads them."""
 
     def __init__(self) -> None:
         self._factors: np.ndarray | None = None
         self._changed, self._is_closed = threading.Condition(), False
 
     def publish(self, factors: np.ndarray) -> None:
-        """Replace all decisions.
+        """Replace the factors of all intervals.
 
         Args:
           factors: float64 [K, S], the factors of S sources in the first K intervals.
@@ -83,28 +83,28 @@ class Decisions:
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Let the input wait for decisions, as a training begins to make them."""
+        """Make `wait` wait for factors from now on, because a training has started."""
         with self._changed:
             self._is_closed = False
 
     @property
     def is_closed(self) -> bool:
-        """True if nobody makes decisions any more."""
+        """True if no training publishes factors any more."""
         return self._is_closed
 
     def close(self) -> None:
-        """End the waiting of the input, which then fails."""
+        """Make waiting calls of `wait` fail, because the training has ended."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def wait(self, interval: int, count: int) -> np.ndarray:
-        """Return the factors of `count` sources in an interval, float64 [S]; wait until they exist.
+        """Wait for the factors of an interval, and return them, float64 [S], S = `count`.
 
-        The first two intervals have the factor 1.
+        All factors of the first two intervals are 1.
 
         Raises:
-          UserError: nobody decides, as no training runs in this process, or it has ended.
+          UserError: no training runs in this process, or the training has ended.
         """
         if interval < 2:
             return np.ones(count)
@@ -123,13 +123,13 @@ class Decisions:
 
 
 class MovedShares(shares.Scheduled):
-    """Shares whose rates are decided while training runs.
+    """Shares whose rates depend on the losses of the running training.
 
     Args:
       decisions: the factors of the rates.
-      base: the rates of the S sources before any decision.
-      size: the number of places of a step.
-      every: the steps of an interval.
+      base: the rates of the S sources in the first two intervals.
+      size: the number of rows or batches that a step shares out among the sources.
+      every: the number of steps in an interval.
     """
 
     def __init__(self, decisions: Decisions, base: Sequence[float], size: int, every: int):
@@ -137,6 +137,6 @@ class MovedShares(shares.Scheduled):
         super().__init__(self._find_rates, len(base), size, at_once=every)
 
     def _find_rates(self, first: int, stop: int) -> np.ndarray:
-        """Return the rates of the steps of one interval, float64 [steps, S]."""
+        """Return the rates for the steps of one interval, float64 [steps, S]."""
         factors = self._decisions.wait(first // self._every, len(self._base))
         return np.tile(self._base * factors, [stop - first, 1])

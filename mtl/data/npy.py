@@ -1,4 +1,4 @@
-"""A NumPy file for each field of each row, as LibMTL stores NYUv2 and CityScapes.
+"""A source with one NumPy file per field and row, the format of NYUv2 and CityScapes in LibMTL.
 
 npy.Npy.folders = {"train": "train", "test": "val"}          # train/image/0.npy, train/label/0.npy
 npy.Npy.data_dir = "data/nyuv2"
@@ -25,13 +25,13 @@ from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _ENDING = ".npy"
-# The bytes in front of the header, in version 1.0: a mark, the version, the header's length.
+# In version 1.0, a mark, the version and the length of the header precede the header.
 _START_BYTES = 10
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
     rb"'shape': \(([\d, ]*)\), \} *\n"
 )
-# The types that TensorFlow decodes.
+# The types of NumPy that TensorFlow decodes.
 _TYPES = (
     *("float16", "float32", "float64", "bool", "uint8", "uint16"),
     *("int8", "int16", "int32", "int64"),
@@ -41,7 +41,7 @@ _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
 class _Kind(NamedTuple):
-    """The kind of an array: its type in NumPy's notation, its shape, and its order of axes."""
+    """The type of an array in NumPy's notation, its shape, and its order of axes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,17 +60,18 @@ class _Kind(NamedTuple):
 class Npy(types.Source):
     """A source that reads `<folder of the split>/<field>/<row>.npy`, with one array in each file.
 
-    Files are read when batches are decoded, so memory holds a few batches. The rows come in the
-    order of the numbers in the names of their files; other names follow by alphabet. All files of a
-    field have the same type, the same shape and the same order of axes, C or Fortran. The Spec may
-    omit axes of size 1: a file [H, W, 1] fits the shape (H, W). A float32 field reads floats, also
-    float64, and integers of up to 16 bits. int64, uint8 and bool fields read integers in their
-    range. An int64 field also reads floats that are whole numbers, such as the class ids of NYUv2.
+    Files are read when a batch is decoded, so memory holds only a few batches. Rows are sorted by
+    the number in their file names; file names without a number follow by alphabet. All files of a
+    field must have the same type, the same shape, and the same order of axes, C or Fortran. The
+    Spec may omit axes of size 1: a file of shape [H, W, 1] fits the shape (H, W). A float32 field
+    accepts all floats, and integers of up to 16 bits. The fields int64, uint8 and bool accept
+    integers in their range. An int64 field also accepts floats that are whole numbers, such as the
+    class ids of NYUv2.
 
     Attributes:
       folders: {split: folder}.
-      data_dir: where relative paths start; "" is the current directory.
-      rename: {field: its folder}, if the folder has another name than the field.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      rename: {field: folder}, if the folder has another name than the field.
     """
 
     folders: Annotated[Mapping[str, str], checks.Map(_FOLDERS), checks.Filled("name a split")]
@@ -80,13 +81,13 @@ class Npy(types.Source):
     )
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows as {"folder": folder of the split, "name": file name of the row}."""
+        """Return the rows of a split as {"folder": folder of the split, "name": file name}."""
         folder, names = self._find(split)
         rows = tf.data.Dataset.from_tensor_slices(names)
         return tf.data.Dataset.zip({"folder": source.repeat_value(folder), "name": rows})
 
     def _find(self, split: str) -> tuple[str, list[str]]:
-        """Return the folder of a split, and the file names of its rows in order."""
+        """Return the folder of a split, and the sorted file names of the rows."""
         checks.one_of("Npy.folders split", split, self.folders)
         where = f"Npy.folders[{split!r}]"
         folder = os.path.expanduser(os.path.join(self.data_dir, self.folders[split]))
@@ -109,11 +110,12 @@ class Npy(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor]:
-        """Read the files of a batch: {"folder": [B], "name": [B]} -> {name: [B, ...]}.
+        """Read the files of a batch, {"folder": [B], "name": [B]}, into {name: [B, ...]}.
 
         Raises:
-          InvalidArgumentError: when run, if a file has another type or shape than the first file.
-          NotFoundError: when run, if a file does not exist.
+          InvalidArgumentError: when the graph runs, if a file differs from the first file in type
+            or shape.
+          NotFoundError: when the graph runs, if a file does not exist.
         """
         fields = spec.fields if with_labels else spec.feature_fields
         return {name: self._decode(batch, field) for name, field in fields.items()}
@@ -123,7 +125,7 @@ class Npy(types.Source):
         folder_name = tf.constant(self._name_folder(field.name))
         paths = tf.strings.join([batch["folder"], folder_name, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
-        # The numbers are the last bytes of a file, behind a header of any length.
+        # The values are the last bytes of a file, because the header may have any length.
         first = tf.strings.length(contents) - kind.num_bytes
         is_known = tf.strings.regex_full_match(
             tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)),
@@ -135,16 +137,16 @@ class Npy(types.Source):
             data = tf.strings.substr(contents, tf.maximum(first, 0), sizes)
         values = tf.io.decode_raw(data, np.dtype(kind.dtype))
         if kind.is_fortran:
-            # In Fortran's order, the first axis varies fastest: the axes are reversed.
+            # In Fortran order, the first axis varies fastest, so the axes have to be reversed.
             axes = range(len(kind.shape), 0, -1)
             values = tf.transpose(tf.reshape(values, [-1, *kind.shape[::-1]]), [0, *axes])
         rows = paths.shape[0]
         values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
         if values.dtype.is_floating and field.dtype == "int64":
-            # As float64, because the bounds of int64 lie beyond half floats.
+            # Compare in float64, because half floats cannot hold the bounds of int64.
             numbers = tf.cast(values, tf.float64)
             is_whole = tf.equal(numbers, tf.floor(numbers))
-            # Infinity equals its floor, and the cast of a number beyond int64 is undefined.
+            # The bounds exclude infinity, and numbers whose cast to int64 is undefined.
             is_whole &= (numbers >= -_INT64_END) & (numbers < _INT64_END)
             message = f"field {field.name!r} must hold whole numbers of int64"
             with tf.control_dependencies([tf1.assert_equal(is_whole, True, message=message)]):
@@ -152,7 +154,7 @@ class Npy(types.Source):
         return field.cast(values)
 
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
-        """Return the kind of the first file of a field; fail unless it suits the field."""
+        """Return the kind of a field's first file; fail unless the kind suits the field."""
         where = f"Npy field {field.name!r}"
         kind = self._read_kind(self._name_folder(field.name))
         number, fix = np.dtype(kind.dtype), "Change it in the Spec."
@@ -166,7 +168,7 @@ class Npy(types.Source):
         return kind
 
     def _read_kind(self, folder_name: str) -> _Kind:
-        """Return the kind of the first file in a folder of the first split; all files have it."""
+        """Return the kind of the first file in a folder of the first split."""
         folder, names = self._first
         path = os.path.join(folder, folder_name, names[0])
         if not tf.io.gfile.exists(path):
@@ -179,14 +181,14 @@ class Npy(types.Source):
 
     @functools.cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The folder and the file names of the first split; `decode` does not know the split."""
+        """The folder and the file names of the first split; `decode` does not get the split."""
         return self._find(next(iter(self.folders)))
 
     def _name_folder(self, field: str) -> str:
         return self.rename.get(field, field)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row."""
+        """Yield (location, values or error) for each row of a split."""
         folder, names = self._find(split)
         kinds = {name: self._kind_of(field) for name, field in spec.fields.items()}
         for name in names:
@@ -209,10 +211,10 @@ class Npy(types.Source):
 
 
 def _suits(number: np.dtype, dtype: str) -> bool:
-    """Return True if a field of type `dtype` can read numbers of this type."""
+    """Return True if a field of type `dtype` accepts numbers of a NumPy type."""
     if number.kind == "f":
         return dtype in ("float32", "int64")
-    # float32 holds all whole numbers up to 2^24.
+    # float32 is exact only for whole numbers up to 2^24.
     is_wide = dtype == "float32" and number.itemsize > 2
     return dtype in ("float32", "int64", "uint8", "bool") and not is_wide
 
@@ -222,14 +224,14 @@ def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
 
 
 def _by_number(name: str) -> tuple[float, str]:
-    """Return a key that sorts files by number; files without a number come last, by name."""
+    """Return a sort key: files with numbers come first by number, and other files by name."""
     stem = name.removesuffix(_ENDING)
-    # As a number, so that 10 comes after 9.
+    # Compare numbers, not texts, so that 10 comes after 9.
     return (int(stem) if stem.isdecimal() else math.inf, name)
 
 
 def _make_pattern(kind: _Kind) -> str:
-    """Return a pattern for the first bytes of a file of this kind."""
+    """Return a pattern that matches the header of files of a kind."""
     sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
     dtype = re.escape(kind.dtype)
     return (
@@ -239,7 +241,7 @@ def _make_pattern(kind: _Kind) -> str:
 
 
 def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
-    """Return the kind of a file and its values, or the text of an error."""
+    """Return the kind of a file and its values, or an error message."""
     if not tf.io.gfile.exists(path):
         return "is not there."
     try:
@@ -260,7 +262,7 @@ def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
 
 
 def _explain_header(content: bytes) -> str:
-    """Return the reason why a file cannot be read."""
+    """Return an error message for a file whose header is not supported."""
     rule = "must be a file of numpy.save of little-endian numbers"
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)

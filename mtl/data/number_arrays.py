@@ -1,4 +1,4 @@
-"""Reads arrays of numbers as the values of a field.
+"""Converts arrays of numbers to the values of a field.
 
 number_arrays.read_numbers(field, np.array([1.0, 2.0]))         # int64 of a field of integers
 """
@@ -17,7 +17,7 @@ _DEFAULTS = "Set Spec.defaults, or Spec.type_defaults for all of a type"
 
 
 class BadValueError(ValueError):
-    """An error about a value that does not suit its field, with the number of its row."""
+    """An error about a value that does not suit its field, with the row number."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(problem)
@@ -25,10 +25,10 @@ class BadValueError(ValueError):
 
 
 def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
-    """Return numbers [N] or [N, D] as values of a field; NaN in [N] is absent.
+    """Convert numbers to the values of a field; in a field of one value, NaN is absent.
 
     Args:
-      field: of fixed length.
+      field: a field of fixed length.
       values: [N] for a field of one value, else [N, D] or [N, *shape].
 
     Returns:
@@ -58,7 +58,8 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       values: numbers of NumPy, of any shape.
 
     Returns:
-      True for the numbers that the type can hold, and the converted numbers; the same shape each.
+      A mask of the numbers that the type can hold, and the converted numbers, both in the shape of
+      `values`.
     """
     if dtype == "string":
         return np.zeros(values.shape, bool), np.full(values.shape, "", object)
@@ -68,8 +69,8 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.isinf(numbers) <= np.isinf(values), numbers
     low, high = literals.RANGES[dtype]
     if values.dtype.kind == "f":
-        # float(high) of int64 would round up, beyond the range.
-        values = values.astype(np.float64)  # Half floats cannot hold the bounds of integers.
+        # The check uses high + 1, because float(high) of int64 rounds up to a number out of range.
+        values = values.astype(np.float64)  # Half floats cannot hold the bounds.
         fits = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
         return fits, np.where(fits, values, 0).astype(np.int64)
     fits = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
@@ -77,16 +78,16 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_default(field: spec_lib.Field, row: int) -> Any:
-    """Return the value that replaces an absent value; an error names `row`."""
+    """Return the default that replaces an absent value; an error without default names `row`."""
     if field.default is not None:
         return field.default
     if field.dtype == "string" and not field.shape:
-        return ""  # An empty cell of CSV means the same.
+        return ""  # An empty cell of a CSV file is also read as an empty text.
     raise BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
 
 
 def describe_problem(field: spec_lib.Field, value: Any) -> str:
-    """Return the reason why a value does not suit a field, to follow the name of the field."""
+    """Return the rest of an error message that starts with the name of the field."""
     fix = ""
     if field.dtype == "string":
         fix = ". Read the column as text: 7 may have been 07 or 7.0"

@@ -1,11 +1,11 @@
-"""The order of numbered rows in training: a function of a seed, an epoch and a position.
+"""The random order of rows in training, computed from a seed, an epoch and a position.
 
 order.permute(6, seed=1, epoch=0)                     # [6], every row once
 rows = order.Epochs(np.arange(6), seed=1, batch_size=4)
 order.take_batches(rows, batch_size=4)                # endless batches of row numbers
 
-A batch is a slice of an endless stream of epochs. So the order does not depend on the number of
-workers, and a run can start at any step without a saved state.
+A batch is a slice of an endless stream of shuffled epochs. So the order does not depend on the
+number of workers, and a run can start at any step without a saved state of the input.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ def permute(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return a random order of rows; each epoch has a different order.
 
     The rows are sorted by hashes of their numbers (`SplittableRandom`: G. Steele et al., "Fast
-    Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy may change the numbers that its
-    generators draw; these orders stay the same.
+    Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy's generators may change between
+    versions, but these hashes never change.
 
     Args:
       count: the number of rows.
-      seed: any number; it counts modulo 2^64.
+      seed: any integer, which is taken modulo 2^64.
       epoch: the number of the pass, from 0.
 
     Returns:
-      int64 [count], the numbers from 0 to count - 1.
+      A permutation of the numbers from 0 to count - 1, int64 [count].
     """
     rows = np.arange(count, dtype=np.uint64)
     keys = np.array([seed % 2**64, epoch % 2**64], np.uint64)
     first, second = mix_bits(keys + np.array([1, 2], np.uint64) * _GOLDEN)
     mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
-    # The low bits of a hash hold the number of its row, so the sorted hashes give the rows.
+    # The low bits of each hash are replaced by the row number, so the sorted hashes give the rows.
     hashes = (mix_bits(mix_bits(rows ^ first) + second) & ~mask) | rows
     hashes.sort()
     return (hashes & mask).astype(np.int64)
 
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
-    """Return well-mixed hashes of integers, uint64 of any shape (SplitMix64; see `permute`)."""
+    """Hash integers of any shape to uint64 by SplitMix64; see `permute`."""
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _FIRST
@@ -57,10 +57,10 @@ def mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 class Epochs(types.RowOrder):
-    """The order of a stream of permuted epochs.
+    """The row order of an endless stream of shuffled epochs.
 
     Args:
-      rows: the numbers of the N rows of a split, int64 [N].
+      rows: the row numbers of a split, int64 [N].
       seed: the seed of the order.
       batch_size: the rows of a batch over all workers.
       is_shuffled: False keeps the order of the rows.
@@ -71,15 +71,15 @@ class Epochs(types.RowOrder):
         self._permute = functools.lru_cache(maxsize=2)(functools.partial(permute, len(rows), seed))
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         return self.find_rows((steps[:, np.newaxis] * self._batch_size + positions).ravel())
 
     def find_rows(self, places: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at places of the stream, int64 [N]; places must rise."""
+        """Return the row numbers at ascending positions in the stream, int64 [N]."""
         epochs, offsets = np.divmod(places, len(self._rows))
         if not self._is_shuffled or not len(places):
             return self._rows[offsets]
-        # A batch may end an epoch and begin the next: each part is looked up in its epoch's order.
+        # A batch may span two epochs, so each position is looked up in the order of its epoch.
         starts = np.flatnonzero(np.diff(epochs, prepend=-1))
         parts = np.split(offsets, starts[1:])
         indices = [
@@ -98,15 +98,15 @@ def take_batches(
     shard: int = 0,
     together: int = 1,
 ) -> tf.data.Dataset:
-    """Return endless batches of row numbers, int64 [together * batch_size / num_shards].
+    """Return an endless dataset of row numbers, int64 [together * batch_size / num_shards].
 
     Args:
-      row_order: the rows of each batch.
+      row_order: gives the row numbers of each batch.
       batch_size: the rows of a batch over all workers.
-      start_step: the step of the first batch; earlier batches cost nothing.
-      num_shards: the number of workers; each gets the same share of every batch.
-      shard: the index of this worker among them, from 0.
-      together: the number of steps in an element, whose rows come one step after the other.
+      start_step: the step of the first batch; a late start costs no time.
+      num_shards: the number of workers, which get equal shares of every batch.
+      shard: the index of this worker, from 0.
+      together: the number of steps in an element; the rows of its steps follow one another.
     """
     size = batch_size // num_shards
 
@@ -118,5 +118,5 @@ def take_batches(
         rows = tf.numpy_function(take, [step], tf.int64, stateful=False)
         return tf.ensure_shape(rows, [together * size])
 
-    # A saved iterator holds the step, and not a count: it also fits a run from another first step.
+    # The iterator's state holds the step, not a count, so the state suits runs from any first step.
     return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)

@@ -1,10 +1,10 @@
-"""The values of a field in many rows, in a few arrays.
+"""A compact form of the values of a field in many rows, made of a few arrays.
 
 packed.pack(np.array(["a", "b", "a"], object))     # Texts(numbers=[0, 1, 0], distinct=["a", "b"])
 packed.pack([[1, 2], [], [3]])                            # Lists([1, 2, 3], [0, 2, 2, 3])
 
-Numbers are an array [N, ...]. Texts are numbers of distinct texts, which take a fraction of the
-memory. Lists are an array of the values of all lists, and an array of where each list begins.
+Numbers are stored as an array [N, ...]. Texts are stored as indices into the distinct texts, which
+saves memory. Lists are stored as an array of all values, and an array of row splits.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Values: TypeAlias = Union[np.ndarray, "Texts", "Lists"]
 
 
 class Texts(NamedTuple):
-    """Texts as numbers of distinct texts.
+    """Texts, stored as indices into the distinct texts.
 
     Attributes:
-      numbers: int32 [M]; an array of texts [N, ...] has its rows one after the other.
+      numbers: the indices, int32 [M]; an array of texts [N, ...] is flattened row by row.
       distinct: the texts as bytes.
     """
 
@@ -41,24 +41,24 @@ class Texts(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of both arrays."""
+        """The total size of the arrays in bytes."""
         return self.numbers.nbytes + self.distinct.nbytes
 
 
 class Lists(NamedTuple):
-    """N lists as an array of all values, and where each list begins and ends, int64 [N + 1]."""
+    """N lists, stored as an array of all values, and as row splits, int64 [N + 1]."""
 
     values: Any
     splits: np.ndarray
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of both arrays."""
+        """The total size of the arrays in bytes."""
         return self.values.nbytes + self.splits.nbytes
 
 
 def pack(values: Any, dtype: str | None = None) -> Values:
-    """Return the values of some rows in a few arrays.
+    """Convert values of rows to the compact form.
 
     Args:
       values: an array [N, ...], N lists, or a ragged value of TensorFlow.
@@ -73,13 +73,13 @@ def pack(values: Any, dtype: str | None = None) -> Values:
     if hasattr(values, "row_splits"):
         return Lists(pack(values.values, dtype), np.asarray(values.row_splits, np.int64))
     kind: Any = object if dtype == "string" else DTYPES.get(dtype or "")
-    # The empty array gives the type if there are no rows.
+    # The empty array sets the type if there are no rows.
     flat = np.concatenate([np.zeros([0], kind), *(np.asarray(row, kind) for row in values)])
     return Lists(pack(flat, dtype), count_splits([len(row) for row in values]))
 
 
 def pack_field(values: Any, field: spec_lib.Field) -> Values:
-    """Return the values of a field in N rows, an array [N, *shape] or N lists, in a few arrays.
+    """Convert the values of a field, an array [N, *shape] or N lists, to the compact form.
 
     Args:
       values: N rows in any form that `pack` takes.
@@ -92,35 +92,35 @@ def pack_field(values: Any, field: spec_lib.Field) -> Values:
 
 
 def encode_texts(texts: Any) -> Texts:
-    """Return texts of Arrow, without nulls, as numbers of distinct texts."""
+    """Convert an Arrow array of texts without nulls to `Texts`."""
     encoding = texts.dictionary_encode()
-    # Large arrays have offsets of 64 bits, so that texts may take more than 2 GiB.
+    # "Large" Arrow arrays have 64-bit offsets, so the texts may exceed 2 GiB.
     distinct = encoding.dictionary.cast(pa.large_binary())
     return Texts(encoding.indices.to_numpy(zero_copy_only=False), distinct)
 
 
 def count_splits(lengths: Any) -> np.ndarray:
-    """Return where lists of these lengths begin and end, int64 [N + 1]."""
+    """Convert the lengths of N lists to row splits, int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def join_fields(
     parts: Sequence[Mapping[str, Values]], fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, Values]:
-    """Return {field: its values in all rows}, given its values in some rows each.
+    """Join the values of all fields from several parts of the rows.
 
     Args:
-      parts: {field: its values} of some rows each, in the order of the rows.
+      parts: {field: values} for each part of the rows, in order.
       fields: {name: field}.
     """
     return {name: join([part[name] for part in parts], field) for name, field in fields.items()}
 
 
 def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
-    """Join the values of a field.
+    """Join the values of a field from several parts of the rows.
 
     Args:
-      parts: the values in some rows each, in the order of the rows.
+      parts: the values in each part of the rows, in order.
       field: the field.
 
     Returns:
@@ -134,10 +134,10 @@ def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
 
 
 def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Values:
-    """Join arrays, or texts, one after the other.
+    """Concatenate arrays or texts.
 
     Args:
-      parts: arrays [n, *shape], or `Texts`; may be empty.
+      parts: arrays [n, *shape], or `Texts`; the list may be empty.
       dtype: the type of the field.
       shape: the shape of a value.
     """
@@ -148,13 +148,14 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
 
 
 def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
-    """Return the numbers of all parts among the distinct texts of all parts, and these texts."""
+    """Return the indices of each part into the distinct texts of all parts, and these texts."""
     all_texts = pa.concat_arrays(
         [pa.array([], pa.large_binary()), *(part.distinct for part in parts)]
     )
     encoding = all_texts.dictionary_encode()
     places = encoding.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-    # `places` holds the numbers of the first part's texts, then of the second part's, and so on.
+    # `places` holds the new index of each text of the first part, then of the second part, and so
+    # on.
     numbers, start = [], 0
     for part in parts:
         stop = start + len(part.distinct)
@@ -164,14 +165,15 @@ def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray
 
 
 def take(values: Values, rows: np.ndarray) -> Values:
-    """Return the values of some rows.
+    """Gather the values of some rows, with all distinct texts.
 
     Args:
       values: the values of all rows; texts must be scalars.
-      rows: the numbers of the rows, int64 [B].
+      rows: the row numbers, int64 [B].
 
     Returns:
-      The values, with all distinct texts: `choose` drops texts that do not occur.
+      The values of B rows. Distinct texts that the rows do not use remain; `choose` drops such
+      texts.
     """
     if isinstance(values, Texts):
         return Texts(values.numbers[rows], values.distinct)
@@ -182,7 +184,7 @@ def take(values: Values, rows: np.ndarray) -> Values:
 
 
 def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
-    """Return the values of a field in consecutive rows.
+    """Slice the values of a field in consecutive rows.
 
     Args:
       values: the values of all rows.
@@ -191,7 +193,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
       field: the field.
     """
     if isinstance(values, Lists):
-        # The splits of the returned rows begin at 0 again.
+        # Row splits have to start at 0.
         splits = values.splits[start : stop + 1]
         inner = slice(splits[0], splits[-1])
         flat = values.values
@@ -199,31 +201,31 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
             flat._replace(numbers=flat.numbers[inner]) if field.dtype == "string" else flat[inner]
         )
         return Lists(flat, splits - splits[0])
-    if isinstance(values, Texts):  # An array of texts has several numbers in each row.
+    if isinstance(values, Texts):  # An array of texts has `field.size` indices for each row.
         return values._replace(numbers=values.numbers[start * field.size : stop * field.size])
     return values[start:stop]
 
 
 def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
-    """Return the values of a field in some rows, with only the distinct texts of these rows.
+    """Gather the values of a field in some rows, without unused distinct texts.
 
     Args:
       values: the values of all rows.
-      rows: the numbers of the rows, int64 [B]; a row may come several times.
+      rows: the row numbers, int64 [B], possibly repeated.
       field: the field.
     """
     if isinstance(values, Lists):
         places, splits = place_lists(values.splits, rows)
         flat = take(values.values, places)
         return Lists(_drop_texts(flat) if isinstance(flat, Texts) else flat, splits)
-    if isinstance(values, Texts):  # An array of texts has several numbers in each row.
+    if isinstance(values, Texts):  # An array of texts has `field.size` indices for each row.
         numbers = values.numbers.reshape(-1, field.size)[rows].ravel()
         return _drop_texts(values._replace(numbers=numbers))
     return values[rows]
 
 
 def _drop_texts(values: Texts) -> Texts:
-    """Return the same texts, without distinct texts that do not occur."""
+    """Drop the distinct texts that do not occur."""
     places, numbers = np.unique(values.numbers, return_inverse=True)
     return Texts(numbers.astype(np.int32), values.distinct.take(pa.array(places)))
 
@@ -232,7 +234,7 @@ def count_rows(values: Values, field: spec_lib.Field) -> int:
     """Return the number of rows.
 
     Args:
-      values: an array [N, ...], `Texts` with `field.size` numbers for each row, or `Lists`.
+      values: an array [N, ...], `Texts` with `field.size` indices for each row, or `Lists`.
       field: the field.
     """
     if isinstance(values, Lists):
@@ -241,29 +243,29 @@ def count_rows(values: Values, field: spec_lib.Field) -> int:
 
 
 def unpack_texts(values: Any) -> np.ndarray:
-    """Return scalar texts as bytes, objects [N]."""
+    """Convert scalar texts to an array of bytes objects, [N]."""
     return np.array(values.distinct.to_pylist(), object)[values.numbers]
 
 
 def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the values of some lists in a flat array.
+    """Find the positions of some lists in the flat array of all values.
 
     Args:
-      splits: where each list begins and ends, int64 [N + 1].
-      rows: the numbers of the lists, int64 [B].
+      splits: the row splits of all lists, int64 [N + 1].
+      rows: the indices of the lists to find, int64 [B].
 
     Returns:
-      The places of the values of these lists, and where each list begins among them, int64 [B + 1].
+      The positions of all values of these lists, and the row splits of these lists, int64 [B + 1].
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)
-    # The place of each value within its list.
+    # The index of each value in its list.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return np.repeat(starts, lengths) + inner, ends
 
 
 def _to_binary(texts: np.ndarray) -> pa.LargeBinaryArray:
-    """Return texts of any shape as a flat array of bytes."""
+    """Flatten texts of any shape to an Arrow array of bytes."""
     flat = texts.ravel().astype(object)
     encoded_texts = [text.encode() if isinstance(text, str) else text for text in flat]
     return pa.array(encoded_texts, pa.large_binary())

@@ -1,4 +1,4 @@
-"""Folders of Parquet or ORC files as Spark and Hive write them: the names of folders hold columns.
+"""Partitioned folders of Parquet or ORC files, as Spark and Hive write them.
 
 partitions.list_files("Arrow.files", "data/sales")       # the files below, without _SUCCESS
 partitions.read_keys("data/year=2024/country=de/part-0.parquet")
@@ -19,25 +19,25 @@ from mtl import checks
 from mtl.files import remote
 
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
-# The value in the name of a folder if the column is null there.
+# The value in a folder name that stands for null.
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
-# A column has few distinct values. Each is a text, and a field reads it as in CSV.
+# A partition column has few distinct values, which are texts that fields read like CSV cells.
 _TYPE = pa.dictionary(pa.int32(), pa.string())
-# {folder of a log: the format of the table}. Only the log says which files are still valid.
+# {folder of a log: format of the table}. In these formats, only the log says which files are valid.
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 
 def list_files(where: str, folder: str) -> list[str]:
-    """Return the sorted files below a folder, here or in another place.
+    """Return the sorted files below a local or remote folder.
 
-    Names that start with "_" or "." are left out, as Spark leaves them out.
+    Like Spark, skip names that start with "_" or ".".
 
     Args:
       where: the name of the setting, for errors.
       folder: the folder.
 
     Raises:
-      UserError: the folder holds no table, or other files, or a table with a log of its versions.
+      UserError: the folder holds no table, or other files, or a table with a log of versions.
     """
     paths = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
     inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in paths}
@@ -57,8 +57,8 @@ def list_files(where: str, folder: str) -> list[str]:
 
 
 def expand(where: str, paths: Sequence[str]) -> list[str]:
-    """Return the paths, with the files below a folder in place of the folder."""
-    # A glob for another place matches files, so only a single path may be a folder.
+    """Replace each folder among the paths by the files below the folder."""
+    # A remote glob matches only files, so only a single path may be a folder.
     single = paths[:1] if len(paths) == 1 else []
     folders = [path for path in single if remote.is_remote(path) and remote.is_folder(path)]
     folders += [path for path in paths if os.path.isdir(path)]
@@ -79,7 +79,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def read_keys(path: str) -> dict[str, str | None]:
-    """Return {column: its value} from the folders of a path; None for a missing value."""
+    """Return {column: value} from folder names such as year=2024; None for a null."""
     pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
     values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}
     return {
@@ -89,13 +89,13 @@ def read_keys(path: str) -> dict[str, str | None]:
 
 
 def add_columns(path: str, schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[Any]]:
-    """Add the columns in the names of folders to a file's schema and parts.
+    """Add the columns of folder names to the schema and the parts of a file.
 
-    If the file has a column of the same name, the column of the file stays.
+    A column of the file takes precedence over a folder name.
 
     Args:
       path: the file.
-      schema: its schema.
+      schema: the schema of the file.
       parts: the parts of the file, each an `arrow.Part`.
     """
     keys = {name: value for name, value in read_keys(path).items() if name not in schema.names}

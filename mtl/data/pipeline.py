@@ -1,4 +1,4 @@
-"""From raw records to batches: shard, cache, shuffle, repeat, batch, decode, prefetch.
+"""The input pipeline, which shards, caches, shuffles, repeats, batches and decodes records.
 
 pipeline.Pipeline.source = @tfds.Tfds()
 pipeline.Pipeline.spec = @spec.Spec()
@@ -37,41 +37,41 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.spec import literals
 
-# The op that errors in reading data name.
+# TensorFlow's errors about the input name this op.
 _READING = "IteratorGetNext"
-# The most characters of a reason from TensorFlow in an error.
+# An error quotes at most this number of characters of a message from TensorFlow.
 _LONGEST_REASON = 200
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
-# The size of a batch in passes without training: large batches cost less for each row.
+# The size of a batch outside of training, where large batches cost less time for each row.
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
-# The most bytes and rows of a call from TensorFlow into Python. A call costs a tenth of a
-# millisecond, so it takes the rows of several batches.
+# The limits of a call from TensorFlow into Python. A call costs a tenth of a millisecond, so one
+# call reads the rows of several batches.
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14
-# Words of errors about NaN and infinity.
+# Words that occur in error messages about NaN and infinity.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
 
 def _list_data_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a bad record; NaN in a feature gives a RuntimeError of Estimator."""
+    """Return the exceptions that a bad record raises; Estimator raises RuntimeError for NaN."""
     return *source_lib.list_refusals(), tf.errors.DataLossError, RuntimeError
 
 
 def list_file_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a file that a record names and that cannot be read."""
+    """Return the exceptions for an unreadable file whose name is in a record."""
     errors = tf.errors
     return errors.NotFoundError, errors.PermissionDeniedError, errors.FailedPreconditionError
 
 
 class _Part(NamedTuple):
-    """The part of each batch that a process takes.
+    """The part of each batch that one process reads.
 
     Attributes:
       batch_size: the number of rows of the part.
       num_shards: the number of processes.
-      shard: the process, from 0.
-      parts: the number of equal slices into which the process cuts its part.
-      together: the number of batches whose rows are taken at once.
+      shard: the index of the process, from 0.
+      parts: the number of equal parts into which the process cuts its rows.
+      together: the number of batches that one call reads.
     """
 
     batch_size: int
@@ -83,31 +83,32 @@ class _Part(NamedTuple):
 
 @checks.dataclass
 class Pipeline:
-    """Batches of (features, labels) from a source.
+    """Makes batches of (features, labels) from a source.
 
-    Training repeats the split without end and cuts this stream into batches. Each batch is full,
-    its size is static, and all examples are used. Evaluation makes one pass in the order of the
-    source and keeps the last, smaller batch.
+    Training repeats the split without end, and cuts the resulting stream into full batches of
+    static size, so no example is dropped. Evaluation makes one pass in the order of the source, and
+    keeps the last, smaller batch.
 
     Attributes:
       source: the `Source` of raw records.
-      spec: the fields that are read.
-      batch_size: examples in a batch, over all replicas and workers.
-      train_split: the split that training and feature statistics read, as the source names it.
-      eval_split: the split that evaluation reads.
-      shuffle_buffer: the number of records that training mixes. A perfect shuffle needs the number
-        of records in the split; a smaller buffer only mixes neighbours. 1 keeps the order. The
-        buffer takes 24 bytes for each record from the start, even if the split is smaller. Sources
-        with their rows in memory, such as `arrow.Arrow`, mix all rows and have no buffer.
-      cache: True lets each process decode all rows of the training split once, when it starts,
-        and keep them in memory. Training then mixes all rows in every epoch, whatever the
-        `shuffle_buffer` is (1 keeps the order). Checkpoints hold no rows, and a run can go on with
-        another number of workers. With a source whose records name files, or a sampler of your own
-        that lacks `types.RowSampler`, the raw records of its shard are kept instead. The default is
-        False, because a split may exceed memory.
-      sampler: `sampling.Power` sets how often the rows of each class come up in training;
-        `whole_groups.WholeGroups` keeps the rows of a group together. None draws every row once in
-        each epoch (instance-balanced sampling).
+      spec: the fields to read.
+      batch_size: the number of examples in a batch, over all replicas and workers.
+      train_split: the name of the split for training and feature statistics.
+      eval_split: the name of the split for evaluation.
+      shuffle_buffer: the size of TensorFlow's shuffle buffer in records. A perfect shuffle needs a
+        buffer as large as the split; a smaller buffer only mixes nearby records. 1 keeps the order.
+        TensorFlow reserves 24 bytes for each record of the buffer, even if the split is smaller.
+        Sources that hold their rows in memory, such as `arrow.Arrow`, shuffle all rows without a
+        buffer.
+      cache: True lets each process decode the whole training split once, when it starts, and keep
+        the rows in memory. Training then shuffles all rows in every epoch, for any `shuffle_buffer`
+        except 1, which keeps the order. Checkpoints hold no rows, and a run can continue with
+        another number of workers. If records name files, or if you wrote a sampler without
+        `types.RowSampler`, each process keeps the raw records of its shard instead. The default is
+        False, because a split may exceed the memory.
+      sampler: `sampling.Power` sets how often training draws the rows of each class;
+        `whole_groups.WholeGroups` keeps the rows of a group in one batch. None draws each row once
+        in an epoch (instance-balanced sampling).
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -134,7 +135,7 @@ class Pipeline:
             where = f"{type(sampler).__name__}.label"
             checks.require(not shape, where, "have one value a row", sampler.label)
 
-    def dataset(  # noqa: PLR0913  Callers name them.
+    def dataset(  # noqa: PLR0913  Callers pass the arguments by keyword.
         self,
         split: str,
         *,
@@ -152,16 +153,17 @@ class Pipeline:
 
         Args:
           split: a split of the source, such as `train_split`.
-          training: True shuffles and repeats without end; False makes one pass in order.
-          seed: the seed of the order in training; the order changes with each epoch.
-          num_shards: the number of parts, one for each worker. Each part gets some of the files. If
-            the source cannot divide its files, or has too few, each part gets some of the records.
-          shard: the part to read, from 0.
-          batch_size: examples in a batch, such as in a replica; None takes the global size.
-          with_labels: False if the records lack labels; then the dict of labels is empty.
+          training: True shuffles and repeats the split without end; False makes one pass in order.
+          seed: the seed of the shuffling; each epoch has another order.
+          num_shards: the number of shards, one for each worker. A shard gets some of the files, or
+            some of the records if the source cannot divide its files, or has too few.
+          shard: the index of the shard to read, from 0.
+          batch_size: the number of examples in a batch, such as in one replica; None means the
+            setting `batch_size`.
+          with_labels: False if the records lack labels; the dict of labels is then empty.
           statistics: `features.Statistics` of the training split, which a sampler needs.
-          start_step: the global step at which training and the sampler's schedule continue.
-          parts: the number of equal, consecutive parts into which training will cut a batch.
+          start_step: the global step from which training and the sampler's schedule continue.
+          parts: the number of equal, consecutive parts into which a training step cuts each batch.
 
         Raises:
           UserError: the split does not exist or lacks a record for this shard, or its files lack a
@@ -175,10 +177,10 @@ class Pipeline:
             together = self._count_together(split, batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
-            # Several batches are decoded as one and then cut, because calls of Python are slow.
+            # Decode several batches at once, because calls into Python are slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # A saved state then holds the number of a step, and not the rows of the next batches.
+            # The saved state then holds a step number instead of the next rows.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()
@@ -199,17 +201,17 @@ class Pipeline:
         size: int | None = None,
         decode: Callable[..., dict[str, Any]] | None = None,
     ) -> tf.data.Dataset:
-        """Return raw batches of a source as (features, labels).
+        """Decode raw batches of a source into (features, labels).
 
         Args:
-          batches: raw records, or pairs of raw records and a mask, bool [B], which is False for
-            copies that fill the batch.
+          batches: raw records, or pairs of raw records and a mask, bool [B]. The mask is False for
+            copies of rows that fill the batch.
           with_labels: False if the records lack labels.
-          size: the number of rows of each batch, if it is known.
+          size: the static number of rows of each batch; None if batches differ in size.
           decode: decodes the records; None for `decode` of the source.
         """
 
-        # Sources are plain graph code; AutoGraph would change their errors.
+        # AutoGraph is off, because it would change the errors of sources.
         @tf.autograph.experimental.do_not_convert
         def split(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # `Dataset.map` passes the parts of a tuple as several arguments.
@@ -217,7 +219,7 @@ class Pipeline:
             if size is not None:
                 source_lib.set_batch_size(values, size)
             features, labels = self._divide(values, with_labels)
-            if len(batch) > 1:  # Some rows are copies that fill the batch.
+            if len(batch) > 1:  # The mask marks copies that fill the batch.
                 labels = source_lib.mask_labels(self.spec, labels, batch[1])
                 source_lib.set_batch_size(labels, cast(int, size))
             return features, labels
@@ -227,14 +229,14 @@ class Pipeline:
     def _decode(
         self, batch: Any, with_labels: bool, decode: Callable[..., dict[str, Any]] | None = None
     ) -> dict[str, Any]:
-        """Decode raw records as the source does, and drop empty texts from lists."""
+        """Decode raw records by the source, and drop empty texts from lists."""
         values = (decode or self.source.decode)(batch, self.spec, with_labels)
         return self.spec.drop_empty_texts(values)
 
     def _divide(
         self, values: dict[str, Any], with_labels: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return features and labels of a decoded batch."""
+        """Split a decoded batch into features and labels."""
         return self.spec.split(values, with_labels)
 
     @property
@@ -246,7 +248,7 @@ class Pipeline:
     def starts_anywhere(self) -> bool:
         """True if training can start at any step without a saved state of the input.
 
-        The rows of all batches are then the same for any number of workers.
+        In this case, the rows of all batches do not depend on the number of workers.
         """
         return self._keeps_rows or self._is_numbered(self.train_split)
 
@@ -266,7 +268,7 @@ class Pipeline:
         return self._list_blocks(split) is not None or self._list_rows(split) is not None
 
     def _list_blocks(self, split: str) -> types.Blocks | None:
-        """Return the blocks of a split that training reads in windows, or None."""
+        """Return the blocks of a split if training reads it in windows; otherwise None."""
         if self.sampler is not None:
             return None
         if split not in self._blocks:
@@ -276,11 +278,11 @@ class Pipeline:
 
     @functools.cached_property
     def _blocks(self) -> dict[str, types.Blocks | None]:
-        """{split: its blocks, or None}."""
+        """The cache of `_list_blocks`: {split: blocks, or None}."""
         return {}
 
     def describe_order(self, steps: int) -> list[str]:
-        """Describe how training mixes rows, and warn if `shuffle_buffer` has no effect.
+        """Describe how training shuffles rows, and warn if `shuffle_buffer` has no effect.
 
         Args:
           steps: the number of steps of the run.
@@ -303,7 +305,7 @@ class Pipeline:
 
     @property
     def _keeps_rows(self) -> bool:
-        """True if training keeps decoded rows in memory, although the source does not."""
+        """True if `cache` makes training keep decoded rows in memory."""
         return self.cache and self._orders_numbers and not source_lib.names_files(self.source)
 
     @property
@@ -317,7 +319,7 @@ class Pipeline:
         return types.read_member(self.sampler, types.RowSampler, "order_field")
 
     def _list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split that training takes by number, or None."""
+        """Return the row numbers of a split if training takes rows by number; otherwise None."""
         if not self._orders_numbers:
             return None
         with self.name_bad_record(split):
@@ -336,12 +338,12 @@ class Pipeline:
 
     @functools.cached_property
     def _order_values(self) -> dict[str, np.ndarray]:
-        """{split: the values by which the sampler orders its rows}."""
+        """The cache of `_read_order_field`: {split: values, [N]}."""
         return {}
 
     @contextlib.contextmanager
     def name_bad_record(self, split: str) -> Iterator[None]:
-        """Raise an error that names the bad record of a split if one ends the reading."""
+        """If a bad record of a split raises an error, raise an error that names the record."""
         try:
             yield
         except source_lib.list_refusals() as error:
@@ -362,7 +364,7 @@ class Pipeline:
     def _take_batches(
         self, split: str, seed: int, start_step: int, part: _Part
     ) -> tuple[tf.data.Dataset, Callable[..., dict[str, Any]]]:
-        """Return endless batches of rows by number, several in an element, and their decoder."""
+        """Return endless raw batches, several in an element, and the function that decodes them."""
         settings = {
             "start_step": start_step,
             "num_shards": part.num_shards,
@@ -386,7 +388,7 @@ class Pipeline:
             return batches.map(take), self._row_source.decode
 
         @tf.autograph.experimental.do_not_convert
-        # ~row stands for a copy of a row that fills the batch: see `RowOrder.pads`.
+        # The number ~row means a copy of a row that fills the batch: see `RowOrder.pads`.
         def take_padded(rows: tf.Tensor) -> tuple[Any, tf.Tensor]:
             return take(tf.where(rows < 0, -1 - rows, rows)), rows >= 0
 
@@ -421,29 +423,30 @@ class Pipeline:
         )
 
     def _count_together(self, split: str, batch_size: int) -> int:
-        """Return the number of batches whose rows one call of Python takes."""
+        """Return the number of batches that one call into Python reads."""
         row = sum(map(_least_bytes, self.spec.fields.values()))
         count = max(1, min(_ROWS_OF_CALL, _BYTES_OF_CALL // row) // batch_size)
         known_steps = types.read_member(self.source, types.Source, "known_steps")
         if known_steps is not None:
             return min(count, known_steps)
         blocks = None if self._orders_itself else self._list_blocks(split)
-        # A call that spans many windows would read all of them before it returns a batch.
+        # A call that spans many windows would read all these windows before it returns a batch.
         return count if blocks is None else min(count, max(1, blocks.window // batch_size))
 
     @property
     def _orders_itself(self) -> bool:
-        """True if the source decides the order of its rows."""
+        """True if the source decides the order of its rows, as a mixture does."""
         return types.read_member(self.source, types.Source, "orders_rows")
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
-        """Fail if a batch or the shuffle buffer certainly exceeds the memory.
+        """Fail if a batch or the shuffle buffer cannot fit into the memory.
 
-        Batches of training are full. Of other batches, only TensorFlow's slots for records count.
+        Training batches are always full. Batches of evaluation may be smaller, so for evaluation
+        only the memory counts that TensorFlow reserves for records.
 
         Args:
-          batch_size: the rows of a batch in this process.
-          training: True for full batches and the shuffle buffer.
+          batch_size: the number of rows of a batch in this process.
+          training: True checks full batches and the shuffle buffer.
         """
         size = batch_size * memory.SLOT
         if training:
@@ -462,13 +465,13 @@ class Pipeline:
         return batches if with_labels else batches.map(lambda features, labels: features)
 
     def in_large_batches(self, split: str) -> Pipeline:
-        """Return the same data in batches of a few megabytes, for a pass without training.
+        """Return a pipeline with batches of a few megabytes, for passes outside of training.
 
-        Each batch costs a millisecond or more. The first row, with the files that it names, gives
-        the size of a row. `batch_size` never decreases.
+        Large batches save time, because each batch costs a millisecond or more. The first row,
+        including files that it names, gives the size of a row. `batch_size` never decreases.
         """
         first = next((row for _, row in self.source.scan(split, self.spec)), "")
-        if isinstance(first, str):  # The split is empty, or its first row is bad.
+        if isinstance(first, str):  # The split is empty, or the first row is bad.
             return self
         size = sum(map(_least_bytes, self.spec.fields.values()))
         for value in first.values():
@@ -478,20 +481,21 @@ class Pipeline:
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_labels(self) -> Pipeline:
-        """Return a pipeline of the same labels with the fewest features, for a pass over labels.
+        """Return a pipeline with all labels but the fewest features, for a pass over labels.
 
-        It keeps the features in `Spec.keys`, which heads also read, or else the first feature.
+        The remaining features are `Spec.keys`, which heads also read, or else the first feature.
         """
-        kept = self.spec.keys or list(self.spec.features)[:1]
-        # A source splits a list with weights only if both parts are read.
-        names = [*kept, *map(spec_lib.weights_name, kept), *self.spec.labels]
+        names = self.spec.keys or list(self.spec.features)[:1]
+        # A source can split a list with weights only if the Spec has both the values and the
+        # weights.
+        names = [*names, *map(spec_lib.weights_name, names), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}
         defaults = {name: value for name, value in self.spec.defaults.items() if name in names}
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)
         return dataclasses.replace(self, spec=spec, sampler=None)
 
     def keep_fields(self, names: Sequence[str]) -> Pipeline:
-        """Return a pipeline of all features, and of the labels and other columns in `names`.
+        """Return a pipeline with all features, and with the labels and other columns in `names`.
 
         Other columns are read as text; only sources with named columns have them.
 
@@ -523,14 +527,15 @@ class Pipeline:
         statistics: Any,
         start_step: int,
     ) -> tf.data.Dataset:
-        """Return an endless stream of shuffled passes; a sampler repeats and drops rows."""
+        """Return an endless stream of shuffled passes; a sampler may repeat or drop rows."""
         if sampler is None:
             return records.shuffle(
                 self.shuffle_buffer, seed, reshuffle_each_iteration=True
             ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
+        sampler.require_classes(counts)
         field = self.spec.label_fields[sampler.label]
-        # The pass in which the first step lies.
+        # The number of the pass that contains the first step.
         rows = label_counts.count_rows(statistics, sampler.label)
         first = start_step * self.batch_size // rows
 
@@ -551,11 +556,11 @@ class Pipeline:
         parts: int,
         num_shards: int,
     ) -> tf.data.Dataset:
-        """Return the endless batches that a sampler forms."""
+        """Return an endless dataset of the batches that a sampler forms."""
         if num_shards > 1:
             deal = types.read_member(self.source, types.Source, "shard")
             name = type(sampler).__name__
-            # Workers get whole files, because single records of a group must stay together.
+            # Workers get whole files, because the records of a group must stay together.
             rule = f"hold a file for each of {num_shards} workers, as {name} deals whole files"
             checks.require(deal(split, num_shards, 0) is not None, f"split {split!r}", rule, 1)
         rows = batch_size // parts
@@ -580,7 +585,7 @@ class Pipeline:
     def _read(
         self, split: str, num_shards: int, shard: int, together: int | None = None
     ) -> tf.data.Dataset:
-        """Return the records of a shard, which has every n-th file or every n-th record.
+        """Return the records of a shard, which holds every n-th file or every n-th record.
 
         Args:
           split: a split of the source.
@@ -604,13 +609,13 @@ class Pipeline:
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
-        """The shards that hold a record; a shard is checked once, as that may take long."""
+        """The shards that certainly hold a record, because each check may take long."""
         return set()
 
     def _require_record(
         self, source: types.Source, split: str, num_shards: int, shard: int
     ) -> None:
-        """Fail if the shard is empty: training would end at step 0 without an error."""
+        """Fail if a shard is empty, because training would end at step 0 without an error."""
         count = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
         need = "a record" if num_shards == 1 else f"a record for each of {num_shards} shards"
         checks.require(count > shard, f"split {split!r}", f"hold {need}", count)
@@ -622,9 +627,9 @@ class Pipeline:
         heads: Sequence[types.Head] = (),
         columns: Sequence[types.Column] = (),
     ) -> str | None:
-        """Return a line about the first bad record of a split after an error ended a run.
+        """Find the bad record of a split that explains the error of a run.
 
-        This reads the split record by record, and takes seconds for each million bytes.
+        The search reads the split record by record, and takes seconds for each megabyte.
 
         Args:
           error: the error.
@@ -633,7 +638,7 @@ class Pipeline:
           columns: the columns, which check features.
 
         Returns:
-          None if no record explains the error.
+          A message about the first bad record; None if no record explains the error.
         """
         changed_file = files.find_change(source_lib.error_text(error))
         if changed_file:
@@ -649,11 +654,12 @@ class Pipeline:
             refused_record = self._refused_alone(split, checking)
             if refused_record or is_reading:
                 return refused_record
-        # NaN or infinity is a mistake only if nothing else explains the error.
+        # NaN and infinity may be valid values, so they are reported only if nothing else explains
+        # the error.
         return not_finite if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
-        """Return the first bad record, and the first earlier record with NaN or infinity."""
+        """Return messages about the first bad record, and about an earlier NaN or infinity."""
         not_finite, records = None, iter(self.source.scan(split, self.spec))
         for location, values in records:
             problem = values if isinstance(values, str) else self._label_problem(values, heads)
@@ -666,7 +672,7 @@ class Pipeline:
         return None, not_finite
 
     def _refused_alone(self, split: str, columns: Sequence[types.Column]) -> str | None:
-        """Return an error about the first record that TensorFlow or a column refuses."""
+        """Return a message about the first record that TensorFlow or a column refuses."""
 
         @tf.autograph.experimental.do_not_convert
         def decode(*record: Any) -> dict[str, tf.Tensor]:
@@ -682,7 +688,7 @@ class Pipeline:
             if isinstance(element, Exception):
                 reason = source_lib.explain_unreadable(element)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
-            # The batch has one record, so all values of a list belong to this record.
+            # The batch has one record, so all values of a list belong to the same record.
             row = {
                 name: value[0] if isinstance(value, np.ndarray) else value.flat_values
                 for name, value in element.items()
@@ -697,7 +703,7 @@ class Pipeline:
         return next(filter(None, (head.check(labels) for head in heads)), None)
 
     def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
-        """Return a line about the first feature with NaN or infinity whose default is not NaN."""
+        """Return a message about the first feature with a NaN or infinity that is not allowed."""
         for name, field in self.spec.feature_fields.items():
             allows_nan = isinstance(field.default, float) and math.isnan(field.default)
             if field.dtype == "float32" and not allows_nan and not _is_finite(values[name]):
@@ -708,13 +714,13 @@ class Pipeline:
 def read_split(
     source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
 ) -> dict[str, packed.Values]:
-    """Return the values of all rows of a split, as `in_memory.read_split`; errors name the record.
+    """Call `in_memory.read_split` so that an error names the bad record.
 
     Args:
       source: the source.
       split: the split.
       spec: the fields to read.
-      setting: the setting that puts the rows into memory, and its value, for the error.
+      setting: the name and the value of the setting that puts rows into memory, for errors.
 
     Raises:
       UserError: a record is malformed, or the rows do not fit into memory.
@@ -724,10 +730,10 @@ def read_split(
 
 
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
-    """Return the same records; an iterator reads all of them when it starts, and keeps them.
+    """Return a dataset whose iterator reads all records when it starts, and keeps them in memory.
 
-    A checkpoint of the iterator then holds only its place. With `Dataset.cache`, which serves lists
-    of different lengths, a checkpoint holds all records.
+    A checkpoint of such an iterator holds only a position. Records with lists of different lengths
+    need `Dataset.cache`, with which a checkpoint holds all records.
     """
     together = read(tf.int64.max)
     if source_lib.is_ragged(together):
@@ -736,13 +742,13 @@ def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
-    """Return the columns whose `check` looks at the values of a record."""
+    """Return the columns that define `check`, which finds bad values in a record."""
     default = types.Column.check
     return [column for column in columns if getattr(type(column), "check", default) is not default]
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
-    """Return a text that names all further fields with gaps, and the settings for gaps."""
+    """Return a hint: all further fields with gaps, and the settings that fill gaps."""
     places: dict[str, str] = {}
     for location, problem in records:
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():
@@ -755,9 +761,9 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
 
 
 def _least_bytes(field: spec_lib.Field) -> int:
-    """Return the least number of bytes that a value takes in a batch."""
+    """Return the least number of bytes that one value of a field takes in a batch."""
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
-    # A list may be empty: then only its row split takes memory.
+    # An empty list takes only the memory of its row split.
     return 8 if field.is_ragged else field.size * width
 
 

@@ -1,4 +1,4 @@
-"""Sampling of classes in training, which sets how often the rows of each class come up.
+"""Class-balanced sampling: sets how often training draws the rows of each class.
 
 from mtl.data import sampling
 pipeline.Pipeline.sampler = @sampling.Power()
@@ -21,9 +21,9 @@ from mtl.data import class_order, filled_fields, label_counts
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
-# The number of records whose labels are decoded together.
+# Labels are decoded for this number of records at once.
 _RECORDS = 128
-# Values that mark a missing label.
+# The values of a missing label.
 _ABSENT = {spec_lib.MISSING["int64"], b""}
 
 
@@ -34,16 +34,16 @@ class Power:
     B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
     arXiv:1910.09217: q = 1 is instance-balanced sampling, 0 class-balanced, 1/2 square-root.
 
-    One pass draws about the number of records in the split. Records without the label are drawn
-    as often as they occur.
+    One pass draws about as many records as the split has. Records without a label are drawn as
+    often as they occur.
 
-    | the source | a record that is due r times in a pass |
+    | the source | a record with r expected draws in a pass |
     | -- | -- |
-    | has its rows in memory | comes up once in 1 / r passes: its class is an endless stream |
-    | is read in order | comes up floor(r) times, and once more with probability r - floor(r) |
+    | has its rows in memory | is drawn once in 1 / r passes: each class is an endless stream |
+    | is read in order | is drawn floor(r) times, and once more with probability r - floor(r) |
 
-    With rows in memory, no row comes up again before all rows of its class, classes have their
-    shares to within a row, and batches do not depend on the number of workers.
+    With rows in memory, a row is drawn again only after all other rows of its class, the number of
+    draws of each class is exact up to one row, and batches do not depend on the number of workers.
 
     Attributes:
       label: the field that holds the class.
@@ -53,13 +53,13 @@ class Power:
 
     label: Annotated[str, checks.Is(str, "name a label field")]
     exponent: Annotated[float, checks.In("[0, 1]")] = 0.0
-    # repr=False, because runs compare a repr with a saved repr, which may lack this setting.
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
     missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
         dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
     )
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if a label in `missing` is a class of a head."""
+        """Fail if a label in `missing` is a class name of a head."""
         for head in experiment.model.heads:
             class_names = getattr(head, "named_values", ())
             for value in self.missing if class_names and self.label == head.field else ():
@@ -69,16 +69,25 @@ class Power:
 
     @property
     def balances(self) -> str | None:
-        """The label whose classes come up more evenly than in the split; None if exponent is 1."""
+        """The label whose classes the sampler balances; None if `exponent` is 1."""
         return self.label if self.exponent < 1 else None
 
+    def require_classes(self, classes: Collection[Any]) -> None:
+        """Fail if no row of the training split has a label.
+
+        Args:
+          classes: the labels in the split that are not missing.
+        """
+        where = f"label {self.label!r} of the training split"
+        checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
+
     def accumulators(self) -> dict[str, Any]:
-        """Return {name in the statistics: accumulator of the rows of each class}."""
+        """Return {name in the statistics: accumulator that counts the rows of each class}."""
         return label_counts.accumulators(self.label)
 
     @property
     def order_field(self) -> str | None:
-        """The label; None for a subclass that overrides how rows of a stream are drawn."""
+        """The label; None for a subclass that overrides `__call__`."""
         return self.label if type(self).__call__ is Power.__call__ else None
 
     def order_by_field(
@@ -91,15 +100,14 @@ class Power:
         seed: int,
         is_shuffled: bool,
     ) -> class_order.ClassOrder:
-        """Return the order in which training takes rows with these labels, [N] both.
+        """Return the order of training rows, given row numbers [N] and labels [N].
 
         Raises:
-          UserError: no row has a label, or the shares are not numbers of at least 0.
+          UserError: no row has a label, or a share is negative or not finite.
         """
         del parts
         classes, unlabelled = _split_classes(rows, values, self.missing)
-        where = f"label {self.label!r} of the training split"
-        checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
+        self.require_classes(classes)
         counts = np.array([len(class_rows) for class_rows in classes.values()], np.float64)
 
         def find_due(first: int, stop: int) -> np.ndarray:
@@ -118,7 +126,7 @@ class Power:
         )
 
     def _evaluate_shares(self, counts: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return the shares of the classes in the passes from `first` up to `stop`, [passes, C]."""
+        """Return the shares of C classes in the passes from `first` up to `stop`, [passes, C]."""
 
         @tf.autograph.experimental.do_not_convert
         def evaluate(epoch: tf.Tensor) -> tf.Tensor:
@@ -133,14 +141,14 @@ class Power:
         return shares
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Return the share of each class in the draws of a pass.
+        """Return the share of each class in the draws of one pass.
 
         Args:
           counts: the number of rows of each class, float64 [C].
           epoch: the number of the pass, an int64 scalar.
 
         Returns:
-          p, float64 [C]; the sum is 1.
+          The shares p, float64 [C], with the sum 1.
         """
         del epoch
         return _normalise_powers(counts, self.exponent)
@@ -154,18 +162,19 @@ class Power:
         seed: int,
         epoch: tf.Tensor,
     ) -> tf.data.Dataset:
-        """Return one pass over the records, in which each record comes up as often as it is due.
+        """Return one pass over the records that repeats and drops records by the shares of classes.
 
         Args:
           records: raw records, in the order of the source.
           source: decodes the records.
           field: the field of the label.
-          counts: {label: its rows in the training split}.
-          seed: the seed of the draws, which also depend on the pass and the place in it.
+          counts: {label: number of rows in the training split}.
+          seed: the seed of the draws, which also depend on the pass and on the position in the
+            pass.
           epoch: the number of the pass, an int64 scalar.
         """
         rows = np.array(list(counts.values()), np.float64)
-        # p_j n / n_j: how often each row of class j comes up in a pass of n rows, [C].
+        # The expected number of draws of each row of class j in a pass of n rows, p_j n / n_j, [C].
         times = self.shares(rows, epoch) * rows.sum() / rows
         spec = filled_fields.specify_field(field)
 
@@ -176,7 +185,8 @@ class Power:
             draws = tf.random.stateless_uniform(
                 tf.shape(dues), [seed + epoch * 1_000_003, index], dtype=tf.float64
             )
-            # Rounded at random: a row that is due 1.3 times comes twice with a probability of 0.3.
+            # Random rounding: a row with 1.3 expected draws is drawn twice with a probability of
+            # 0.3.
             copies = tf.repeat(tf.range(tf.size(dues)), tf.cast(dues + draws, tf.int32))
             repeats = tf.nest.map_structure(lambda part: tf.gather(part, copies), batch[0])
             return tf.data.Dataset.from_tensor_slices(repeats)
@@ -200,7 +210,7 @@ class Progressive(Power):
     epochs: checks.Count
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Return the share of each class in the draws of a pass, as `Power.shares`."""
+        """Return the share of each class in the draws of one pass, like `Power.shares`."""
         progress = tf.minimum(tf.cast(epoch, tf.float64) / self.epochs, 1)
         return (1 - progress) * _normalise_powers(counts, 1) + progress * _normalise_powers(
             counts, self.exponent
@@ -214,13 +224,13 @@ def _normalise_powers(counts: np.ndarray, exponent: float) -> np.ndarray:
 def _split_classes(
     rows: np.ndarray, labels: np.ndarray, missing: Collection[Any]
 ) -> tuple[dict[Any, np.ndarray], np.ndarray]:
-    """Return {label: its rows} in the order of the labels, and the rows without a label."""
+    """Return {label: row numbers}, sorted by label, and the numbers of rows without a label."""
     texts = {value.encode() if isinstance(value, str) else value for value in missing}
     absent = texts | _ABSENT
     encoding = pa.array(labels).dictionary_encode()
     names = encoding.dictionary.to_pylist()
     numbers = encoding.indices.to_numpy(zero_copy_only=False)
-    # Rows by class; rows of a class in the order of the source.
+    # Sort rows by class; the stable sort keeps the order of the source within a class.
     by_class = np.argsort(numbers, kind="stable")
     parts = np.split(rows[by_class], np.cumsum(np.bincount(numbers, minlength=len(names)))[:-1])
     rows_by_label = dict(zip(names, parts, strict=True))
@@ -232,7 +242,7 @@ def _split_classes(
 
 
 def _find_dues(labels: tf.Tensor, class_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
-    """Return how often each label [B] is due, [B]; 1 for an unknown label."""
+    """Return the expected number of draws for each label, [B]; 1 for an unknown label."""
     # [B, C]
     hits = tf.equal(labels[:, tf.newaxis], tf.constant(class_labels, labels.dtype))
     dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))

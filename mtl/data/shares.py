@@ -1,14 +1,16 @@
-"""Deals the places of batches to several sources by their shares.
+"""Assigns each position of an endless stream to one of several sources, by their shares.
 
 dealer = shares.Fixed([0.75, 0.25])
 dealer.deal(0, 4)              # sources [0, 0, 1, 0], and the rows of each source [0, 1, 0, 2]
 
-Row k of a source with share p is due at place (k + 1/2) / p. The rows come in the order in which
-they are due. This is Webster's method of apportionment, row by row: M. Balinski, H. P. Young, "Fair
-Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride Scheduling", 1995.
+Row k of a source with share p has the ideal position (k + 1/2) / p, and the rows of all sources are
+sorted by ideal position. This rule is Webster's method of apportionment, row by row: M. Balinski,
+H. P. Young, "Fair Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride
+Scheduling", 1995.
 
-After n places, a source with share p has had n p rows, to within (S p + 1) / 2 for S sources. No
-remainder is lost from batch to batch. The source of a place is computed without the earlier places.
+After n positions, the number of rows of a source with share p differs from n p by at most (S p + 1)
+/ 2 for S sources. No remainder is lost from batch to batch. The source of a position is computed
+without computing earlier positions.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-# Shares of a schedule are rounded to multiples of this number: so sums over steps are exact.
+# Shares of a schedule are rounded to multiples of this number, so that sums over steps are exact.
 _UNIT = 2.0**-24
-# The number of steps for which schedules are evaluated at once.
+# Schedules are evaluated for this number of steps at once.
 _STEPS = 8192
 
 
 class Shares(abc.ABC):
-    """Shares of sources in an endless row of places.
+    """The shares of sources in an endless stream of positions.
 
     Args:
       num_sources: S.
@@ -35,16 +37,16 @@ class Shares(abc.ABC):
         self._num_sources = num_sources
 
     def count(self, place: int) -> np.ndarray:
-        """Return the number of rows of each source before a place, int64 [S]."""
+        """Return the number of rows of each source before a position, int64 [S]."""
         lower_bounds = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
         lower_bounds = np.maximum(lower_bounds, 0)
         sources, _ = self._draw(lower_bounds, place)
         return lower_bounds + np.bincount(sources, minlength=self._num_sources)
 
     def deal(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source, and the number of its row, of each place from `first` up to `stop`.
+        """Return the source and the row number in the source, for positions `first` to `stop` - 1.
 
-        The rows of a source are numbered from 0 at place 0, without end.
+        The rows of each source are numbered from 0 at position 0, without end.
 
         Returns:
           Two arrays, int64 [stop - first].
@@ -52,31 +54,31 @@ class Shares(abc.ABC):
         return self._draw(self.count(first), stop)
 
     def _draw(self, counts: np.ndarray, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sources and numbers of rows before a place, without the first rows of each."""
+        """Return sources and row numbers before `stop`, without the first `counts` rows of each."""
         upper_bounds = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
         lengths = np.maximum(upper_bounds - counts, 0)
         sources = np.repeat(np.arange(self._num_sources), lengths)
         starts = np.cumsum(lengths) - lengths
         numbers = np.arange(len(sources)) + np.repeat(counts - starts, lengths)
         places = self._find_due(sources, numbers)
-        # If rows of several sources are due at once, the row of the first source comes first.
+        # If several rows have the same ideal position, the stable sort puts the first source first.
         ranks = np.argsort(places, kind="stable")[: stop - int(counts.sum())]
         return sources[ranks], numbers[ranks]
 
     @abc.abstractmethod
     def _sum_shares(self, place: int) -> np.ndarray:
-        """Return the sum of the shares of all places before a place, float64 [S]."""
+        """Return the sum of the shares over all positions before a position, float64 [S]."""
 
     @abc.abstractmethod
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the places at which rows are due, float64 [N]; inf for much later or never."""
+        """Return the ideal positions of rows, float64 [N]; inf if much later or never."""
 
 
 class Fixed(Shares):
-    """Shares that are the same at all places.
+    """Shares that are constant over all positions.
 
     Args:
-      rates: a number for each source, at least 0; their sum is above 0.
+      rates: a number for each source, at least 0, with a sum above 0.
     """
 
     def __init__(self, rates: Sequence[float] | np.ndarray):
@@ -95,11 +97,12 @@ class Scheduled(Shares):
     """Shares that change from step to step.
 
     Args:
-      evaluate: takes a first step and the step behind the last, and returns the rates of these
-        steps, float64 [steps, S]: at least 0, with one above 0 in each step.
+      evaluate: a function of the first step and of the step behind the last. The result is the
+        rates of these steps, float64 [steps, S]: at least 0, and above 0 for one source in each
+        step.
       num_sources: S.
-      size: the number of places of a step.
-      at_once: the number of steps that are evaluated at a time.
+      size: the number of positions in a step.
+      at_once: the number of steps in one call of `evaluate`.
     """
 
     def __init__(
@@ -112,10 +115,10 @@ class Scheduled(Shares):
         super().__init__(num_sources)
         self._evaluate, self._size, self._at_once = evaluate, size, at_once
         self._shares = np.zeros([0, num_sources])
-        self._sums = np.zeros([1, num_sources])  # The sums before each step, and behind the last.
+        self._sums = np.zeros([1, num_sources])  # Sums of the shares before each step.
 
     def _reach(self, step: int) -> None:
-        """Evaluate the schedules up to a step."""
+        """Evaluate the schedules of all steps before `step`."""
         parts = []
         for first in range(len(self._shares), step, self._at_once):
             rates = self._evaluate(first, first + self._at_once)
@@ -129,7 +132,7 @@ class Scheduled(Shares):
 
     def _sum_shares(self, place: int) -> np.ndarray:
         step, offset = divmod(place, self._size)
-        # Rows before a place may be due up to S / 2 places behind it.
+        # The ideal position of a row may be up to S / 2 positions after its actual position.
         self._reach(step + self._num_sources + 2)
         return self._size * self._sums[step] + offset * self._shares[step]
 
@@ -138,7 +141,7 @@ class Scheduled(Shares):
         for source in range(self._num_sources):
             mask, sums = sources == source, self._sums[:, source]
             targets = (numbers[mask] + 0.5) / self._size
-            # The step in which the sum reaches the target.
+            # The step in which the sum of the shares reaches the target.
             steps = np.searchsorted(sums, targets) - 1
             is_reached = steps < len(self._shares)
             steps, targets = steps[is_reached], targets[is_reached]

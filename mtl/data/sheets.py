@@ -1,4 +1,4 @@
-"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, with the meaning of cells of a CSV file.
+"""Reads spreadsheets (.xlsx, .xls, .ods) as tables of texts, like cells of a CSV file.
 
 table = sheets.read_sheet("book.xlsx", "/tmp/copy", "Prices")   # a pa.Table of strings
 
@@ -23,21 +23,21 @@ from mtl import checks, versions
 _log = logging.getLogger(__name__)
 
 ENDINGS = (".xlsx", ".xls", ".ods")
-# A cell of an .xlsx file with a formula and without a value; the value of a text may be empty.
+# Matches a formula cell without a value in an .xlsx file; the value of a text may be empty.
 _FORMULA = re.compile(
     rb'<c r="([A-Z]+[0-9]+)"(?![^>]*t="str")[^>]*><f[^>]*(?:/>|>[^<]*</f>)(?:<v */>|<v></v>)?</c>'
 )
-# Whole numbers up to here are exact in a spreadsheet.
+# Spreadsheets are exact for whole numbers below this number.
 _EXACT = 1e15
 
 
 def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
-    """Return the name of a sheet, and its rows as a table of texts; empty cells are null.
+    """Return the name of a sheet, and the sheet as a table of texts; empty cells are null.
 
     Args:
       path: the file, for errors.
-      copy: the path to open.
-      sheet: the name of the sheet; "" is the first one that is not hidden.
+      copy: the path of the local copy to open.
+      sheet: the name of the sheet; "" is the first sheet that is not hidden.
 
     Raises:
       UserError: the package is absent, the file is damaged, or the sheet is not a plain table.
@@ -89,15 +89,15 @@ def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
 
 @functools.cache
 def _tell(path: str, sheet: str, others: str) -> None:
-    """Warn once that other sheets are not read."""
+    """Warn once that other sheets of a file are not read."""
     message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
     _log.warning(message, path, sheet, others)
 
 
 @functools.cache
 def _warn_of_formulas(path: str, copy: str) -> None:
-    """Warn once of formulas without a stored value, as packages write them: they are missing."""
-    if not zipfile.is_zipfile(copy):  # An .xls file.
+    """Warn once if a formula has no stored value, which happens if a package wrote the file."""
+    if not zipfile.is_zipfile(copy):  # An .xls file is no ZIP archive.
         return
     with zipfile.ZipFile(copy) as archive:
         names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
@@ -113,7 +113,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
     texts = [list(map(_to_text, row)) for row in rows]
     checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
     names, body = texts[0], texts[1:]
-    # The rows of a spreadsheet count from 1, and the header is the first row.
+    # Spreadsheets number their rows from 1, and the header is the first row.
     for number, row in enumerate(body, start[0] + 2):
         fix = "Delete the row, or the rows below it, if they are not of the table."
         checks.require(
@@ -131,7 +131,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
 
 
 def _to_text(value: Any) -> str | None:
-    """Return the text of a cell as in a CSV file; None if the cell is empty."""
+    """Convert a cell to the text that a CSV file would hold; None if the cell is empty."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -144,8 +144,8 @@ def _to_text(value: Any) -> str | None:
 
 
 def _name_cell(row: int, column: int) -> str:
-    """Return the name of a cell, given its row and column from 0, such as "B7"."""
-    # Columns are A to Z, AA, AB, ...: digits from 1 to 26, without a 0.
+    """Return the name of a cell, such as "B7", given the row and column from 0."""
+    # The columns A to Z, AA, AB, ... are numbers with digits from 1 to 26, without 0.
     letters, rest = "", column + 1
     while rest:
         rest, letter = divmod(rest - 1, 26)

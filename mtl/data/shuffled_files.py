@@ -1,8 +1,9 @@
-"""Writes the rows of tables in random order once, as Parquet files.
+"""Rewrites tables as Parquet files with the rows in random order.
 
 shuffled_files.write_shuffled(["sales-*.parquet"], "shuffled")     # shuffled/00000-of-00012.parquet
 
-Use it for a table that is sorted by a label and does not fit into memory: see docs/data.md.
+Use this module for a table that is sorted by a label and does not fit into memory: see
+docs/data.md.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ import pyarrow as pa
 from mtl import checks
 from mtl.data import arrow, order
 
-# The size of a written file in bytes, roughly. The rows of a file are mixed in memory.
+# The approximate size of an output file in memory, in bytes.
 _FILE_BYTES = 2**28
-# The number of rows of a row group, which readers load as a whole.
+# The number of rows in a row group, which readers load as a whole.
 _GROUP_ROWS = 2**16
 
 
 def write_shuffled(
     paths: Sequence[str], folder: str, *, seed: int = 0, file_bytes: int = _FILE_BYTES
 ) -> list[str]:
-    """Write all rows of some tables in random order, and return the paths of the new files.
+    """Write all rows of some tables in random order; return the paths of the new files.
 
-    Each row goes to a random file, and then the rows of each file are mixed in memory. This takes
-    memory for one file and one row group, and for a while twice the disk space of the tables.
+    Each row goes to a random file, and then the rows of each file are shuffled in memory. Memory
+    holds one file and one row group at a time. The disk needs twice the space of the tables for a
+    while.
 
     Args:
-      paths: tables of one schema, as files or globs; see `arrow.Arrow.files` for the formats.
-      folder: a folder that does not exist yet; it appears when all files are complete.
+      paths: tables of the same schema, as files or globs; `arrow.Arrow.files` lists the formats.
+      folder: a new folder, which appears when all files are complete.
       seed: the seed of the order.
-      file_bytes: the size of a file in memory, in bytes, roughly.
+      file_bytes: the approximate size of an output file in memory, in bytes.
 
     Raises:
-      UserError: the folder exists, or a table cannot be read or differs from the first.
+      UserError: the folder exists, a table cannot be read, or the schemas of tables differ.
     """
     checks.require(not os.path.exists(folder), "the folder", "not exist yet", folder)
     tables = sorted(path for pattern in paths for path in glob.glob(pattern))

@@ -17,17 +17,17 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 
-# The number of batches that are made ahead. Checkpoints hold these batches, and
-# AUTOTUNE would make up to 2,048.
+# The number of batches to prefetch. AUTOTUNE would prefetch up to 2,048 batches, and checkpoints
+# hold all prefetched batches.
 AHEAD = 2
-# The number of rows whose values of a field are read at once.
+# `read_field` reads this number of rows at once.
 _ROWS_AT_ONCE = 4096
 
 
 def list_refusals() -> tuple[type[Exception], ...]:
-    """Return the exceptions with which TensorFlow refuses an example.
+    """Return the exceptions that TensorFlow raises for a bad example.
 
-    UnicodeDecodeError comes if the message quotes an example that is not UTF-8.
+    UnicodeDecodeError is raised if the error message quotes an example that is not UTF-8.
     """
     return tf.errors.InvalidArgumentError, UnicodeDecodeError
 
@@ -39,18 +39,18 @@ def check(where: str, value: Any) -> None:
 
 
 def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]:
-    """Return the names of columns as fields use them.
+    """Return the names of columns, renamed to the names of their fields.
 
     Args:
       columns: the columns of a file, in order.
-      rename: {field: its column}, if the names differ.
+      rename: {field: column}, if the names differ.
     """
     fields = {column: field for field, column in rename.items()}
     return [fields.get(column, column) for column in columns]
 
 
 def list_columns(source: Any) -> Sequence[str]:
-    """Return the names of the columns of a source, or of a source within it; [] without names."""
+    """Return the column names of a source or of its inner source; [] without names."""
     while source is not None:
         names = getattr(source, "names", ()) or getattr(source, "column_names", ())
         if names:
@@ -60,7 +60,7 @@ def list_columns(source: Any) -> Sequence[str]:
 
 
 def check_order(source: Any, sampler: Any) -> None:
-    """Fail if a sampler, or a source around a mixture, would ignore the order of the mixture."""
+    """Fail if a sampler, or a source around a mixture, would override the order of the mixture."""
     if types.read_member(source, types.Source, "orders_rows"):
         name = type(source).__name__
         rule = f"be left out, as {name} decides how often rows come up"
@@ -78,26 +78,26 @@ def check_order(source: Any, sampler: Any) -> None:
 def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
-    """Batch raw records; tensors whose sizes differ become ragged.
+    """Batch raw records; tensors of different sizes become ragged.
 
     Args:
       records: unbatched records.
-      batch_size: the records of a batch.
+      batch_size: the number of records in a batch.
       drop_remainder: True drops a last batch that is not full.
     """
     shapes = [spec.shape for spec in tf.nest.flatten(records.element_spec)]
-    if all(shape.is_fully_defined() for shape in shapes):  # Records without lists.
+    if all(shape.is_fully_defined() for shape in shapes):  # The records have no lists.
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
 
 
 def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.Dataset:
-    """Read all raw records of a split in batches; tensors whose sizes differ become ragged.
+    """Read all raw records of a split in batches; tensors of different sizes become ragged.
 
     Args:
       source: the source.
       split: the split.
-      batch_size: the records of a batch; the last one may be smaller.
+      batch_size: the number of records in a batch; the last batch may be smaller.
     """
     blocks = types.read_member(source, types.Source, "blocks")(split)
     if blocks is None:
@@ -108,7 +108,7 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
 
 
 def names_files(source: Any) -> bool:
-    """Return True if a source, or a source within it, reads files that its records name."""
+    """Return True if the records of a source, or of its inner source, name files to read."""
     if types.read_member(source, types.Source, "names_files"):
         return True
     inner = getattr(source, "source", None)
@@ -116,36 +116,38 @@ def names_files(source: Any) -> bool:
 
 
 def is_ragged(batches: tf.data.Dataset) -> bool:
-    """Return True if the records in a batch may differ in size."""
+    """Return True if batches contain ragged tensors."""
     specs = tf.nest.flatten(batches.element_spec)
     return any(isinstance(spec, tf.RaggedTensorSpec) for spec in specs)
 
 
 def repeat_value(value: Any) -> tf.data.Dataset:
-    """Repeat a value without end, to zip it with records; `map` would cost 40 us per record."""
+    """Repeat a value without end, to zip it with records; `map` would cost 40 µs per record."""
     return tf.data.Dataset.from_tensors(value).repeat()
 
 
 def options() -> tf.data.Options:
-    """Return the options of all iterators of a run."""
+    """Return the tf.data options for all iterators of a run."""
     dataset_options = tf.data.Options()
-    # The pipeline divides records among workers; a strategy must not divide them again.
+    # Pipeline divides the records among workers, so a strategy must not divide them again.
     dataset_options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
-    # The tuning thread may miss that its session closes; the session then waits up to a minute.
-    # Without tuning, AUTOTUNE means one call on each core, up to 16, and reading is as fast.
+    # Autotuning may delay the end of a session by up to a minute, because its thread may miss that
+    # the session closes. Without autotuning, AUTOTUNE means one call per core, up to 16, which is
+    # as fast.
     dataset_options.autotune.enabled = False
     return dataset_options
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yield the elements of a dataset as NumPy values, and then the error that ended it, if any."""
+    """Yield the elements of a dataset as NumPy values, followed by an error if one occurs."""
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
         next_element = iterator.get_next()
-    # Not `with` the session itself: its graph would stay on the caller's stack between elements.
+    # `with session` would leave its graph on the caller's stack between elements, but `closing`
+    # does not.
     with contextlib.closing(tf1.Session(graph=graph)) as session:
         session.run(iterator.initializer)
         read_next = session.make_callable(next_element)
@@ -163,20 +165,20 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 def read_field(
     source: types.Source, split: str, rows: np.ndarray, spec: spec_lib.Spec
 ) -> np.ndarray:
-    """Return the values of the only field of a specification in rows by number, [N].
+    """Return the values of a single field for row numbers, [N].
 
     Args:
       source: a source that takes rows by number.
       split: the split.
-      rows: the numbers of the rows, int64 [N].
-      spec: a specification with one field, of one value in each row.
+      rows: the row numbers, int64 [N].
+      spec: a specification with one field that has one value in each row.
 
     Raises:
       InvalidArgumentError: a record is malformed.
     """
     (field,) = spec.fields.values()
 
-    # Sources are plain graph code; AutoGraph would change their errors.
+    # AutoGraph is off, because it would change the errors of sources.
     @tf.autograph.experimental.do_not_convert
     def decode(numbers: tf.Tensor) -> tf.Tensor:
         return source.decode(source.take_rows(split, numbers), spec, True)[field.name]
@@ -192,35 +194,35 @@ def read_field(
 
 
 def unreadable(error: Exception) -> str:
-    """Return the text of an error that ended the reading of a file."""
+    """Return the message about an error that ended the reading of a file."""
     return f"the file cannot be read further: {explain_unreadable(error)}."
 
 
 def error_text(error: Exception) -> str:
-    """Return the message of an error, even if TensorFlow quotes bytes that are not UTF-8."""
+    """Return the message of an error; TensorFlow may quote bytes that are not UTF-8."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="replace")
     return error.message if isinstance(error, tf.errors.OpError) else str(error)
 
 
 def explain_unreadable(error: Exception) -> str:
-    """Return the reason of an error in one line, without the place in a graph or program."""
+    """Return the reason of an error in one line, without locations in a graph or in code."""
     in_tensorflow = isinstance(error, (*list_refusals(), tf.errors.OpError))
     text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:
         return type(error).__name__
-    # TensorFlow names the place first and the reason last. Other libraries name the reason first.
+    # The reason is in the last line of a TensorFlow error, and in the first line of other errors.
     return lines[-1 if in_tensorflow else 0].strip()
 
 
 def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Dataset:
-    """Cut each batch into smaller batches, in order.
+    """Cut each batch into several smaller batches.
 
     Args:
       batches: (features, labels), [count * size, ...] each.
-      count: the number of parts of a batch.
-      size: the rows of a part.
+      count: the number of smaller batches in a batch.
+      size: the number of rows in a smaller batch.
     """
 
     def cut_one(*values: Any) -> tf.data.Dataset:
@@ -233,7 +235,7 @@ def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Data
 
 
 def _take_part(value: Any, index: tf.Tensor, size: int) -> Any:
-    """Return the rows of a part of a tensor or of lists."""
+    """Return one part of the rows of a tensor or a ragged tensor."""
     if not isinstance(value, tf.RaggedTensor):
         part = value[index * size : (index + 1) * size]
         return tf.ensure_shape(part, [size, *value.shape[1:]])
@@ -244,7 +246,7 @@ def _take_part(value: Any, index: tf.Tensor, size: int) -> Any:
 
 
 def set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Set the static number of rows of a batch, which parts of a step, such as slices, need."""
+    """Set the static number of rows of a batch, which micro-batches need."""
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])
@@ -253,12 +255,12 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
 
 
 def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
-    """Replace the labels of padding by missing labels; keys stay as they are.
+    """Replace the labels of padding rows by missing labels; keys are unchanged.
 
     Args:
       spec: the fields.
       labels: {label or key: [B, ...]}.
-      is_row: bool [B], False for padding.
+      is_row: bool [B], False for padding rows.
 
     Returns:
       {label or key: [B, ...]}.

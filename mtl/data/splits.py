@@ -1,4 +1,4 @@
-"""Splits of one file: by share, by keys, with equal class shares, and folds of cross-validation.
+"""A source that divides one split by shares, keys or classes, or into cross-validation folds.
 
 pipeline.Pipeline.source = @splits.Splits()
 pipeline.Pipeline.eval_split = "validation"
@@ -10,8 +10,8 @@ fold = 0                                            # --gin_param "fold = 3"
 splits.Splits.folds = 5
 splits.Splits.fold = %fold
 
-Each row has a place on a circle, and each split holds an arc of it. The place is a hash of the row
-or of its keys, or the rank of the row in its class.
+Imagine a circle on which each row has a position, and each split has an arc. The position is a hash
+of the row number or of the keys, or the rank of the row in its class.
 """
 
 from __future__ import annotations
@@ -31,63 +31,64 @@ from mtl.data import chosen_rows
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# The number of places, which limits the precision of shares.
+# The number of positions on the circle, which limits the precision of shares.
 PLACES = 1 << 31
-# Hashes are numbers of 32 bits, in int64 tensors.
+# Hashes have 32 bits, in int64 tensors.
 _WORD = 1 << 32
-# "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
+# The shifts and factors of the hash "lowbias32": C. Wellons, hash prospector, 2018.
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 # The golden ratio as a fraction of 2^32.
 _GOLDEN = 0x9E3779B9
-# A whole number as a column of floats has it, such as 7.0.
+# A whole number as a column of floats writes it, such as 7.0.
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
-# The text between several keys.
+# This text separates several keys in the input of the hash.
 _SEPARATOR = "\x1f"
 
 Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
 
 
 class Arc(NamedTuple):
-    """The places of a split: `length` places from `first` on; the place after the last is 0."""
+    """The arc of a split on the circle: `length` positions from `first` on."""
 
     first: int
     length: int
 
     def holds(self, places: Any) -> Any:
-        """Return True for places on the arc, bool [B]."""
+        """Return the mask of the positions on the arc, bool [B]."""
         return (places - self.first) % PLACES < self.length
 
 
 @checks.dataclass
 class Splits(chosen_rows.ChosenRows):
-    """A source that cuts one split of another source into several splits.
+    """A source that divides one split of another source into several splits.
 
-    The same settings choose the same rows on every machine. No row is in two splits.
+    Equal settings give equal splits on every machine. No row is in two splits.
 
     | settings | a split has |
     | -- | -- |
     | shares | about its share of the rows, drawn by a hash of their numbers and the seed |
     | keys | about its share of the keys, with all rows of each key |
-    | stratify | its share of each class, to within a row |
-    | folds, fold | its share of the rows outside of the fold; `fold_split` has the fold |
+    | stratify | its share of each class, up to rounding to a whole row |
+    | folds, fold | its share of the rows outside of the fold; `fold_split` has the rows of the fold
+    |
 
-    With several keys, rows are in the same split if they agree in all keys. 7 and 7.0 are the same
-    key. A row without any key is drawn alone. Rows without a label form a class. A new
-    run reports the number of rows in no split.
+    With several keys, rows are in the same split if they agree in all keys. The keys 7 and 7.0 are
+    equal. For a row without any key, a hash of the row number draws the split. Rows without a label
+    form a class. A new run logs the number of rows in no split.
 
-    `stratify` reads the labels of the split once; memory holds eight bytes for each row.
+    `stratify` reads all labels of the split once, and keeps eight bytes in memory for each row.
 
     Attributes:
       source: the source of the rows.
-      shares: {split: its share of the rows}; the sum is at most 1. With folds, these are shares of
-        the rows outside of the fold, by default {"train": 1}.
+      shares: {split: share of the rows}; the sum is at most 1. With folds, a share refers to the
+        rows outside of the fold, and the default is {"train": 1}.
       keys: the fields that keep rows together.
-      stratify: the label whose classes have equal shares in all splits; "" for none.
-      label_type: the type of this label in the Spec, int64 or string.
-      folds: the number of folds, at least 2; None for none.
-      fold: the fold that `fold_split` holds, from 0.
+      stratify: a label; all splits get equal proportions of its classes. "" disables this.
+      label_type: the type of the label `stratify` in the Spec, int64 or string.
+      folds: the number of folds, at least 2; None disables folds.
+      fold: the index, from 0, of the fold that `fold_split` holds.
       fold_split: the split that holds the fold.
-      split: the split that is cut; other splits of the source stay as they are.
+      split: the split that is divided; other splits of the source are unchanged.
       seed: the seed of the draw.
     """
 
@@ -108,9 +109,10 @@ class Splits(chosen_rows.ChosenRows):
         checks.require(self.shares or self.folds, where, rule, dict(self.shares))
         check_shares(where, self.shares)
         is_one = not (self.keys and self.stratify)
-        checks.require(is_one, "Splits.stratify", "come without keys", self.stratify)
+        checks.require(is_one, "Splits.stratify", "be empty if Splits.keys is set", self.stratify)
         if self.folds is None:
-            checks.require(self.fold == 0, "Splits.fold", "come with folds", self.fold)
+            rule = "be 0 if Splits.folds is not set"
+            checks.require(self.fold == 0, "Splits.fold", rule, self.fold)
         else:
             rule = f"be a fold of 0 to {self.folds - 1}"
             checks.require(self.fold < self.folds, "Splits.fold", rule, self.fold)
@@ -123,7 +125,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def arcs(self) -> dict[str, Arc]:
-        """{split: its places}."""
+        """{split: arc on the circle}."""
         if self.folds is None:
             return lay_arcs(self.shares, 0, PLACES)
         start, end = (fold * PLACES // self.folds for fold in (self.fold, self.fold + 1))
@@ -132,12 +134,12 @@ class Splits(chosen_rows.ChosenRows):
 
     @property
     def key_types(self) -> dict[str, str]:
-        """{key or label of `stratify`: its type}."""
+        """{key or label of `stratify`: type}."""
         kinds = {key: self.find_key_type(key) for key in self.keys}
         return {**kinds, **({self.stratify: self.label_type} if self.stratify else {})}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged."""
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
             if self.stratify:
@@ -145,12 +147,12 @@ class Splits(chosen_rows.ChosenRows):
                 is_filled = bool(self.arcs[split].holds(self._places).any())
                 checks.require(is_filled, f"Splits: split {split!r} of {rows} rows", rule, 0)
             return choice
-        # The split that is cut also holds the rows of the other splits.
+        # The original split is not available, because it also holds the rows of the new splits.
         checks.require(split != self.split, "Splits.shares", f"have {split!r}", dict(self.shares))
         return None
 
     def _choose_arcs(self, arcs: Sequence[Arc]) -> chosen_rows.Choice:
-        """Return the choice of all rows whose places lie on some arcs."""
+        """Return a rule that selects the rows whose positions lie on some arcs."""
 
         def takes(numbers: Any, texts: Mapping[str, Any]) -> Any:
             if self.keys:
@@ -165,12 +167,12 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        """The places of all rows with `stratify`, int64 [N]."""
+        """The positions of all rows on the circle if `stratify` is set, int64 [N]."""
         labels = read_labels(self.source, self.split, self.stratify, self.label_type)
         return rank_rows(labels, self.seed)
 
     def describe_left_out(self) -> list[str]:
-        """Return a line if rows lie in no split, because the shares sum to less than 1."""
+        """Return a warning if some rows are in no split, because the shares sum to less than 1."""
         if sum(arc.length for arc in self.arcs.values()) >= PLACES:
             return []
         rows, num_assigned = self.count_rows(self._choose_arcs(list(self.arcs.values())))
@@ -192,20 +194,20 @@ def check_shares(where: str, shares: Mapping[str, float]) -> None:
 
 
 def _hold(arcs: Sequence[Arc], places: Any) -> Any:
-    """Return True for places on one of the arcs, bool [B]."""
+    """Return the mask of the positions on one of the arcs, bool [B]."""
     return functools.reduce(operator.or_, [arc.holds(places) for arc in arcs])
 
 
 def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, Arc]:
-    """Lay arcs one after the other on the circle.
+    """Place arcs one after the other on the circle.
 
     Args:
-      shares: {split: its share of the length}.
-      first: the place of the first arc.
-      length: the number of places for all arcs.
+      shares: {split: share of the length}.
+      first: the position at which the first arc starts.
+      length: the number of positions for all arcs together.
 
     Returns:
-      {split: its arc}.
+      {split: arc}.
     """
     ends = [round(end * length) for end in itertools.accumulate(shares.values(), initial=0.0)]
     pairs = zip(shares, itertools.pairwise(min(end, length) for end in ends), strict=True)
@@ -213,16 +215,16 @@ def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, 
 
 
 def hash_rows(numbers: Any, seed: int) -> Any:
-    """Return the places of rows on the circle, by their numbers and the seed.
+    """Return the positions of rows on the circle, hashed from row numbers and the seed.
 
     Args:
       numbers: an int, or int64 [B] of NumPy or TensorFlow.
       seed: the seed.
 
     Returns:
-      Numbers below `PLACES`, in the form of `numbers`.
+      Positions below `PLACES`, of the same type as `numbers`.
     """
-    # The seed enters twice: if it entered once, the rows of two seeds would differ only by an xor.
+    # The seed is mixed in twice. Mixed in once, two seeds would give hashes that differ by an xor.
     first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
     second = _mix(first ^ _GOLDEN)
     low, high = numbers % _WORD, numbers // _WORD % _WORD
@@ -230,10 +232,10 @@ def hash_rows(numbers: Any, seed: int) -> Any:
 
 
 def _mix(word: Any) -> Any:
-    """Mix 32 bits, so that each bit of the result depends on all bits."""
+    """Mix 32 bits, so that each bit of the result depends on all bits of the word."""
     for shift, factor in _ROUNDS:
         word = word ^ word // (1 << shift)
-        # In two halves, because a product of 64 bits would overflow int64.
+        # Multiply in two halves, because a product of two 32-bit numbers would overflow int64.
         word = (
             word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
         ) % _WORD
@@ -241,11 +243,11 @@ def _mix(word: Any) -> Any:
 
 
 def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Tensor:
-    """Return the places of rows by the texts of their keys, int64 [B].
+    """Return the positions of rows on the circle, hashed from the texts of keys, int64 [B].
 
     Args:
-      keys: the texts of each key, [B].
-      numbers: the numbers of the rows, [B], for rows without any key.
+      keys: the texts of each key field, [B].
+      numbers: the row numbers, [B], which replace the keys of rows without any key.
       seed: the seed.
     """
     is_absent = [tf.equal(tf.strings.strip(texts), "") for texts in keys]
@@ -253,19 +255,19 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
     row_texts = tf.strings.join(["row ", tf.strings.as_string(numbers)])
     has_none = functools.reduce(tf.logical_and, is_absent)
     texts = tf.where(has_none, row_texts, tf.strings.join(key_texts, _SEPARATOR))
-    # This hash, Fingerprint64 of FarmHash, is the same on every machine.
+    # This op uses FarmHash's Fingerprint64, which gives the same hashes on every machine.
     return tf.strings.to_hash_bucket_fast(tf.strings.join([f"{seed}:", texts]), PLACES)
 
 
 def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return places of rows that spread each class evenly over the circle.
+    """Return positions that spread the rows of each class evenly over the circle.
 
-    An arc with a share s of the circle holds s n rows of a class of n, to within a row. Classes
-    start at different places, so that many small classes do not all miss the same arc.
+    For a class of n rows, an arc with a share s of the circle holds s n rows, up to rounding.
+    Classes start at different positions, so that small classes do not all miss the same arc.
 
     Args:
       labels: the class of each row, [N].
-      seed: the seed of the places.
+      seed: the seed of the positions.
 
     Returns:
       int64 [N].
@@ -276,16 +278,16 @@ def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
     order = np.lexsort([hashes, classes])
     sizes = np.bincount(classes)
     ranks = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Multiples of the golden ratio, modulo 1, are spread evenly.
+    # Multiples of the golden ratio, modulo 1, are spread evenly between 0 and 1.
     starts = (hash_rows(np.arange(1), seed)[0] + np.arange(len(sizes)) * _GOLDEN) % _WORD
-    # (rank + start / 2^32) / size as a part of the circle, in whole numbers.
+    # The position is (rank + start / 2^32) / size of the circle, computed in whole numbers.
     ranked_places = (ranks * _WORD + np.repeat(starts, sizes)) // (2 * np.repeat(sizes, sizes))
     places[order] = ranked_places
     return places
 
 
 def read_labels(source: types.Source, split: str, label: str, label_type: str) -> np.ndarray:
-    """Return the labels of a split, [N]; an absent label is `spec.MISSING` of its type.
+    """Return the labels of a split, [N]; `spec.MISSING` gives the value of an absent label.
 
     Args:
       source: the source.

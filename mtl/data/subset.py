@@ -1,4 +1,4 @@
-"""A share of the rows of a split, to learn from few examples.
+"""A source that keeps a share of the training rows, to learn from few examples.
 
 from mtl.data import subset
 pipeline.Pipeline.source = @subset.Subset()
@@ -16,26 +16,27 @@ from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 
 HASH, LATTICE = "hash", "lattice"
-# Multipliers: of a linear congruential generator in C libraries, and of MurmurHash2.
+# Multipliers of a linear congruential generator in C libraries, and of MurmurHash2.
 _LATTICE = (1_103_515_245, 1_540_483_477)
 
 
 @checks.dataclass
 class Subset(chosen_rows.ChosenRows):
-    """A source that takes about a share of the rows of another source's training split.
+    """A source that takes about a given share of another source's training rows.
 
-    A hash of the number of a row and the seed decides, without counting or keeping rows. A larger
-    share contains the rows of a smaller share. `split` and the held-out splits never have a row in
-    common. Other splits of the source stay as they are.
+    A hash of the row number and the seed selects the rows, without counting rows or keeping them in
+    memory. A larger share contains all rows of a smaller share. `split` and the held-out splits
+    have no row in common. Other splits of the source are unchanged.
 
     Attributes:
       source: the source of the rows.
       share: the share of the rows, in (0, 1].
-      split: the split that is cut.
-      held_out: {new split: its share of the rows}; all shares, with `share`, sum to at most 1.
+      split: the split from which rows are taken.
+      held_out: {new split: share of the rows}; `share` and these shares sum to at most 1.
       seed: the seed of the draw.
-      draw: "hash" draws rows independently. "lattice" is for saved runs without this setting: rows
-        at a distance of 2,236 tend to lie in the same split, as do whole periods of the data.
+      draw: "hash" draws rows independently. "lattice" is only for saved runs that lack this
+        setting: rows at a distance of 2,236, and whole periods of the data, tend to be in the same
+        split.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -59,11 +60,11 @@ class Subset(chosen_rows.ChosenRows):
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: its places}; held-out splits lie at the end of the circle."""
+        """{split: arc on the circle}; held-out splits are at the end of the circle."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
-        # Neighbours share a bound, so no row is in two splits.
+        # Neighbouring arcs have a common bound, so no row is in two splits.
         bounds = [max(round(end * splits.PLACES), 0) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
         return {
@@ -72,19 +73,19 @@ class Subset(chosen_rows.ChosenRows):
         }
 
     def _takes(self, split: str, numbers: Any) -> Any:
-        """Return True if a split holds the rows with these numbers, an int or int64 [B]."""
+        """Return True for row numbers, an int or int64 [B], that belong to a split."""
         place = splits.hash_rows if self.draw == HASH else _place
         return self._arcs[split].holds(place(numbers, self.seed))
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the choice of the rows of a split; None if the split is not cut from another."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged."""
         if split not in self._arcs:
             return None
         return chosen_rows.Choice(lambda numbers, _: self._takes(split, numbers))
 
 
 def _place(index: Any, seed: int) -> Any:
-    """Return the place for "lattice"; neighbouring rows have only a few different distances."""
+    """Return the position of a row number on the circle for the draw "lattice"."""
     place = index + seed * 7919 + 1
     for factor in _LATTICE:
         place = (place % splits.PLACES) * factor % splits.PLACES

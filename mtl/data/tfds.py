@@ -1,4 +1,4 @@
-"""Any dataset of tensorflow-datasets, by its name or the import path of its builder.
+"""A source that reads any dataset of tensorflow-datasets, by name or by its builder class.
 
 tfds.Tfds.name = "mnist"                                    # or "glue/cola", "mnist:3.0.1"
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"           # a builder that is not registered
@@ -27,11 +27,11 @@ from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
-# A dataset in the catalogue of tensorflow-datasets, with config and version.
+# Matches a dataset in the catalogue of tensorflow-datasets, with config and version.
 _CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
-# In front of the name may be a hub, and behind it arguments of the builder.
+# A hub may precede the name, and arguments of the builder may follow it.
 _READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
-# The earlier package of the builders of `mtl.datasets`, which a saved run may name.
+# Saved runs may name the earlier package of the builders in `mtl.datasets`.
 _MOVED = re.compile(r"^mtl\.data\.")
 _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
@@ -40,18 +40,18 @@ _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a bu
 class Tfds(types.Source):
     """A source that reads tensorflow-datasets; splits may be expressions, such as "train[:80%]".
 
-    The first use prepares a dataset that is not prepared yet: it downloads the data if necessary,
-    and writes them to `data_dir` under a temporary name until they are complete.
+    The first use of a dataset downloads the data if necessary, and writes the dataset to
+    `data_dir`, under a temporary name until the dataset is complete.
 
     Attributes:
       name: the name in tensorflow-datasets, optionally with config and version, or
         "package.module.Class" for a builder that you wrote.
       data_dir: the folder of prepared datasets; None is the default of tensorflow-datasets
         (TFDS_DATA_DIR or ~/tensorflow_datasets).
-      manual_dir: the folder of files that you have to download by hand for some builders; None is
-        <data_dir>/downloads/manual.
-      rename: {field: feature}, if the dataset has another name for a field; "a/b" reaches into a
-        nested feature.
+      manual_dir: the folder for files that you must download by hand, as some builders require;
+        None is <data_dir>/downloads/manual.
+      rename: {field: feature}, if the dataset has another name for a field; "a/b" is the feature b
+        inside of the feature a.
     """
 
     name: Annotated[str, checks.Is(str, _NAMES)]
@@ -68,8 +68,8 @@ class Tfds(types.Source):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the examples of a split in the order of the files.
 
-        An example is a dict. If each feature is stored unchanged, it is a serialized example:
-        `decode` then parses a whole batch at once, which takes a tenth of the time.
+        If each feature is stored unchanged, the examples are serialized, because `decode` then
+        parses a whole batch at once in a tenth of the time. Otherwise each example is a dict.
         """
         return self._read_serialized(split) if self._stored else self._read_parsed(split)
 
@@ -88,7 +88,7 @@ class Tfds(types.Source):
         def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
             return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
-        # With the count, a file that is cut off between two records is an error.
+        # The count turns a file that is truncated between two records into an error.
         count = tf.data.experimental.assert_cardinality(takes.sum())
         return files.flat_map(read).apply(count)
 
@@ -96,7 +96,7 @@ class Tfds(types.Source):
         import tensorflow_datasets
 
         builder = self._builder
-        # With 1, records come in the order of the files.
+        # A cycle length of 1 keeps the order of the files.
         config = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False, skip_prefetch=True
         )
@@ -107,7 +107,7 @@ class Tfds(types.Source):
 
     @functools.cached_property
     def _stored(self) -> dict[str, tuple[Any, tf.DType]]:
-        """{feature: (its parser, its type)}; {} if any is nested, encoded, optional or a list."""
+        """{feature: (parser, type)}; {} if a feature is nested, encoded, optional or a list."""
         import tensorflow_datasets
 
         features, info = tensorflow_datasets.features, self._builder.info
@@ -133,7 +133,7 @@ class Tfds(types.Source):
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Turn a batch of records into {name: [B, ...]}; floats never become integers."""
+        """Turn a batch of records into {name: [B, ...]}; floats are never cast to integers."""
         fields = spec.fields if with_labels else spec.feature_fields
         if self._stored:
             batch = self._parse(
@@ -142,7 +142,7 @@ class Tfds(types.Source):
         return {name: self._decode(batch, field) for name, field in fields.items()}
 
     def _parse(self, serialized: tf.Tensor, names: Collection[str]) -> dict[str, tf.Tensor]:
-        """Parse only some features of serialized examples: [B] -> {feature: [B, ...]}."""
+        """Parse only some features of serialized examples [B] into {feature: [B, ...]}."""
         specs = {name: self._stored[name][0] for name in sorted(names)}
         values = tf.io.parse_example(serialized, specs)
         return {name: tf.cast(value, self._stored[name][1]) for name, value in values.items()}
@@ -169,7 +169,7 @@ class Tfds(types.Source):
         return path
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split example by example."""
+        """Yield (location, values or error) for each example of a split."""
         for index, example in enumerate(source.iterate(functools.partial(self.records, split))):
             location = f"{self.name} split {split!r} example {index}"
             if isinstance(example, tf.errors.OpError):
@@ -187,7 +187,7 @@ class Tfds(types.Source):
             )
             for name, (kind, _) in self._stored.items()
         }
-        # Unsigned numbers from 2^63 on are stored as negative numbers.
+        # tf.Examples store unsigned numbers from 2^63 on as negative numbers.
         return {
             name: arrays[name].astype(dtype.as_numpy_dtype)
             for name, (_, dtype) in self._stored.items()
@@ -203,9 +203,9 @@ class Tfds(types.Source):
 
     @property
     def modules(self) -> dict[str, str]:
-        """{setting: the module whose code it runs}.
+        """{setting: module whose code the setting runs}.
 
-        A name with a hub or with arguments may mean a folder. The name itself is then returned.
+        If a name has a hub or arguments, it may mean a folder, so the whole name is returned.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}
@@ -214,7 +214,7 @@ class Tfds(types.Source):
 
     @functools.cached_property
     def _builder(self) -> Any:
-        """The prepared builder."""
+        """The builder of the prepared dataset."""
         import tensorflow_datasets
 
         settings = {"data_dir": self.data_dir} if self.data_dir else {}
@@ -239,7 +239,7 @@ class Tfds(types.Source):
             return tensorflow_datasets.builder(self.name, try_gcs=False, **settings)
         except tensorflow_datasets.core.registered.DatasetNotFoundError:
             raise
-        except Exception as error:  # For a wrong config, version, argument or file.
+        except Exception as error:  # A wrong config, version, argument or file may raise any error.
             where = f" in {self.data_dir!r}" if self.data_dir else ""
             problem = source.explain_unreadable(error).rstrip(".: ")
             checks.fail("Tfds.name", _NAMES, self.name, f"It cannot be opened{where}: {problem}.")
@@ -261,7 +261,8 @@ class Tfds(types.Source):
     def _prepare(self, builder: Any) -> None:
         import tensorflow_datasets
 
-        # tensorflow-datasets would retry each download for minutes.
+        # Check the network first, because tensorflow-datasets would retry each download for
+        # minutes.
         for url in [] if self.manual_dir else list(builder.url_infos or {})[:1]:
             if not storage.reachable(url):
                 raise self._prepare_error(builder, f"{url} cannot be reached.")
@@ -273,8 +274,8 @@ class Tfds(types.Source):
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare(download_config=config)
-        except Exception as error:  # Builders can raise anything.
-            # Another worker may have finished the same dataset in the meantime.
+        except Exception as error:  # Builders can raise any error.
+            # Another worker may have prepared the same dataset in the meantime.
             if builder.data_path.exists():
                 return
             raise self._prepare_error(builder, f"{source.explain_unreadable(error)}.") from error
@@ -290,9 +291,9 @@ class Tfds(types.Source):
 
 
 def _require_sizes(values: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
-    """Return lists as an array; the op fails if a list has another size than the field."""
+    """Convert lists to an array; the op fails if a list has another size than the field."""
     message = f"field {field.name!r} must have shape {field.shape}"
-    # `to_tensor` would cut long lists, and fill short lists with 0.
+    # `to_tensor` would truncate long lists, and fill short lists with 0.
     fits = [
         tf1.assert_equal(lengths, tf.cast(size, lengths.dtype), message=message)
         for lengths, size in zip(values.nested_row_lengths(), field.shape, strict=False)
@@ -303,7 +304,7 @@ def _require_sizes(values: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
 
 def _is_stored_as_it_is(feature: Any) -> bool:
     stored_info, info = feature.get_serialized_info(), feature.get_tensor_info()
-    # An optional feature has a default. It may be an array, for which == None fails.
+    # An optional feature has a default, which may be an array, for which `== None` fails.
     is_optional = info.default_value is not None
     is_same = (stored_info.shape, stored_info.tf_dtype) == (info.shape, info.tf_dtype)
     return is_same and None not in info.shape and not is_optional
@@ -318,7 +319,7 @@ def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
 
 
 def _list_paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of the leaves of a nested dict; "a/b" is the leaf b of a."""
+    """Return the paths of the leaves of a nested dict; "a/b" is the leaf b inside of a."""
     return [
         path
         for name, value in example.items()

@@ -1,4 +1,4 @@
-"""TFRecord files of serialized tf.Examples, which the specification parses.
+"""A source that reads TFRecord files of serialized tf.Examples.
 
 tfrecord.TfRecord.files = {"train": "data/train-*.tfrecord", "test": "data/test.tfrecord.gz"}
 tfrecord.TfRecord.compression = "gzip"                      # if names do not end in .gz
@@ -21,11 +21,11 @@ from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
 
-# The number of records in which the type of a key is searched.
+# The type of a key is searched in this number of records.
 _SEARCHED = 100
-# {value of the setting: its name in `tf.data`}.
+# {value of the setting `compression`: name in `tf.data`}.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
-# {type: the list of a tf.Example that holds it}; other types lie in an int64_list.
+# {type of a field: list of a tf.Example that holds the values}; other types use int64_list.
 _KINDS = {"float32": "float_list", "string": "bytes_list"}
 
 
@@ -33,13 +33,13 @@ _KINDS = {"float32": "float_list", "string": "bytes_list"}
 class TfRecord(types.Source):
     """A source that reads TFRecord files.
 
-    TensorFlow streams files from gs://; files in other places are copied first.
+    TensorFlow streams files from gs://. Other remote files are first copied to this machine.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
-      compression: gzip, zlib or none, for all files; auto takes gzip for names that end in ".gz".
-        A compressed file that is cut off exactly between two records is not noticed.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      compression: gzip, zlib or none, for all files; auto means gzip for names that end in ".gz".
+        If a compressed file is truncated exactly between two records, no error is raised.
     """
 
     files: files.Files
@@ -55,15 +55,15 @@ class TfRecord(types.Source):
         return inputs.flat_map(copies.Reader(paths, _open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
-        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
+        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def find_key_type(self, name: str) -> str:
-        """Return "int64" if the first records hold whole numbers in a field, else "string"."""
+        """Return "int64" if a field holds whole numbers in the first records, else "string"."""
         if name not in self._key_types:
             _, records = next(self.by_file(next(iter(self.files))))
             kinds: set[str | None] = set()
-            # The reader of the rows names a damaged record.
+            # The next reader of the file reports a damaged record.
             with contextlib.suppress(tf.errors.OpError, message.DecodeError):
                 kinds = {
                     _find_kind(record, name) for record in itertools.islice(records, _SEARCHED)
@@ -73,11 +73,11 @@ class TfRecord(types.Source):
 
     @functools.cached_property
     def _key_types(self) -> dict[str, str]:
-        """{field: its type as a key}."""
+        """The cache of `find_key_type`: {field: type}."""
         return {}
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield (file, its serialized examples) of a split, faster than by `tf.data`."""
+        """Yield (file, iterator of serialized examples) for each file, faster than `tf.data`."""
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._find_compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(_open_here(path), options)
@@ -93,14 +93,14 @@ class TfRecord(types.Source):
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Parse serialized examples [B] into {name: [B, ...]}."""
+        """Parse serialized examples [B] into the values of fields, {name: [B, ...]}."""
         return spec.parse(batch, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record; the numbers of records start at 0 in each file."""
+        """Yield (location, values or error) for each record, numbered from 0 in each file."""
         for path in self._find(split):
             compression = self._find_compression(path)
-            # Compressed data are read in blocks, so the damage may lie behind the record.
+            # Compressed data are read in blocks, so a later record may be the damaged one.
             further = " or a later one" if compression else ""
             make_dataset = functools.partial(tf.data.TFRecordDataset, _open_here(path), compression)
             for number, record in enumerate(source.iterate(make_dataset)):
@@ -114,18 +114,18 @@ class TfRecord(types.Source):
 
 
 def _open_here(path: str) -> str:
-    """Return the path that TensorFlow opens: a copy, except from gs://, which it reads itself."""
+    """Return the path of a local copy, or the path itself for gs://, which TensorFlow reads."""
     return path if path.startswith("gs://") else remote.copy_here(path)
 
 
 def _find_kind(record: bytes, name: str) -> str | None:
-    """Return the list of a tf.Example that holds a field; None without the field."""
+    """Return the kind of list that holds a field in a tf.Example; None without the field."""
     features = tf.train.Example.FromString(record).features.feature
     return features[name].WhichOneof("kind") if name in features else None
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
-    """Turn a serialized tf.Example into {name: value}, or the text of an error."""
+    """Parse a serialized tf.Example into {name: value}, or return an error message."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:

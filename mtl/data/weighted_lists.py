@@ -1,11 +1,11 @@
-"""Lists with weights in one column, as two fields of equal length: the keys and the weights.
+"""Splits a column of lists with weights into two fields of equal length: keys and weights.
 
 fields = weighted_lists.mark_parts(spec.fields, columns)    # "topics" and "topics/weights"
 weighted_lists.take_part(fields["topics/weights"], {"a": 0.3, "b": 0.7})             # [0.3, 0.7]
 
-A column holds texts such as a:0.3|b:0.7, objects, pairs, or maps and structs of Arrow. A column of
-the name `topics/weights` makes both of them plain lists. Readers call this module only for a Spec
-with such a field.
+A column of lists with weights holds texts like a:0.3|b:0.7, objects, pairs, or maps and structs of
+Arrow. If the data have a separate column `topics/weights`, keys and weights are plain lists
+instead. Readers call this module only if the Spec has a list with weights.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mtl import spec as spec_lib
 from mtl.data import packed, written_numbers
 from mtl.spec import literals
 
-# A number holds these characters: between a key and its weight, they would be ambiguous.
+# Characters of numbers, which would be ambiguous as delimiters.
 _IN_NUMBERS = "0123456789.+-eE"
 
 
 class Cells(Protocol):
-    """The settings of `csv.Csv` for texts with weights."""
+    """The settings of `csv.Csv` for lists with weights."""
 
     @property
     def list_delimiter(self) -> str:
@@ -40,11 +40,11 @@ class Cells(Protocol):
 
     @property
     def weight_delimiter(self) -> str:
-        """The character between a value of a list and its weight."""
+        """The character between a value and its weight."""
 
 
 def check_delimiter(where: str, delimiter: Any) -> None:
-    """Fail unless a setting is a character that stands in no number."""
+    """Fail unless a delimiter is one character that no number contains."""
     is_character = isinstance(delimiter, str) and len(delimiter) == 1
     fits = is_character and delimiter not in f'"\r\n{_IN_NUMBERS}'
     checks.require(fits, where, "be one character that stands in no number", delimiter)
@@ -53,11 +53,11 @@ def check_delimiter(where: str, delimiter: Any) -> None:
 def mark_parts(
     fields: Mapping[str, spec_lib.Field], columns: Collection[str] = ()
 ) -> dict[str, spec_lib.Field]:
-    """Return fields, of which those of weighted lists name the list that they are parts of.
+    """Set `Field.part_of` for the keys and weights of lists in one column.
 
     Args:
       fields: {name: field}.
-      columns: the columns of the data. Weights with a column are plain numbers.
+      columns: the columns of the data. Weights with a separate column are plain numbers.
     """
     marked = dict(fields)
     for weights, name in spec_lib.find_weighted(fields).items():
@@ -68,10 +68,10 @@ def mark_parts(
 
 
 def find_form(field: spec_lib.Field, cells: Cells) -> written_numbers.Form:
-    """Return the patterns that leave only the keys, or only the weights, of a text.
+    """Return the patterns that extract only the keys, or only the weights, from a text.
 
     Raises:
-      UserError: the delimiters of the settings are equal.
+      UserError: `weight_delimiter` equals `list_delimiter`.
     """
     where, other = "Csv.weight_delimiter", cells.list_delimiter
     rule = f"differ from list_delimiter in lists with weights, such as {field.part_of!r}"
@@ -81,40 +81,40 @@ def find_form(field: spec_lib.Field, cells: Cells) -> written_numbers.Form:
 
 @functools.cache
 def make_form(between: str, before: str, place: int) -> written_numbers.Form:
-    """Return the patterns of a part.
+    """Return the patterns that extract keys or weights.
 
     Args:
       between: the character between the values of a list.
       before: the character between a value and its weight.
-      place: 0 for the keys, 1 for the weights.
+      place: the part to extract, 0 for the keys, 1 for the weights.
     """
     separator, part = re.escape(between), _match_part(between, before)
     pattern = rf"^(?:{part})?(?:{separator}(?:{part})?)*$"
-    # The last delimiter of a value stands before its weight: a key may hold others.
+    # The weight follows the last delimiter of a part, because a key may contain the delimiter.
     number = _match_number(between)
     of_keys = (rf"{re.escape(before)}{number}({separator}|$)", r"\1")
     of_weights = (rf"[^{separator}]*{re.escape(before)}({number})", r"\1")
-    # The mark is no number, so the weights of a text of another form are an error.
+    # The mark is not a number, so a text without weights becomes an error.
     mark = f"{between}without a weight"
     return written_numbers.Form(pattern, (of_weights if place else of_keys,), mark)
 
 
 def _match_part(between: str, before: str) -> str:
-    """Return a pattern of a value with its weight."""
+    """Return a pattern that matches one value with its weight."""
     return rf"[^{re.escape(between)}]+{re.escape(before)}{_match_number(between)}"
 
 
 def _match_number(between: str) -> str:
-    """Return a pattern of a number with spaces around it, of which none separates values."""
+    """Return a pattern of a number with optional spaces that are not the delimiter."""
     spaces = "[{}]*".format(" \t".replace(between, ""))
     return f"{spaces}{literals.FINITE}{spaces}"
 
 
 def check_text(text: str, cells: Cells) -> None:
-    """Fail unless each value of a text has a weight.
+    """Fail unless each value in a text has a weight.
 
     Raises:
-      ValueError: the message continues a sentence that starts with the field's name.
+      ValueError: the message follows the name of the field.
     """
     between, before = cells.list_delimiter, cells.weight_delimiter
     pattern = _match_part(between, before)
@@ -127,12 +127,12 @@ def check_text(text: str, cells: Cells) -> None:
 
 
 def check_bytes(line: bytes, cell: str) -> None:
-    """Fail if a cell of a line is not UTF-8: then the patterns match in Python alone.
+    """Fail if a cell is not UTF-8, because TensorFlow's patterns would not match the cell.
 
     Raises:
-      ValueError: the message continues a sentence that starts with the field's name.
+      ValueError: the message follows the name of the field.
     """
-    if "\ufffd" in cell:  # It replaces bytes that are not UTF-8, and may be a character.
+    if "\ufffd" in cell:  # U+FFFD replaces invalid bytes, but may also be in the text.
         try:
             line.decode()
         except UnicodeDecodeError:
@@ -140,16 +140,16 @@ def check_bytes(line: bytes, cell: str) -> None:
 
 
 def take_member(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
-    """Return a part of a weighted list in a JSON object; None if it is absent.
+    """Return the keys or the weights of a list in a JSON object; None if the list is absent.
 
     Raises:
-      ValueError: the list has another form, or the object has other weights than values.
+      ValueError: the list has another form, or the numbers of values and weights differ.
     """
     name, value = field.part_of, row.get(field.part_of)
     weights = row.get(spec_lib.weights_name(name))
     if weights is None:
         return None if value is None else take_part(field, value)
-    sizes = [len(own) if isinstance(own, list) else 1 for own in (value or [], weights)]
+    sizes = [len(part) if isinstance(part, list) else 1 for part in (value or [], weights)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"must have a weight for each of {sizes[0]} values, got {sizes[1]}")
     return row.get(field.name)
@@ -159,11 +159,11 @@ def take_part(field: spec_lib.Field, value: Any) -> list[Any]:
     """Return the keys or the weights of a list in Python or JSON.
 
     Args:
-      field: the part.
-      value: {key: weight}, or a list of pairs, each a list or an object of two members.
+      field: the field of the keys, or the field of the weights.
+      value: {key: weight}, or a list of pairs; a pair is a list or an object with two members.
 
     Raises:
-      ValueError: the message continues a sentence that starts with the field's name.
+      ValueError: the message follows the name of the field.
     """
     pairs = list_pairs(value)
     if pairs is None:
@@ -180,18 +180,18 @@ def take_part(field: spec_lib.Field, value: Any) -> list[Any]:
 
 
 def list_pairs(value: Any) -> list[Sequence[Any]] | None:
-    """Return [key, weight] for each value of a list in Python or JSON; None for other forms."""
+    """Return [key, weight] pairs of a list in Python or JSON; None for other forms."""
     if isinstance(value, Mapping):
         value = list(value.items())
     if not isinstance(value, (list, tuple)):
         return None
-    pairs = [list(one.values()) if isinstance(one, Mapping) else one for one in value]
+    pairs = [list(pair.values()) if isinstance(pair, Mapping) else pair for pair in value]
     fits = all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs)
     return [[_to_plain(part) for part in pair] for pair in pairs] if fits else None
 
 
 def format_list(value: Any) -> str:
-    """Return the text of a list in Python or JSON, such as a:0.3|b:0.7; "" for an absent one."""
+    """Write a list of Python or JSON as a text such as a:0.3|b:0.7; "" if it is absent."""
     return "|".join(f"{key}:{weight}" for key, weight in list_pairs(value) or ())
 
 
@@ -207,12 +207,12 @@ def _is_weight(value: Any) -> bool:
 
 
 def take_column(field: spec_lib.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the lists of keys or of weights in a column of maps, or of lists of structs.
+    """Return lists of keys or of weights from a column of maps, or of lists of structs.
 
-    Columns of texts stay as they are: `find_form` splits them.
+    Columns of texts are returned unchanged, because `find_form` handles texts.
 
     Raises:
-      ValueError: the column has another form, or only `take_part` can tell.
+      ValueError: the column has another form, or only `take_part` can read the column.
     """
     types, kind = pa.types, column.type
     if types.is_map(kind):
@@ -235,10 +235,10 @@ def _take_child(field: spec_lib.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 def _take_lists(chunk: Any, place: int) -> Any:
-    """Return lists of the keys, place 0, or of the weights, place 1; a null becomes empty."""
+    """Return lists of keys (place 0) or of weights (place 1); a null becomes an empty list."""
     lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
     values = pc.struct_field(chunk.flatten(), [place])
-    # Only `take_part` names the row of a weight that is NaN or infinite, or of an empty key.
+    # Leave bad weights and empty keys to `take_part`, which names the row in its error.
     is_good = pc.is_finite(values) if place else None
     if pa.types.is_string(values.type) and not place:
         is_good = pc.not_equal(values, "")
@@ -248,5 +248,5 @@ def _take_lists(chunk: Any, place: int) -> Any:
 
 
 def _find_place(field: spec_lib.Field) -> int:
-    """Return the place of a part in a pair: 0 for keys, 1 for weights."""
+    """Return the position in a pair: 0 for keys, 1 for weights."""
     return int(field.name != field.part_of)

@@ -1,4 +1,4 @@
-"""Batches of whole groups, in which the rows of a query, user or session stay together.
+"""A sampler that keeps the rows of each query, user or session together in a batch.
 
 from mtl.data import whole_groups
 pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
@@ -19,7 +19,7 @@ from mtl.data import filled_fields, group_order
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
-# The number of records whose keys are decoded together.
+# Keys are decoded for this number of records at once.
 _RECORDS = 128
 
 
@@ -27,22 +27,23 @@ _RECORDS = 128
 class WholeGroups:
     """Draws whole groups: consecutive rows of the source with the same key.
 
-    Every pass over the split has each group once; the rows of a group stay in order. A batch takes
-    groups until the next group does not fit. Copies of the last row fill the batch. The labels of
-    the copies are missing, so they have no weight in losses, but batch norm uses them. Each slice
-    (`Run.micro_batches`) and each replica is filled in the same way. Evaluation reads all rows in
-    order, without padding.
+    Every pass over the split contains each group once, and keeps the order of the rows in a group.
+    A batch takes groups until the next group does not fit. Copies of the last row then fill the
+    batch. The labels of the copies are missing, so the copies have no weight in losses, but batch
+    norm uses the copies. Each micro-batch (`Run.micro_batches`) and each replica is filled in the
+    same way. Evaluation reads all rows in order, without padding.
 
     | the source | mixes | a batch also ends |
     | -- | -- | -- |
     | has its rows in memory | all groups | at the end of a pass |
-    | is read in order | `Pipeline.shuffle_buffer` groups | before a copy of a group in it |
+    | is read in order | `Pipeline.shuffle_buffer` groups | before a group that it already contains
+    |
 
-    With rows in memory, the batch of a step depends on the number of slices and replicas together,
-    but not on the number of workers.
+    With rows in memory, the batch of a step depends on the total number of micro-batches over all
+    replicas, but not on the number of workers.
 
     Attributes:
-      group: the field with the key, int64 or string. It is a label, or a feature in `Spec.keys`.
+      group: the field with the group's key, int64 or string: a label, or a feature in `Spec.keys`.
     """
 
     group: Annotated[str, checks.Is(str, "name a label field")]
@@ -53,7 +54,7 @@ class WholeGroups:
         return None
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the specification has the field, with one key for each row."""
+        """Fail unless the specification has the field `group` with one key in each row."""
         checks.one_of("WholeGroups.group", self.group, [*spec.labels, *spec.keys])
         field = spec.fields[self.group]
         fits = field.dtype in ("int64", "string") and field.shape == ()
@@ -65,7 +66,7 @@ class WholeGroups:
         return {_name_statistics(self.group): Groups(group=self.group)}
 
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
-        """Fail unless the largest group of the training split fits into `rows` rows."""
+        """Fail if the largest group of the training split has more than `rows` rows."""
         self._require_room(statistics.for_column(_name_statistics(self.group))["largest"], rows)
 
     def _require_room(self, largest: int, rows: int) -> None:
@@ -76,7 +77,7 @@ class WholeGroups:
 
     @property
     def order_field(self) -> str | None:
-        """The field with the key; None for a subclass that overrides `form_batches`."""
+        """The field with the group's key; None for a subclass that overrides `form_batches`."""
         is_plain = type(self).form_batches is WholeGroups.form_batches
         return self.group if is_plain else None
 
@@ -90,10 +91,10 @@ class WholeGroups:
         seed: int,
         is_shuffled: bool,
     ) -> group_order.GroupOrder:
-        """Return the order in which training takes rows with these keys, [N] both.
+        """Return the order of training rows, given row numbers [N] and group keys [N].
 
         Raises:
-          UserError: a part of a batch has no room for the largest group.
+          UserError: the largest group does not fit into a part of a batch.
         """
         starts = np.append(_find_starts(values), len(values))
         self._require_room(int(np.diff(starts).max()), batch_size // parts)
@@ -116,7 +117,7 @@ class WholeGroups:
         rows: int,
         parts: int,
     ) -> tf.data.Dataset:
-        """Return endless batches of raw records, and a mask of real rows, bool [rows * parts]."""
+        """Return endless batches of raw records with a mask that is False for copies, bool [B]."""
         field = spec.fields[self.group]
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -132,10 +133,10 @@ class WholeGroups:
 
 @dataclasses.dataclass(kw_only=True)
 class Groups:
-    """An accumulator of the number of groups in a split, and of the rows in the largest group.
+    """An accumulator that counts the groups of a split, and the rows of the largest group.
 
     Attributes:
-      group: the field with the key.
+      group: the field with the group's key.
     """
 
     group: str
@@ -146,7 +147,7 @@ class Groups:
         self._prints: list[np.ndarray] = []
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the keys of a batch; its last group may continue in the next batch."""
+        """Add the keys of a batch; the last group may continue in the next batch."""
         keys = fields[self.group].numpy()
         if not len(keys):
             return
@@ -173,10 +174,10 @@ class Groups:
         starts = np.concatenate(self._starts)
         prints = np.concatenate(self._prints)
         order = np.argsort(prints, kind="stable")
-        # Groups begin where keys change, so a group that begins twice has other rows in between.
+        # A group begins where the key changes, so a group that begins twice is not consecutive.
         repeats = np.flatnonzero(prints[order][1:] == prints[order][:-1])
         if len(repeats):
-            pair = min(order[repeats + 1])  # The first group that begins again.
+            pair = min(order[repeats + 1])  # The first group that begins a second time.
             first_row = starts[np.flatnonzero(prints == prints[pair])[0]]
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
@@ -190,13 +191,13 @@ class Groups:
 def _compute_fingerprints(keys: np.ndarray) -> np.ndarray:
     if keys.dtype != object:
         return keys
-    # 64 bits in place of a text, because memory holds every group of the split.
+    # Fingerprints of 64 bits save memory, because memory holds the keys of all groups.
     prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
     return prints.numpy().view(np.int64)[:, 0]
 
 
 def _find_starts(keys: np.ndarray) -> np.ndarray:
-    """Return the rows whose keys differ from the keys of the rows before, int64 [G]."""
+    """Return the indices of rows whose key differs from the key of the previous row, int64 [G]."""
     differ = np.asarray(keys[1:] != keys[:-1], bool)
     return np.flatnonzero(np.concatenate([[True], differ]))
 
@@ -208,19 +209,19 @@ def _name_statistics(group: str) -> str:
 def _split_groups(
     records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
 ) -> tf.data.Dataset:
-    """Return a pass over the groups: (raw records [n, ...], key) for each."""
+    """Return one pass over the groups as (raw records [n, ...], key)."""
     spec = filled_fields.specify_field(field)
 
     @tf.autograph.experimental.do_not_convert
     def read(rows: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
         return rows, source.decode(rows, spec, False)[field.name], tf.constant(False)
 
-    # A chunk without rows marks the end of the pass, which ends the last group.
+    # An empty chunk marks the end of the pass, and completes the last group.
     def close(rows: Any, keys: tf.Tensor, ends: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         return _slice(rows, 0, 0), keys[:0], ~ends
 
     chunks = source_lib.batch(records, _RECORDS).map(read)
-    # The last chunk has the form of the first chunk; `close` drops its rows.
+    # The empty chunk is made from the first chunk; `close` drops the rows.
     chunks = chunks.concatenate(chunks.take(1).map(close))
 
     @tf.autograph.experimental.do_not_convert
@@ -231,7 +232,7 @@ def _split_groups(
         is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)
         starts = tf.where(is_first)[:, 0]
         count = tf.size(keys, tf.int64)
-        # The last group may continue in the next chunk, unless the pass ends here.
+        # The last group of a chunk may continue in the next chunk, unless the pass ends.
         last = tf.fill([tf.cast(chunk[2], tf.int64)], count)
         bounds = tf.concat([starts, last], 0)
         end = bounds[-1]
@@ -248,15 +249,15 @@ def _split_groups(
 
 
 def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    """Return full parts: (raw records [rows, ...], mask [rows], False for padding)."""
+    """Return full parts as (raw records [rows, ...], mask [rows], False for padding)."""
 
     @tf.autograph.experimental.do_not_convert
     def add(buffer: Any, addition: Any) -> tuple[Any, Any]:
         (*flat, keys), (group, key) = buffer, addition
         buffer = _pack(records, flat)
         num_held, size = _count(buffer), _count(group)
-        # A part may reach into the next epoch. A group and its copy must not share a part, because
-        # they have the same key.
+        # A part of a batch may span two epochs, but must not contain a group twice, because the two
+        # copies would have the same key.
         fits = (num_held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
@@ -269,7 +270,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     def pad(buffer: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
         del is_full
         count, places = _count(buffer), tf.range(rows, dtype=tf.int64)
-        # Copies of the last row fill the part; the mask is False for them.
+        # Copies of the last row fill the part, with False in the mask.
         indices = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, indices), buffer), places < count
 
@@ -279,7 +280,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Join the parts of a batch: [P, n, ...] -> [P n, ...]."""
+    """Join the parts of a batch, from [P, n, ...] to [P n, ...]."""
 
     def join(part: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         if isinstance(part, tf.RaggedTensor):
@@ -295,7 +296,7 @@ def _empty_rows(records: tf.data.Dataset) -> Any:
 
 
 def _make_empty(spec: Any) -> Any:
-    """Return 0 rows of a kind; their static length is unknown, because rows will be added."""
+    """Return 0 rows of a type with an unknown static length, because rows will be added."""
     if isinstance(spec, tf.RaggedTensorSpec):
         inner = spec.shape[spec.ragged_rank + 1 :]
         values = _make_empty(tf.TensorSpec([None, *inner], spec.dtype))
@@ -309,7 +310,7 @@ def _make_empty(spec: Any) -> Any:
     return tf1.placeholder_with_default(zeros, [None, *inner])
 
 
-# The state of `scan` cannot be ragged, so these functions flatten it into plain tensors.
+# The state of `Dataset.scan` cannot be ragged, so these functions convert it to plain tensors.
 
 
 def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
@@ -317,7 +318,7 @@ def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _pack(records: tf.data.Dataset, tensors: Sequence[tf.Tensor]) -> Any:
-    """Return the batch of raw records that `_flatten` turned into tensors."""
+    """Rebuild a batch of raw records from the tensors of `_flatten`."""
     spec = source_lib.batch(records, 1).element_spec
     return tf.nest.pack_sequence_as(spec, list(tensors), expand_composites=True)
 
@@ -331,7 +332,7 @@ def _concat(rows: Any, more_rows: Any) -> Any:
 
 
 def _count(rows: Any) -> tf.Tensor:
-    """Return the number of records, an int64 scalar."""
+    """Return the number of records in a batch, an int64 scalar."""
     part = tf.nest.flatten(rows)[0]
     is_list = isinstance(part, tf.RaggedTensor)
     return tf.cast(part.nrows(), tf.int64) if is_list else tf.shape(part, tf.int64)[0]

@@ -1,14 +1,14 @@
-"""The order of rows that do not all fit into memory: blocks at random, and rows within windows.
+"""The random order of rows that do not fit into memory: shuffles blocks, then rows in windows.
 
 plan = windows.Plan(sizes=(65_536,) * 800, batch_size=512, window=500_000, seed=1)
 places = plan.place(np.arange(4), np.arange(512))          # windows and rows of four batches
 pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that hold these rows
 
-An epoch puts the blocks of a split, such as row groups, into a random order, and deals them to a
-few lanes of equal length. A lane cuts its rows into windows and mixes the rows of each window. A
-batch takes the same number of rows from each lane. So the order is a function of the files, the
-batch size and a seed; processes that share a batch read different lanes, and any number of them
-reads the same batches.
+In each epoch, the blocks of a split, such as row groups, are shuffled and divided among a few lanes
+of equal length. A lane is a sequence of rows, which is cut into windows; the rows of each window
+are shuffled. A batch takes the same number of rows from each lane. So the order depends only on the
+files, the batch size and a seed. Processes that share a batch read different lanes, and the batches
+are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 
 from mtl.data import order
 
-# The most lanes. If there are more processes, several processes read the same blocks.
+# The maximum number of lanes. If there are more processes than lanes, several processes read the
+# same blocks.
 _MOST_LANES = 16
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of a block."""
+    """Consecutive rows of a block, from `start` up to `stop`."""
 
     block: int
     start: int
@@ -34,13 +35,13 @@ class Piece(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The places of rows.
+    """The positions of rows in the lanes.
 
     Attributes:
       epochs: int64 [...], the epoch of each row.
-      windows: int64 [...], the number of its window in each lane of the epoch.
-      lanes: int64 [...], the number of its lane.
-      rows: int64 [...], its number among the mixed rows of the window.
+      windows: int64 [...], the number of the row's window in the lane.
+      lanes: int64 [...], the number of the row's lane.
+      rows: int64 [...], the index of the row in the shuffled window.
     """
 
     epochs: np.ndarray
@@ -51,12 +52,12 @@ class Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The order of the rows in training.
+    """The order of the training rows.
 
     Attributes:
       sizes: the number of rows of each block.
       batch_size: the rows of a batch over all processes.
-      window: the rows that are mixed at a time, over all lanes.
+      window: the number of rows in the windows of all lanes together.
       seed: the seed of the order.
       is_shuffled: False keeps the order of the rows.
     """
@@ -71,9 +72,10 @@ class Plan:
     def num_lanes(self) -> int:
         """The number of lanes, a divisor of the batch size.
 
-        The window of each lane should hold two blocks or more. Otherwise lanes would cost memory.
+        A window of each lane should hold at least two blocks, because smaller windows would cost
+        memory. This limits the number of lanes.
         """
-        # With a single block, the same last rows would be left out in every epoch.
+        # With a single block, several lanes would leave out the same last rows in every epoch.
         if not self.is_shuffled or len(self.sizes) == 1:
             return 1
         most = max(1, min(_MOST_LANES, self.window // (2 * max(self.sizes)), sum(self.sizes)))
@@ -81,31 +83,31 @@ class Plan:
 
     @property
     def lane_rows(self) -> int:
-        """The rows of a lane in an epoch; up to `num_lanes - 1` rows come in another epoch."""
+        """The number of rows of a lane in an epoch, which leaves out up to `num_lanes - 1` rows."""
         return sum(self.sizes) // self.num_lanes
 
     @property
     def window_rows(self) -> int:
-        """The most rows of a lane in a window."""
+        """The maximum number of rows in a window of one lane."""
         return min(self.lane_rows, max(1, self.window // self.num_lanes))
 
     @property
     def num_windows(self) -> int:
-        """The number of windows of an epoch."""
+        """The number of windows of a lane in an epoch."""
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Return the places of the rows at P positions of the batches of S steps, each [S, P]."""
+        """Return where the rows at P positions in the batches of S steps are, [S, P] each."""
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
-        # A lane gives `share` rows to each step, one epoch after the other.
+        # Each step takes the next `share` rows of a lane, across epochs.
         epochs, places = np.divmod(steps[:, None] * share + within, self.lane_rows)
         windows, rows = np.divmod(places, self.window_rows)
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
 
     def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
-        """Return the parts of blocks that hold the rows of a window of a lane, in turn.
+        """Return the pieces of blocks that form a window of a lane, in order.
 
         Args:
           epoch: the number of the pass, from 0.
@@ -127,11 +129,11 @@ class Plan:
         return pieces
 
     def count_rows(self, window: int) -> int:
-        """Return the number of rows of a window in each lane."""
+        """Return the number of rows in a window of one lane."""
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
-        """Return the order of the rows of a window of a lane.
+        """Return the shuffled order of the rows in a window of a lane.
 
         Args:
           epoch: the number of the pass, from 0.
@@ -139,7 +141,7 @@ class Plan:
           lane: the number of the lane.
 
         Returns:
-          int64 [`count_rows(window)`], a permutation.
+          A permutation, int64 [`count_rows(window)`].
         """
         count = self.count_rows(window)
         if not self.is_shuffled:
@@ -148,19 +150,19 @@ class Plan:
         return order.permute(count, self.seed, place)
 
     def find_next(self, epoch: int, window: int) -> tuple[int, int]:
-        """Return the epoch and the number of the next window."""
+        """Return the epoch and the number of the window that follows."""
         return (epoch, window + 1) if window + 1 < self.num_windows else (epoch + 1, 0)
 
     @functools.cached_property
     def _deal(self):
-        """A function from an epoch to its blocks in order, and to the row behind each block."""
+        """A function from an epoch to the shuffled blocks, and to the end row of each block."""
 
         @functools.lru_cache(maxsize=2)
         def deal(epoch: int) -> tuple[np.ndarray, np.ndarray]:
             blocks = np.arange(len(self.sizes))
             if self.is_shuffled:
-                # By numbers below 0, because windows are mixed by numbers from 0 on: so all orders
-                # differ.
+                # Blocks use negative epochs, because `mix` uses the numbers from 0 on, and equal
+                # numbers would repeat an order.
                 blocks = order.permute(len(blocks), self.seed, -1 - epoch)
             return blocks, np.cumsum(np.asarray(self.sizes, np.int64)[blocks])
 

@@ -1,4 +1,4 @@
-"""Turns numbers as people write them, such as $1,234.50, into plain numbers.
+"""Converts numbers in human formats, such as $1,234.50, to plain numbers.
 
 form = written_numbers.read_form("Csv.number_forms['price']", "$1,234.5")
 written_numbers.to_plain(form, "($12.50)")                  # "-12.50"
@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 
 from mtl import checks
 
-# Spaces between digits and beside units, also those that do not break a line.
+# Spaces between digits and beside units, including no-break spaces.
 _SPACE = "[ \u00a0\u202f\u2009]"
-_MINUS = "\u2212\u2013-"  # The hyphen is last: elsewhere it would mean a range.
+_MINUS = "\u2212\u2013-"  # Between other characters, a hyphen would mean a range.
 _LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
 _EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
 _RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"
 
 
 class Form(NamedTuple):
-    """A way to write numbers, as patterns that Python, TensorFlow and Arrow read alike.
+    """A number format, as patterns that Python, TensorFlow and Arrow interpret in the same way.
 
     Attributes:
-      pattern: matches a whole text of this form.
-      rewrites: (pattern, replacement), in order, which turn such a text into a plain number.
-      mark: is added to all other texts, so that they are no numbers, such as 1.234 with "1,5".
+      pattern: matches a whole text that is written in this format.
+      rewrites: (pattern, replacement), in order, which turn a matching text into a plain number.
+      mark: the text that is appended to all other texts, so that none of them is a valid number.
+        For example, 1.234 must not be read as a number if the format is "1,5".
     """
 
     pattern: str
@@ -36,7 +37,7 @@ class Form(NamedTuple):
 
 
 def read_form(where: str, example: Any) -> Form:
-    """Return the form of an example, such as "$1,234.5"; see `Csv.number_forms`.
+    """Derive a number format from an example, such as "$1,234.5"; see `Csv.number_forms`.
 
     Args:
       where: the setting, for the error.
@@ -65,10 +66,11 @@ def _make_form(
     number = f"((?:(?:{integer})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
-    # The four ways below have groups 1 to 8. `rewrites` joins the signs, and then the numbers.
+    # The patterns in `ways` have the groups 1 to 8. `rewrites` joins the signs, and then the
+    # numbers.
     sign = f"([+{_MINUS}])"
-    # A sign before or behind the text that precedes the number, a minus behind the number, or a
-    # number in brackets, which is below 0.
+    # A sign may precede the prefix, or follow the prefix, or a minus may follow the number. A
+    # number in brackets is negative.
     ways = (
         f"{sign}{space}{start}{number}{end}",
         f"{start}{sign}?{number}{end}",
@@ -84,12 +86,12 @@ def _make_form(
 
 
 def _escape(text: str) -> str:
-    """Return a pattern of a text, in which a space may be any kind of space, or none."""
+    """Escape a text for a pattern, in which a space matches any kind of space, or nothing."""
     return f"{_SPACE}*".join(map(re.escape, text.split()))
 
 
 def to_plain(form: Form, text: str) -> str:
-    """Return the plain number of a text; a text of another form gets a mark."""
+    """Convert a text to a plain number; append the mark to a text in another format."""
     if not re.fullmatch(form.pattern, text):
         return text + form.mark
     for pattern, replacement in form.rewrites:

@@ -1,4 +1,4 @@
-"""Made-up clicks of users with known interests: histories without files.
+"""Simulates clicks of users with known interests, as data with histories.
 
 click_stream.ClickStream.max_events = 50
 pipeline.Pipeline.source = @click_stream.ClickStream()
@@ -29,7 +29,7 @@ FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "click_probability": ("float32", ()),
     "purchase_probability": ("float32", ()),
 }
-# The random parts of a row; each has a separate seed.
+# The random parts of a row, each with a separate seed.
 _DRAWS = 16
 _RECENT = 3
 _SECONDS = 3600.0
@@ -37,39 +37,39 @@ _SECONDS = 3600.0
 
 @checks.dataclass
 class ClickStream(simulated.Simulated):
-    """Rows with an item that is shown to a user, and the items that the user has clicked before.
+    """Simulates rows with an item that is shown to a user, and the earlier clicks of the user.
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
-    history has up to `max_events` clicked items: a share `noise` of these items has any category,
-    the other items have a category of interest. Every second shown item also has a category of
-    interest. Let n be the number of clicked items with the category of the shown item, and r be 1
-    if one of the last 3 clicked items has this category, else 0:
+    history has up to `max_events` clicked items. A share `noise` of these items has a random
+    category, and the other items have a category of interest. Every second shown item also has a
+    category of interest. Let n be the number of clicked items with the category of the shown item.
+    Let r be 1 if one of the last 3 clicked items has this category, and 0 otherwise:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
 
-    So the mean of a history says little; only events with the category of the shown item count. The
-    mean time between two clicks is an hour. A session shows `shown` items to a user, in rows that
-    follow each other. Each user has a hidden tendency to click, which both sigmoids add to their
-    argument. A row depends only on the seed, the split and its number, so a larger split starts
-    with the rows of a smaller one.
+    So the mean of all events in a history says little, because only events with the category of the
+    shown item matter. The mean time between two clicks is an hour. A session shows `shown` items to
+    a user, in consecutive rows. Each user has a hidden tendency to click, which is added to the
+    argument of both sigmoids. A row depends only on the seed, the split and the row number, so a
+    larger split starts with the rows of a smaller split.
 
-    Fields: session, item, category and now; the lists clicked_items, clicked_categories and
-    clicked_times, the last click last; the labels click and purchase; and their true probabilities,
-    click_probability and purchase_probability.
+    The fields are session, item, category and now; the lists clicked_items, clicked_categories and
+    clicked_times, with the latest click at the end; the labels click and purchase; and the true
+    probabilities of the labels, click_probability and purchase_probability.
 
     Attributes:
       items: the number of items, at least `categories`.
       categories: the number of categories of items.
       interests: the number of categories that interest a user, at most `categories`.
       max_events: the largest length of a history; lengths are uniform from 0 on.
-      noise: the share of clicked items of any category, in [0, 1].
-      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
-      shown: how many items are shown to a user; the last session of each 1000 rows may be shorter.
-      popularity: at least 1. The rank of an item within its category is u^popularity times the
-        number of items, u uniform in [0, 1). 1 makes all items equally likely; larger numbers
-        prefer the first items.
-      spread: the standard deviation of the tendencies of users, at least 0.
+      noise: the share of clicked items with a random category, in [0, 1].
+      rows: {split: number of rows} for the splits "train", "validation" and "test".
+      shown: the number of items in a session; the last session of each 1000 rows may be shorter.
+      popularity: the exponent of the item distribution, at least 1. The rank of an item in its
+        category is u^popularity times the number of items, with u uniform in [0, 1). 1 makes all
+        items equally likely; larger numbers favour the first items.
+      spread: the standard deviation of the users' tendencies to click, at least 0.
       seed: the seed of all draws, at least 0.
     """
 
@@ -96,11 +96,11 @@ class ClickStream(simulated.Simulated):
 
     @property
     def fields(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """{field: its type and its shape}."""
+        """{field: (type, shape)}."""
         return FIELDS
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Return a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split, see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         rows, places = simulated.ROWS_TOGETHER, self.max_events
@@ -109,16 +109,16 @@ class ClickStream(simulated.Simulated):
             return tf.random.stateless_uniform([rows, *shape], next(seeds), dtype=tf.float32)
 
         def whole(count: int, *shape: int) -> tf.Tensor:
-            # A product with a number below 1 may round up to `count`.
+            # By rounding, a product with a number below 1 may equal `count`.
             return tf.minimum(tf.cast(uniform(*shape) * count, tf.int64), count - 1)
 
         def choose(interests: tf.Tensor, share: float, *shape: int) -> tf.Tensor:
-            """Return categories: `share` of them are any category, the others are interests."""
+            """Draw categories: a share is random, and the others are interests of the user."""
             favourites = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
             return tf.where(uniform(*shape) < share, whole(self.categories, *shape), favourites)
 
         numbers = tf.range(rows)
-        firsts = numbers - numbers % self.shown  # The first row of each row's session.
+        firsts = numbers - numbers % self.shown  # The first row of each session.
 
         def of_user(values: tf.Tensor) -> tf.Tensor:
             return values if self.shown == 1 else tf.gather(values, firsts)
@@ -135,9 +135,9 @@ class ClickStream(simulated.Simulated):
         recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
         thresholds = uniform(2)
         now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
-        # Exponential waiting times with a mean of an hour; 1 - u is never 0.
+        # Exponential waiting times with a mean of an hour. 1 - u is never 0.
         gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
-        # The time from each event to now: the sum of the gaps after it and all later events.
+        # The time from an event to now is the sum of the gaps that follow the event.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
         lists = {
             "clicked_items": of_user(self._choose_items(clicked, uniform(places))),
@@ -161,9 +161,9 @@ class ClickStream(simulated.Simulated):
         }
 
     def _choose_items(self, categories: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Return items of these categories, by numbers in [0, 1) of the same shape."""
+        """Draw an item of each category, by random numbers in [0, 1) of the same shape."""
         shares = uniform**self.popularity if self.popularity > 1 else uniform
-        # A category c has the items c, c + categories, c + 2 categories, ...
+        # Category c has the items c, c + categories, c + 2 categories, ...
         num_items = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(shares * num_items), num_items - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

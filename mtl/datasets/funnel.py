@@ -1,4 +1,4 @@
-"""Made-up impressions, clicks and orders with known probabilities.
+"""Simulates impressions, clicks and orders with known probabilities.
 
 funnel.Funnel.relatedness = 0.5
 pipeline.Pipeline.source = @funnel.Funnel()
@@ -27,10 +27,10 @@ _DRAWS = 4
 
 @checks.dataclass
 class Funnel(simulated.Simulated):
-    """Impressions that may lead to clicks, and clicks to carts and orders.
+    """Simulates impressions, which may lead to clicks, and clicks, which may lead to orders.
 
-    With x [D] standard normal, two unit vectors u and v whose product is `relatedness`, a = u'x,
-    b = v'x, and m the offset of the market (DE 0, FR 0.5, US -0.5):
+    x [D] is standard normal. u and v are unit vectors with the dot product `relatedness`, a = u'x,
+    b = v'x, and m is the offset of the market (DE 0, FR 0.5, US -0.5):
 
         P(click) = sigmoid(click_bias + 1.5 a + m)
         P(cart | click) = sigmoid(b - m)
@@ -38,24 +38,26 @@ class Funnel(simulated.Simulated):
         P(order | click, no cart) = sigmoid(b - bend a^2 - 1.5)
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
-    Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
-    up to a = 0. A model that is linear in a learns a slope from clicked rows that is wrong for
-    other rows. `order_probability` is P(order | click) of every impression, clicked or not, and
-    `would_order` is drawn by it: the order after a click, even if nobody clicked.
+    Clicked rows mostly have a large a, and for large a, orders become rarer as a grows. For
+    negative a, orders become more frequent as a grows. So from clicked rows, a model that is linear
+    in a learns a slope that is wrong for other rows. `order_probability` is P(order | click) for
+    every impression, clicked or not. `would_order` is drawn with this probability: whether a click
+    would lead to an order, even if nobody clicked.
 
-    Every row depends on the seed, the split and its number alone: a larger split starts with the
-    rows of a smaller one. The vectors depend on the seed and the dimension.
+    A row depends only on the seed, the split and the row number, so a larger split starts with the
+    rows of a smaller split. The vectors u and v depend on the seed and the dimension.
 
-    Fields: x and market; the labels click, cart, order (0 without a click) and seconds; and beside
-    them click_probability, order_probability, expected_seconds (of an impression) and would_order.
+    The fields are x and market; the labels click, cart, order (0 without a click) and seconds; and,
+    to check models, click_probability, order_probability, expected_seconds (of an impression) and
+    would_order.
 
     Attributes:
-      relatedness: the product u'v of clicks and orders, in [-1, 1].
+      relatedness: the dot product u'v of the directions for clicks and orders, in [-1, 1].
       dimension: D, at least 2.
       click_bias: the log-odds of a click if all else is 0; -3 gives about one click in ten.
-      bend: how fast orders fall as a leaves 0, at least 0.
-      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
-      seed: the seed of vectors, inputs and labels, from 0 on.
+      bend: the factor of -a^2 in the log-odds of an order, at least 0.
+      rows: {split: number of rows} for the splits "train", "validation" and "test".
+      seed: the seed of vectors, inputs and labels, at least 0.
     """
 
     relatedness: Annotated[float, checks.In("[-1, 1]")] = 0.3
@@ -77,7 +79,7 @@ class Funnel(simulated.Simulated):
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """{field: its type and its shape}."""
+        """{field: (type, shape)}."""
         whole, number = ("int64", ()), ("float32", ())
         return {
             "x": ("float32", (self.dimension,)),
@@ -88,7 +90,7 @@ class Funnel(simulated.Simulated):
         }
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split, see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         x = tf.random.stateless_normal([simulated.ROWS_TOGETHER, self.dimension], next(seeds))

@@ -1,4 +1,4 @@
-"""Two made-up regression tasks whose relatedness is set: data without files.
+"""Simulates two regression tasks whose relatedness is a setting.
 
 related_tasks.RelatedTasks.correlation = 0.5
 pipeline.Pipeline.source = @related_tasks.RelatedTasks()
@@ -28,22 +28,22 @@ class RelatedTasks(simulated.Simulated):
 
     J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
     Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, section
-    3.2. With two orthogonal unit vectors u_1 and u_2, w_1 = c u_1 and w_2 = c (p u_1 + sqrt(1 -
-    p^2) u_2): p is the cosine of the two weights, and every element of x [D] is standard normal.
-    The paper does not give c, alpha and beta. In this source alpha_i = i and beta_i = (i - 1)^2 for
-    i = 1, 2, ..., for both tasks.
+    3.2. u_1 and u_2 are orthogonal unit vectors, w_1 = c u_1, and w_2 = c (p u_1 + sqrt(1 - p^2)
+    u_2). So p is the cosine of the angle between w_1 and w_2. Each element of x [D] is standard
+    normal. The paper does not give c, alpha and beta. In this source, alpha_i = i and beta_i = (i -
+    1)^2 for i = 1, 2, ... and both tasks.
 
-    Every row depends on the seed, the split and its number alone: a larger split starts with the
-    rows of a smaller one. The weights depend on the seed and the dimension; rows of x stay the same
-    when the correlation changes.
+    A row depends only on the seed, the split and the row number, so a larger split starts with the
+    rows of a smaller split. The weights depend on the seed and the dimension. The correlation does
+    not change x.
 
     Attributes:
       correlation: p, in [-1, 1].
       dimension: D, at least 2.
       scale: c, above 0; a larger scale makes the tasks less linear.
-      num_sines: how many sines are added, at least 0.
-      noise: the standard deviation of the noise, at least 0; in the paper the variance is 0.01.
-      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      num_sines: the number of sines in the sum, at least 0.
+      noise: the standard deviation of the noise, at least 0; in the paper, the variance is 0.01.
+      rows: {split: number of rows} for the splits "train", "validation" and "test".
       seed: the seed of weights, inputs and noise, at least 0.
     """
 
@@ -62,21 +62,21 @@ class RelatedTasks(simulated.Simulated):
 
     @functools.cached_property
     def weights(self) -> np.ndarray:
-        """w_1 and w_2, [D, 2]."""
+        """The weights w_1 and w_2, [D, 2]."""
         directions = simulated.draw_directions(self.seed, self.dimension, self.correlation)
         return self.scale * directions
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """{field: its type and its shape}."""
+        """{field: (type, shape)}."""
         return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split, see `Simulated.draw`."""
         shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
         x, noise = (
-            # The first number is for the run, the split, and x or noise; the second is for the
-            # part.
+            # The first number identifies the run, the split, and x or noise. The second number is
+            # the part.
             tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
             for side, shape in enumerate(shapes)
         )

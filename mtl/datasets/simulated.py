@@ -1,4 +1,4 @@
-"""The base of sources that draw their rows from a seed, a split and a row number."""
+"""The base class of sources that draw rows from a seed, the split and the row number."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ROWS_TOGETHER = 1000
 
 
 class Simulated(types.Source):
-    """A source whose rows depend only on the seed, the split and their number.
+    """A source whose rows depend only on the seed, the split and the row number.
 
-    A subclass is a dataclass with the setting `rows`, {split: its number of rows}.
+    A subclass is a dataclass with the setting `rows`, {split: number of rows}.
     """
 
     rows: Mapping[str, int]
@@ -31,14 +31,14 @@ class Simulated(types.Source):
     @property
     @abc.abstractmethod
     def fields(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """{field: its type and its shape}."""
+        """{field: (type, shape)}."""
 
     @abc.abstractmethod
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Draw a part of a split, `ROWS_TOGETHER` rows.
+        """Draw one part of a split, which has `ROWS_TOGETHER` rows.
 
         Args:
-          split: the place of the split in `SPLITS`.
+          split: the index of the split in `SPLITS`.
           part: the number of the part, an int64 scalar.
 
         Returns:
@@ -46,7 +46,7 @@ class Simulated(types.Source):
         """
 
     def check_rows(self) -> None:
-        """Fail unless `rows` maps splits to numbers of at least 1."""
+        """Fail unless `rows` maps splits to positive numbers of rows."""
         where = f"{type(self).__name__}.rows"
         checks.mapping(where, self.rows, "map splits to their number of rows")
         for split, rows in self.rows.items():
@@ -64,7 +64,7 @@ class Simulated(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor]:
-        """Decode a batch: the fields of the specification."""
+        """Return the fields of the specification from a batch."""
         fields = spec.fields if with_labels else spec.feature_fields
         self._check_fields(fields)
         return {name: batch[name] for name in fields}
@@ -79,7 +79,7 @@ class Simulated(types.Source):
             checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Draw the split row by row."""
+        """Yield (location, values) for each row of a split."""
         self._check_fields(spec.fields)
         for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
             example = {name: np.asarray(values[name]).tolist() for name in spec.fields}
@@ -87,15 +87,15 @@ class Simulated(types.Source):
 
 
 def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
-    """Return two unit vectors with this cosine, [D, 2].
+    """Draw two unit vectors with a given cosine of their angle, [D, 2].
 
     Args:
       seed: the seed of the draw.
       dimension: D.
-      cosine: the cosine of the angle between the two, in [-1, 1].
+      cosine: the cosine of the angle between the two vectors, in [-1, 1].
     """
     normal = np.random.default_rng(seed).normal(size=[dimension, 2])
-    # The columns are orthonormal; turn the second one towards the first.
+    # The columns are orthonormal; turn the second column towards the first column.
     first, second = np.linalg.qr(normal)[0].T
     rest = math.sqrt(1 - cosine**2)
     return np.stack([first, cosine * first + rest * second], axis=1)

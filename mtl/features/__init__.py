@@ -1,12 +1,12 @@
-"""Features: columns turn the fields of a batch into inputs, after a fit on the training split.
+"""Feature columns, which turn the fields of a batch into inputs of the network.
 
 features.fit_columns(columns, batches, directory)        # one pass over the training split
 inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 features.Numeric.names = ["age", "hours"]                # in a gin file: one object for numbers
 
-A column object serves several fields with equal settings, so ten lines of gin describe a table.
-Columns are fitted once, before the first step. The statistics of columns lie in
-`<model_dir>/statistics`. An export holds their vocabularies as assets.
+A column object can serve several fields with equal settings, so ten lines of gin describe a table.
+Columns are fitted to the training split once, before the first step. The folder
+`<model_dir>/statistics` holds the statistics of columns. An export holds vocabularies as assets.
 """
 
 from mtl.features.bucketized import Bucketized, Crossed

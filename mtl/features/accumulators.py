@@ -20,24 +20,24 @@ from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import column as columns
 
-# Quantiles of more values than this come from a uniform sample of this size.
+# Quantiles of many values are computed from a uniform sample of this size.
 _SAMPLE_SIZE = 1 << 18
-# A field with more elements than this keeps a sample of fewer rows, which bounds the memory.
+# With more elements in a field, the sample has fewer rows, to bound the memory.
 _MOST_ELEMENTS = 16
 
 
 @dataclasses.dataclass(kw_only=True)
 class Moments:
-    """The mean, standard deviation, least and greatest of the finite values of each element.
+    """Computes mean, standard deviation, least and greatest finite value of each element.
 
     Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This update stays
     precise even if the mean is much larger than the standard deviation.
 
     Attributes:
-      source: describes the measured values; statistics of another source are not reused.
+      source: describes the measured values; Statistics of another source are not reused.
       read: features -> [N, n].
-      by_example: True if N is the number of examples. `together` then updates several accumulators
-        with one call.
+      by_example: True if N is the number of examples; `together` then updates several accumulators
+        at once.
     """
 
     source: str
@@ -53,7 +53,7 @@ class Moments:
         self._merge_values(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
-        """Copy the moments of joined elements to the accumulators that the elements come from.
+        """Distribute the moments of joined elements among the original accumulators.
 
         Args:
           parts: the accumulators.
@@ -70,8 +70,8 @@ class Moments:
         mean = np.where(finite, values, 0).sum(0) / np.maximum(counts, 1)
         squares = np.where(finite, values - mean, 0) ** 2
         total = np.maximum(self._count + counts, 1)
-        # Chan, Golub and LeVeque, 1979, as in `heads.metrics.Moments`: sums of squares would lose a
-        # small variance beside a large mean.
+        # The update of Chan, Golub and LeVeque (1979), as in `heads.metrics.Moments`, because sums
+        # of squares would lose a small variance beside a large mean.
         delta = mean - self._mean
         self._squares = self._squares + squares.sum(0) + delta**2 * self._count * counts / total
         self._mean = self._mean + delta * counts / total
@@ -80,7 +80,7 @@ class Moments:
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the four statistics, as lists with a value for each element."""
+        """Return the four statistics as lists, with one value for each element."""
         _require_values(bool(np.all(self._count)), column, self.source)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
@@ -91,7 +91,7 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return functions that update accumulators, one for all `Moments` with `by_example`."""
+    """Return functions that update accumulators; one function updates all `Moments` by example."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:
@@ -103,7 +103,7 @@ def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tens
 
 
 class _Together:
-    """Updates the moments of many columns together, as if they were one column."""
+    """Updates the moments of many columns at once, like the elements of a single column."""
 
     def __init__(self, parts: Sequence[Moments]):
         self._parts = parts
@@ -121,11 +121,11 @@ class _Together:
 
 @dataclasses.dataclass(kw_only=True)
 class Quantiles:
-    """Boundaries of buckets with about equally many finite values; see `quantile_boundaries`.
+    """Computes the boundaries of buckets that hold about equally many finite values.
 
     Attributes:
-      source: describes the measured values.
-      read: features -> [N].
+      source: a description of the measured values.
+      read: a function from features to values, [N].
       num_buckets: the approximate number of buckets.
     """
 
@@ -142,7 +142,7 @@ class Quantiles:
         self._sample.add(values[np.isfinite(values)])
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the boundaries."""
+        """Return the boundaries, as in `quantile_boundaries`."""
         values = self._sample.take()
         _require_values(len(values) > 0, column, self.source)
         return {"boundaries": quantile_boundaries(values, self.num_buckets).tolist()}
@@ -150,12 +150,12 @@ class Quantiles:
 
 @dataclasses.dataclass(kw_only=True)
 class Bins:
-    """Bin boundaries of every element, from its least to its greatest finite value.
+    """Computes bin boundaries for every element, from the least to the greatest finite value.
 
-    The inner boundaries are `quantile_boundaries`.
+    `quantile_boundaries` gives the inner boundaries.
 
     Attributes:
-      source: describes the measured values.
+      source: a description of the measured values.
       read: features -> [N, n].
       num_bins: the approximate number of bins.
     """
@@ -180,12 +180,12 @@ class Bins:
         ]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the boundaries of every element, and its least and greatest boundary."""
+        """Return the boundaries, and the least and greatest boundary, of every element."""
         boundaries = []
         for ends, values in zip(self._ends, self._sample.take().T, strict=True):
             _require_values(len(ends) > 0, column, self.source)
             finite = values[np.isfinite(values)]
-            # The sample can miss all values of an element that is mostly missing.
+            # If an element is mostly missing, the sample may hold none of its values.
             inner = quantile_boundaries(finite if len(finite) else ends, self.num_bins)
             boundaries.append(np.unique(np.concatenate([inner, ends])).tolist())
         lowest, highest = zip(*[(bins[0], bins[-1]) for bins in boundaries], strict=True)
@@ -193,7 +193,7 @@ class Bins:
 
 
 def _widen_values(values: np.ndarray) -> np.ndarray:
-    """Return float64 or int64; integers stay integers, because float64 rounds them above 2^53."""
+    """Convert floats to float64, and integers to int64, because float64 rounds above 2^53."""
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
@@ -203,7 +203,7 @@ def _find_ends(values: np.ndarray) -> np.ndarray:
 
 
 class _Sample:
-    """The rows with the smallest random keys: a uniform sample in bounded memory."""
+    """A uniform sample of rows in bounded memory: the rows with the smallest random keys."""
 
     def __init__(self, size: int):
         self._size = size
@@ -212,15 +212,15 @@ class _Sample:
 
     def add(self, values: np.ndarray) -> None:
         """Add rows, [N] or [N, n]."""
-        earlier = self._values if len(self._keys) else values[:0]  # Keeps the dtype of the values.
+        earlier = self._values if len(self._keys) else values[:0]  # With the dtype of `values`.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
-        # Trim only at twice the size, so that the cost of trimming each row stays constant.
+        # Trim the sample only at twice its size, so that the average cost for each row is constant.
         if len(self._keys) > 2 * self._size:
             self._trim_values()
 
     def take(self) -> np.ndarray:
-        """Return the sample: at most `size` rows."""
+        """Return the sample, which has at most `size` rows."""
         self._trim_values()
         return self._values
 
@@ -231,11 +231,12 @@ class _Sample:
 
 
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Return ascending boundaries of buckets b[i-1] <= x < b[i] with about equally many values.
+    """Return ascending boundaries b of buckets b[i-1] <= x < b[i] of about equal size.
 
-    A value that is frequent enough to fill a bucket gets a separate bucket first. So a field of
-    mostly zeros spends all other buckets on its other values. A separate bucket cuts the bucket
-    around it in two, and equal values share a bucket: the result can have more or fewer buckets.
+    First, each value that is frequent enough to fill a bucket gets a separate bucket. So if a field
+    is mostly zeros, the zeros take one bucket, and all other buckets are left for other values. The
+    number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around it,
+    and equal values share a bucket.
 
     Args:
       values: finite numbers [N], in any order.
@@ -249,22 +250,24 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
         frequent = ~is_alone & (counts > share)
         is_alone |= frequent
     ranks = np.cumsum(np.where(is_alone, 0, counts)) - counts / 2
-    # Numbers below 0 give each frequent value a separate bucket.
+    # Negative bucket numbers give each frequent value a separate bucket.
     buckets = np.where(is_alone, -1 - np.arange(len(distinct)), ranks // max(share, 1))
     return distinct[1:][np.diff(buckets) != 0]
 
 
 @dataclasses.dataclass(kw_only=True)
 class Vocabulary:
-    """The distinct values by falling frequency; equally frequent values in order of their bytes.
+    """Counts distinct values, and sorts them by descending frequency, then by their bytes.
 
-    Empty values and values with a line break count as unknown, because they cannot have a line in
-    the vocabulary's file.
+    Empty values and values with a line break count as unknown, because a line of the vocabulary
+    file cannot hold such values.
 
     Attributes:
-      reads: {description: a function features -> texts [N]}; all their texts are counted.
-      min_count: how often a value must occur to enter the vocabulary.
-      max_size: the largest number of values, the most frequent ones; None keeps all.
+      reads: {description: function from features to texts, [N]}; the texts of all functions are
+        counted.
+      min_count: the least number of occurrences of a value in the vocabulary.
+      max_size: the largest number of values; the most frequent values are kept. None keeps all
+        values.
       source: the descriptions of all `reads`.
     """
 
@@ -278,7 +281,7 @@ class Vocabulary:
         self._counts = collections.Counter()
 
     def join(self, other: Vocabulary) -> Vocabulary:
-        """Return a vocabulary of both sets of fields; a field in both sets is counted once."""
+        """Return a vocabulary that counts the fields of both vocabularies, common fields once."""
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
     def update(self, fields: types.Tensors) -> None:
@@ -289,7 +292,7 @@ class Vocabulary:
             self._counts.update(dict(pairs))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vocabulary, one value a line, and return its file and size."""
+        """Write the vocabulary with one value per line; return the file name and the size."""
         values = self._rank_values()
         rule = f"hold a value that occurs {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
@@ -300,13 +303,13 @@ class Vocabulary:
         return {"file": name, "size": len(values)}
 
     def _rank_values(self) -> list[bytes]:
-        """Return the values of the vocabulary, by falling frequency."""
+        """Return the values of the vocabulary, sorted by descending frequency."""
         # Sort equal counts by text, so that the order of the rows does not matter.
         pairs = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value
             for value, count in pairs
-            # A value with a line break would be two lines of the file.
+            # A value with a line break would take two lines of the file.
             if count >= self.min_count and value.splitlines() == [value]
         )
         return list(itertools.islice(values, self.max_size))
@@ -314,16 +317,16 @@ class Vocabulary:
 
 @dataclasses.dataclass(kw_only=True)
 class VocabularyOfBlocks(Vocabulary):
-    """A vocabulary in blocks, which also counts how often the values of each block occur.
+    """A vocabulary in blocks by frequency, which also counts the occurrences in each block.
 
     Attributes:
-      ends: the ranks at which all blocks except the last end.
+      ends: the ranks at which blocks end, except for the last block.
     """
 
     ends: tuple[int, ...]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vocabulary, and return its file and size and the counts of its blocks."""
+        """Write the vocabulary; return the file name, the size, and the count of each block."""
         entry = super().save(directory, column)
         counts = [self._counts[value] for value in self._rank_values()]
         rule = f"have more than {self.ends[-1]} categories, because its last block begins there"
@@ -333,7 +336,7 @@ class VocabularyOfBlocks(Vocabulary):
 
 
 class OfEvents:
-    """Passes the entries of lists to an accumulator that expects a value for each row.
+    """Passes all list entries to an accumulator that expects one value per row.
 
     Args:
       inner: the accumulator.
@@ -347,13 +350,13 @@ class OfEvents:
         return repr(self._inner)
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the entries of a batch."""
+        """Add all list entries of a batch."""
         entries = {name: columns.flat(fields[name]) for name in self._lists}
         if all(tf.size(values) > 0 for values in entries.values()):
             self._inner.update(entries)
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the statistics of the inner accumulator."""
+        """Return the statistics of `inner`."""
         return dict(self._inner.save(directory, column))
 
 

@@ -1,4 +1,4 @@
-"""Random changes of images, only in training: each step draws new changes for each image.
+"""Random changes of images in training, drawn anew for each image in each step.
 
 from mtl.features import augmentations
 features.Image.augmentations = [
@@ -6,8 +6,8 @@ features.Image.augmentations = [
 augmentations.Crop.padding = 4
 augmentations.Cutout.size = 8
 
-Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The augmentations
-change an image in the order of the list.
+Augmentations get pixels in [0, 1], after the division by `Image.greatest` and before the
+normalisation. The order of the list is the order of the changes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _DIRECTIONS = {"horizontal": 2, "vertical": 1}
 
 @checks.dataclass
 class Flip(types.Augmentation):
-    """Mirrors a share of the images, left to right or top to bottom.
+    """Mirrors random images, either left to right or top to bottom.
 
     A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional
-    Neural Networks", 2012. Do not mirror digits or letters: a mirrored b looks like a d.
+    Neural Networks", 2012. Do not use `Flip` for digits or letters, because a mirrored b looks like
+    a d.
 
     Attributes:
       rate: the probability that an image is mirrored, in (0, 1].
-      direction: "horizontal" swaps left and right, "vertical" top and bottom.
+      direction: "horizontal" swaps left and right; "vertical" swaps top and bottom.
     """
 
     rate: Annotated[float, _check_share] = 0.5
@@ -41,21 +42,22 @@ class Flip(types.Augmentation):
     num_draws = 1
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        """Mirror images: [B, H, W, C] and [B, 1] -> [B, H, W, C]."""
+        """Mirror images [B, H, W, C] by random numbers [B, 1]."""
         mirror_images = tf.reverse(pixels, [_DIRECTIONS[self.direction]])
         return tf.where(_spread_values(draws[:, 0] < self.rate), mirror_images, pixels)
 
 
 @checks.dataclass
 class Crop(types.Augmentation):
-    """Shifts an image at random: pads all sides, and cuts out the original size at a random place.
+    """Shifts an image at random: pads all sides, then crops to the original size.
 
-    The shift is a whole number of pixels, uniform in [-padding, padding], drawn separately for the
-    two directions. As in K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
-    Recognition", 2016, arXiv:1512.03385, which pads CIFAR's 32 pixels by 4.
+    The shift in each direction is a whole number of pixels, drawn uniformly from [-padding,
+    padding]. K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2016,
+    arXiv:1512.03385, pad CIFAR's images of 32 x 32 pixels by 4.
 
     Attributes:
-      padding: the pixels added on each side; above 0 and below both sides of the image.
+      padding: the number of pixels that are added on each side; above 0, and below the height and
+        the width of the image.
       fill: the value of the added pixels, in [0, 1]; 0 is black.
     """
 
@@ -65,11 +67,11 @@ class Crop(types.Augmentation):
     num_draws = 2
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        """Shift images: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
+        """Shift images [B, H, W, C] by random numbers [B, 2]."""
         _check_size("Crop.padding", self.padding, pixels)
         _, height, width, _ = pixels.shape
         shifts = _draw_whole(draws, 2 * self.padding + 1) - self.padding
-        # The row and the column from which each pixel is copied, if they lie in the image.
+        # The source row and the source column of each pixel; outside of the image, `fill` is used.
         rows = tf.range(height) - shifts[:, :1]  # [B, H]
         columns = tf.range(width) - shifts[:, 1:]  # [B, W]
         crops = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
@@ -83,14 +85,14 @@ class Crop(types.Augmentation):
 
 @checks.dataclass
 class Cutout(types.Augmentation):
-    """Blanks a square around a random pixel of the image; a part of the square may lie outside.
+    """Blanks a square around a random pixel; a part of the square may lie outside of the image.
 
     T. DeVries, G. W. Taylor, "Improved Regularization of Convolutional Neural Networks with
-    Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, which is their mean:
-    set `fill` to the mean for the same effect.
+    Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, the mean of an
+    image. Set `fill` to the mean to reproduce the paper.
 
     Attributes:
-      size: the side of the square in pixels; below both sides of the image.
+      size: the side of the square in pixels; below the height and the width of the image.
       fill: the value of the blanked pixels, in [0, 1]; 0 is black.
     """
 
@@ -101,11 +103,11 @@ class Cutout(types.Augmentation):
     moves_pixels = False
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        """Blank squares: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
+        """Blank a square of each image [B, H, W, C] by random numbers [B, 2]."""
         _check_size("Cutout.size", self.size, pixels)
         _, height, width, _ = pixels.shape
-        # The square begins `size // 2` pixels before the random pixel, and an even square ends one
-        # pixel closer to it.
+        # The square begins `size // 2` pixels before the random pixel. If the size is even, one
+        # pixel fewer lies behind the random pixel than before it.
         top = _draw_whole(draws[:, :1], height) - self.size // 2
         left = _draw_whole(draws[:, 1:], width) - self.size // 2
         rows = _is_within(tf.range(height) - top, self.size)  # [B, H]
@@ -118,17 +120,18 @@ class Cutout(types.Augmentation):
 class ColorJitter(types.Augmentation):
     """Changes brightness, contrast, saturation and hue of each image, in this order.
 
-    A setting s draws a factor f uniformly from [max(0, 1 - s), 1 + s], and the result is clipped to
-    [0, 1]. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m`, and m is the mean of
-    the grey image. Saturation is `f x + (1 - f) grey(x)`. Hue turns every colour by a random share
-    of the colour circle, uniform in [-hue, hue]. A. G. Howard, "Some Improvements on Deep
-    Convolutional Neural Network Based Image Classification", 2013, arXiv:1312.5402.
+    For a setting s, a factor f is drawn uniformly from [max(0, 1 - s), 1 + s], and the result is
+    clipped to [0, 1]. Brightness multiplies pixels by f. Contrast replaces a pixel x by `f x + (1 -
+    f) m`, with the mean m of the grey image. Saturation replaces x by `f x + (1 - f) grey(x)`. Hue
+    rotates all colours on the colour circle by a random fraction in [-hue, hue]. A. G. Howard,
+    "Some Improvements on Deep Convolutional Neural Network Based Image Classification", 2013,
+    arXiv:1312.5402.
 
     Attributes:
-      brightness: at least 0; the default, 0, changes no brightness.
-      contrast: at least 0; the default, 0, changes no contrast.
-      saturation: at least 0; above 0 it needs images of three channels, red, green and blue.
-      hue: in [0, 0.5]; above 0 it needs images of three channels, too.
+      brightness: the setting s for brightness, at least 0; 0 changes nothing.
+      contrast: the setting s for contrast, at least 0; 0 changes nothing.
+      saturation: the setting s for saturation, at least 0; a value above 0 requires RGB images.
+      hue: the largest turn of the colour circle, in [0, 0.5]; a value above 0 requires RGB images.
     """
 
     brightness: float = 0.0
@@ -150,7 +153,7 @@ class ColorJitter(types.Augmentation):
         checks.require(any(settings.values()), "ColorJitter", rule, settings)
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        """Change colours: [B, H, W, C] and [B, 4] -> [B, H, W, C]."""
+        """Change the colours of images [B, H, W, C] by random numbers [B, 4]."""
         for name in ("saturation", "hue"):
             is_coloured = not getattr(self, name) or pixels.shape[3] == 3
             rule = "be 0 unless images have three channels"
@@ -173,22 +176,22 @@ class ColorJitter(types.Augmentation):
 def _blend_pixels(
     pixels: tf.Tensor, other: tf.Tensor, spread: float, shares: tf.Tensor
 ) -> tf.Tensor:
-    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `shares` in [0, 1) give f."""
+    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `shares` in [0, 1) determine f."""
     lowest = max(0.0, 1 - spread)
     factors = lowest + (1 + spread - lowest) * shares
     return tf.clip_by_value(factors * pixels + (1 - factors) * other, 0.0, 1.0)
 
 
 def _find_grey(pixels: tf.Tensor) -> tf.Tensor:
-    """Return the grey images [B, H, W, 1]; without three channels, the mean of the channels."""
+    """Convert images to grey, [B, H, W, 1]; without three channels, average the channels."""
     if pixels.shape[3] == 3:
         return tf.reduce_sum(pixels * tf.constant(_GREY), axis=-1, keepdims=True)
     return tf.reduce_mean(pixels, axis=-1, keepdims=True)
 
 
 def _draw_whole(draws: tf.Tensor, count: int) -> tf.Tensor:
-    """Turn numbers in [0, 1) into integers in [0, count)."""
-    # For a number just below 1, the product may round up to `count`.
+    """Convert random numbers in [0, 1) to integers in [0, count)."""
+    # By rounding, the product may equal `count` for a number just below 1.
     return tf.minimum(tf.cast(draws * count, tf.int32), count - 1)
 
 
@@ -197,7 +200,7 @@ def _is_within(places: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _spread_values(values: tf.Tensor) -> tf.Tensor:
-    """Turn [B] into [B, 1, 1, 1]."""
+    """Reshape one value per image, [B], to [B, 1, 1, 1]."""
     return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
 
 

@@ -1,4 +1,4 @@
-"""Numbers as categories by bucket, and crosses of several fields.
+"""Columns that turn numbers into buckets, or combine the values of several fields.
 
 features.Bucketized.names = ["age", "hours"]             # fitted buckets of equal frequency
 features.Crossed.crosses = [["job", "education"], ["age", "job"]]
@@ -22,23 +22,24 @@ from mtl.features import accumulators, column, tables
 
 @checks.dataclass
 class Bucketized(column.Lookup, column.PerField):
-    """Numbers as ids of buckets, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
+    """Turns numbers into buckets, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket after the last.
+    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket behind all
+    others.
 
     Attributes:
-      names: the fields; each has its own boundaries and embedding.
-      boundaries: ascending numbers; or the approximate number of buckets, to fit on the training
-        split with about equally many values each. A frequent value gets a separate bucket. 32
-        buckets are enough for boosted trees on census data: their AUC is 0.883 with 10 buckets,
-        0.889 with 20, 0.893 with 30, and 0.893 with 100.
+      names: the fields; each field has separate boundaries and a separate embedding.
+      boundaries: ascending numbers; or the approximate number of buckets, which are fitted to the
+        training split so that all buckets hold about equally many values. A frequent value gets a
+        separate bucket. The default of 32 buckets comes from boosted trees on census data: the AUC
+        is 0.883 with 10 buckets, 0.889 with 20, 0.893 with 30, and 0.893 with 100.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     boundaries: Annotated[column.Boundaries, column.check_boundaries] = 32
@@ -49,7 +50,7 @@ class Bucketized(column.Lookup, column.PerField):
         self._check_lookup()
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its quantiles}."""
+        """Return {column: accumulator of quantiles}."""
         if not isinstance(self.boundaries, int):
             return {}
         return {
@@ -62,30 +63,33 @@ class Bucketized(column.Lookup, column.PerField):
     ) -> tf.Tensor:
         boundaries = _find_boundaries(self.boundaries, output, fitted)
         ids = _find_buckets(column.numbers("Bucketized", features, field), boundaries)
-        # There is one more bucket than boundaries, and a bucket for NaN.
+        # N boundaries give N + 1 buckets, and NaN has another bucket.
         size = len(boundaries) + 2
         return self._look_up(output, ids, size)
 
 
 @checks.dataclass
 class Crossed(tables.Embedded):
-    """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
+    """Hashes combinations of the values of several fields: fields [B, ...] -> [B, D].
 
-    If fields have several values in a row, the vectors of all combinations are pooled.
+    If a field has several values in a row, the vectors of all combinations are pooled.
 
     Attributes:
-      crosses: lists of at least two fields; each becomes `<prefix>_<field>_x_<field>`.
-      num_buckets: hash buckets; several times the number of combinations keeps collisions rare.
-      boundaries: {field: boundaries} of the fields that hold fractions, as in `Bucketized`.
+      crosses: lists of at least two fields; each list becomes a column
+        `<prefix>_<field>_x_<field>`.
+      num_buckets: the number of hash buckets; several times the number of combinations keeps
+        collisions rare.
+      boundaries: {field: boundaries} for fields of floats; see `Bucketized.boundaries`.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      embedding: a smaller table, see `mtl.features.embeddings`; None gives each bucket a row.
-      prefix: starts the column's name.
-      trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each bucket a separate
+        row.
+      prefix: the start of the column's name.
+      trainable: False freezes the tables of the column.
     """
 
     crosses: Sequence[
@@ -115,13 +119,13 @@ class Crossed(tables.Embedded):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the fields that it reads}."""
+        """{column: fields of the column}."""
         crosses = {"_x_".join(cross): tuple(cross) for cross in self.crosses}
         names = column.name_columns(self.prefix, list(crosses))
         return {names[text]: cross for text, cross in crosses.items()}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {`<prefix>_<field>`: the accumulator of the quantiles of a field}."""
+        """Return {`<prefix>_<field>`: accumulator of the quantiles of the field}."""
         return {
             self._boundary_names[field]: _make_quantiles("Crossed", field, boundaries)
             for field, boundaries in self.boundaries.items()
@@ -130,16 +134,16 @@ class Crossed(tables.Embedded):
 
     @property
     def _boundary_names(self) -> dict[str, str]:
-        """{field: the name of the statistics of its boundaries}."""
+        """{field: name of the statistics that hold its boundaries}."""
         return column.name_columns(self.prefix, list(self.boundaries))
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column: names of its rows}, if its table is smaller than the hash."""
+        """Return {column: names of table rows}, for tables with fewer rows than hash buckets."""
         del fitted
         return self._name_groups(self.columns, ("num_buckets", "embedding"))
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns: {field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""
+        """Encode fields, {field: [B], [B, n] or [B, (L)]}, as columns, {column: [B, D]}."""
         outputs = {}
         for output, fields in self.columns.items():
             with tf.compat.v1.variable_scope(output):
@@ -159,12 +163,12 @@ class Crossed(tables.Embedded):
         return _find_buckets(column.numbers("Crossed", features, field), boundaries)
 
     def _cross_categories(self, categories: Sequence[column.Values]) -> column.Values:
-        # `cross_hashed` takes inputs of rank 2.
+        # `cross_hashed` accepts only inputs of rank 2.
         rows = [
             values[:, tf.newaxis] if values.shape.rank == 1 else values for values in categories
         ]
         crosses = tf.ragged.cross_hashed(rows, self.num_buckets)
-        # If each field has a single value in a row, a row has a single cross: return [B].
+        # If each field has a single value in a row, a row has a single combination: return [B].
         has_one_each = all(values.shape.rank == 1 for values in categories)
         return crosses.flat_values if has_one_each else crosses
 
@@ -184,7 +188,7 @@ def _find_boundaries(
 
 
 def _find_buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:
-    """Turn numbers into int64 ids in [0, len(boundaries) + 2), of the same shape."""
+    """Return the buckets of numbers, int64 in [0, len(boundaries) + 2), of the same shape."""
     bucket = _bucket_of_integers if values.dtype.is_integer else _bucket_of_floats
     return tf.ragged.map_flat_values(bucket, values, boundaries)
 
@@ -196,15 +200,14 @@ def _bucket_of_floats(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Ten
 
 
 def _bucket_of_integers(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
-    """Return the buckets of integers, exactly: `Bucketize` compares float32, where 2^24 + 1 = 2^24.
+    """Return the exact buckets of integers; TensorFlow's `Bucketize` rounds to float32.
 
-    An integer is at least b if and only if it is at least b rounded up.
+    The boundaries are rounded up, because x >= b is equivalent to x >= ceil(b) for integers x.
     """
     limits = np.iinfo(np.int64)
-    # A boundary below all int64 becomes the least int64. No int64 reaches a boundary above all
-    # int64.
+    # A boundary below int64 becomes the least int64. A boundary above int64 is dropped.
     wholes = [limits.min if b < limits.min else math.ceil(b) for b in boundaries if b <= limits.max]
-    # `searchsorted` expects a list of boundaries for each row of numbers: make it one row.
+    # Flatten the numbers to one row, because `searchsorted` expects boundaries for each row.
     flat = tf.reshape(numbers, [-1])
     ids = tf.searchsorted(tf.constant(wholes, tf.int64), flat, "right", out_type=tf.int64)
     return tf.ensure_shape(tf.reshape(ids, tf.shape(numbers)), numbers.shape)

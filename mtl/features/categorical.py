@@ -1,4 +1,4 @@
-"""Categories as inputs: by vocabulary, by hash, or as ids; unknown categories have extra places.
+"""Columns that turn categories into ids by a vocabulary or a hash, or read ids directly.
 
 features.Categorical.names = ["job", "country"]          # each learns a vocabulary
 features.Hashed.names = ["user"]
@@ -24,33 +24,35 @@ from mtl.spec import literals
 
 @checks.dataclass
 class Categorical(tables.Embedded, tables.Coded):
-    """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
+    """Looks up strings or integers in a vocabulary: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Unknown categories have extra ids after the vocabulary. The empty string (also an empty cell of
-    a CSV file) is unknown unless it stands in a given list.
+    The ids are embedded or one-hot. Unknown categories have additional ids behind the vocabulary.
+    The empty string, such as an empty cell of a CSV file, is unknown unless a list in `vocabulary`
+    contains it.
 
     Attributes:
-      names: the fields; each has its own vocabulary and embedding.
-      vocabulary: the categories as a list, or the path of a file with one category a line. None
-        takes the categories of the training split. A run refuses a file that has changed since the
-        run was started.
-      min_count: how often a category must occur in the training split to enter the vocabulary. The
-        default is 2: a category that occurs once says little, and its row can train the vector of
-        unknown categories.
-      max_size: the largest number of categories, the most frequent ones; None keeps all.
-      num_unknown: the number of ids for unknown categories; a hash chooses among them.
+      names: the fields; each field has a separate vocabulary and embedding.
+      vocabulary: a list of categories, or the path of a file with one category per line. None
+        learns the categories from the training split. A continued run fails if the file has changed
+        since the run started.
+      min_count: the least number of occurrences in the training split of a category in the
+        vocabulary. The default is 2, because a category that occurs once says little, and its row
+        can train the vector of unknown categories.
+      max_size: the largest number of categories; the most frequent categories are kept. None keeps
+        all categories.
+      num_unknown: the number of ids for unknown categories; a hash chooses one of these ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this table name share one vocabulary and one
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
+      table: the name of a table. Columns with equal table names share a vocabulary and an
         embedding, in `features/<table>`. None gives each field a separate table.
-      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Categories in
-        the file start from these vectors; other categories start at random.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
+      word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`.
+        Categories that the file lacks start at random.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -72,7 +74,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def _num_ids(self) -> int:
-        return self.num_unknown  # The vocabulary adds fewer than 2^31, because it fits in memory.
+        return self.num_unknown  # A vocabulary in memory has fewer than 2^31 ids.
 
     def __post_init__(self):
         super().__post_init__()
@@ -100,7 +102,7 @@ class Categorical(tables.Embedded, tables.Coded):
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: the accumulators of its vocabulary and of its word vectors}."""
+        """Return {column or table: accumulator} of vocabularies and word vectors."""
         names = dict.fromkeys(map(self._name, self.columns))
         of_file = {word_vectors.key(name): self._make_vectors(name) for name in names}
         return {**self._make_vocabularies(), **({} if self.word_vectors is None else of_file)}
@@ -122,7 +124,8 @@ class Categorical(tables.Embedded, tables.Coded):
                 if ends
                 else accumulators.Vocabulary(**settings)
             )
-            # Columns that share a table share a vocabulary of the values of all their fields.
+            # Columns with a common table have a common vocabulary, which counts the values of all
+            # fields.
             vocabularies[name] = (
                 vocabularies[name].join(accumulator) if name in vocabularies else accumulator
             )
@@ -140,7 +143,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary}, if set, and the files of word vectors."""
+        """{column: file} of vocabularies and word vectors in the settings."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -148,12 +151,13 @@ class Categorical(tables.Embedded, tables.Coded):
         return {**of_words, **{word_vectors.key(output): vectors for output in self.columns}}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: the categories of its embedding}, or {block: its categories}."""
+        """Return {column, table or block: categories}, the categories of the embedding's rows."""
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
             names = types.RowNames(names=entries, axis=0, and_unknown=True)
-            # Unknown categories have the last ids, so only the last block holds them.
+            # Unknown categories have the last ids, so only the last block has rows for unknown
+            # categories.
             starts, ends = (0, *self._block_ends), (*self._block_ends, None)
             if self.embedding is None:
                 row_names[name] = names
@@ -174,25 +178,25 @@ class Categorical(tables.Embedded, tables.Coded):
         return self._look_up(output, ids, size, self._make_initializer(output, fitted), counts)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the ids of values [N] in the vocabulary, int64 [N]."""
+        """Look up values [N] in the vocabulary; return ids, int64 [N]."""
         tokens = columns_lib.tokens("Categorical", {column: values}, column)
         entries, _ = self._find_entries(column, fitted)
         return _find_places(vocabulary.create_table(entries, self.num_unknown), tokens)
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields."""
+        """All fields of the column, because each field may have unknown values."""
         return self.names
 
     def find_unknown(
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Return which values of each field are missing from the vocabulary, bool [N]."""
+        """Return {field: mask of the values that the vocabulary lacks, bool [N]}."""
         is_unknown = {}
         for output, (field,) in self.columns.items():
             tokens = _read_tokens(features, field)
             entries, size = self._find_entries(output, fitted)
-            # Unknown categories have the ids from `size` on.
+            # The ids of unknown categories start at `size`.
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
             is_unknown[field] = (places >= size) & tf.not_equal(tokens, "")
         return is_unknown
@@ -205,7 +209,7 @@ class Categorical(tables.Embedded, tables.Coded):
     def _make_initializer(
         self, output: str, fitted: types.Statistics
     ) -> Callable[..., tf.Tensor] | None:
-        """Return an initializer that starts the table from the word vectors; None without them."""
+        """Return an initializer that copies word vectors into the table; None without a file."""
         if self.word_vectors is None:
             return None
         stddev = self.initial_stddev or cast(int, self.dimension) ** -0.5
@@ -214,20 +218,20 @@ class Categorical(tables.Embedded, tables.Coded):
     def _find_entries(
         self, output: str, fitted: types.Statistics
     ) -> tuple[tuple[str, ...] | str, int]:
-        """Return the vocabulary or its file, and its size."""
+        """Return the vocabulary, as a list or a file, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
             return self._list_vocabulary(), len(self.vocabulary)
         if self.vocabulary is None:
             entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
-        path = cast(str, self.vocabulary)  # `__post_init__` lets no other type pass.
+        path = cast(str, self.vocabulary)  # `__post_init__` refuses all other types.
         return path, len(vocabulary.read_file("Categorical.vocabulary", path))
 
 
 def _find_places(table: Any, tokens: tf.Tensor) -> tf.Tensor:
-    """Return the ids of tokens [...] in a vocabulary, int64 [...]."""
+    """Look up tokens [...] in a vocabulary; return ids, int64 [...]."""
     places = table.lookup(tokens)
-    # Without a shape after the lookup, graph optimisations would skip all ops that follow.
+    # Set the static shape, because graph optimisations skip all ops behind an unknown shape.
     return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
@@ -237,24 +241,24 @@ def _read_tokens(features: types.Tensors, field: str) -> tf.Tensor:
 
 @checks.dataclass
 class Hashed(tables.Embedded, tables.Coded):
-    """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
+    """Hashes strings or integers, without a vocabulary: [B], [B, n] or [B, (L)] -> [B, D].
 
-    A category that the training split lacks gets a hash bucket like all others.
+    A category that is absent from the training split also gets a hash bucket.
 
     Attributes:
-      names: the fields; each has its own embedding.
+      names: the fields; each field has a separate embedding.
       num_buckets: the number of hash buckets; several times the number of categories makes
         collisions rare.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this table name share one embedding, in
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
+      table: the name of a table. Columns with equal table names share an embedding, in
         `features/<table>`. None gives each field a separate table.
-      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]
@@ -267,7 +271,7 @@ class Hashed(tables.Embedded, tables.Coded):
         return self.num_buckets
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of its rows}, if it has fewer rows than ids."""
+        """Return {column or table: names of rows}, for tables with fewer rows than ids."""
         del fitted
         return self._name_groups(map(self._name, self.columns), self._of_table)
 
@@ -278,7 +282,7 @@ class Hashed(tables.Embedded, tables.Coded):
         return self._look_up(output, ids, self.num_buckets)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the buckets of values [N], int64 [N]."""
+        """Hash values [N] to buckets, int64 [N]."""
         del fitted
         tokens = columns_lib.tokens("Hashed", {column: values}, column)
         return tf.strings.to_hash_bucket_fast(tokens, self.num_buckets)
@@ -286,23 +290,23 @@ class Hashed(tables.Embedded, tables.Coded):
 
 @checks.dataclass
 class Identity(tables.Embedded, tables.Ids):
-    """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
+    """Reads integers that are already ids: [B], [B, n] or [B, (L)] -> [B, D].
 
-    All integers outside [0, size) share one extra id.
+    All integers outside of [0, size) share one additional id.
 
     Attributes:
-      names: the fields; each has its own embedding.
+      names: the fields; each field has a separate embedding.
       size: the number of ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this table name share one embedding, in
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
+      table: the name of a table. Columns with equal table names share an embedding, in
         `features/<table>`. None gives each field a separate table.
-      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
     size: checks.Count
@@ -311,7 +315,7 @@ class Identity(tables.Embedded, tables.Ids):
     _of_table = ("size", "embedding")
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of its rows}, if it has fewer rows than ids."""
+        """Return {column or table: names of rows}, for tables with fewer rows than ids."""
         del fitted
         return self._name_groups(map(self._name, self.columns), self._of_table)
 
@@ -324,13 +328,13 @@ class Identity(tables.Embedded, tables.Ids):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields."""
+        """All fields of the column, because each field may have unknown values."""
         return self.names
 
     def find_unknown(
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Return which integers of each field are outside [0, size), bool [N]."""
+        """Return {field: mask of the integers outside of [0, size), bool [N]}."""
         del fitted
         ids = {field: columns_lib.integers("Identity", features, field) for field in self.names}
         flat = {field: columns_lib.flat(values) for field, values in ids.items()}

@@ -1,4 +1,4 @@
-"""Shared code of the columns: names, reading and checking fields, and turning ids into vectors.
+"""Base classes and helpers of columns, which read fields and turn ids into vectors.
 
 column.numbers("Numeric", features, "age")               # float32, or int64 of integers
 column.tokens("Categorical", features, "job")            # string, for integers too
@@ -26,7 +26,7 @@ from mtl.layers import half_tables
 from mtl.variables import sharding
 
 POOLINGS = ("sum", "mean", "sqrtn")
-# A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
+# The memory and time of a one-hot input grow with its width, so wide inputs need an embedding.
 _MAX_ONE_HOT = 4096
 
 Values: TypeAlias = "tf.Tensor | tf.RaggedTensor"
@@ -37,13 +37,13 @@ Boundaries: TypeAlias = int | Sequence[float]
 
 @checks.dataclass
 class PerField(types.Column):
-    """A column object that makes one column, `<prefix>_<field>`, from each of its fields.
+    """A column object that makes one column, `<prefix>_<field>`, from each field.
 
     Attributes:
       names: the fields.
-      prefix: starts the name of the column, which is also its variable scope. With another prefix,
-        a second object of the same kind can use the same field.
-      trainable: False freezes its tables, which `mtl.variables.freezing` can also do by name.
+      prefix: the start of the column's name, which is also the variable scope. With different
+        prefixes, two objects of the same class can use the same field.
+      trainable: False freezes the tables of the column.
     """
 
     names: Annotated[Sequence[str], check_fields]
@@ -52,25 +52,25 @@ class PerField(types.Column):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the fields that it reads}."""
+        """{column: fields of the column}."""
         return {output: (field,) for field, output in name_columns(self.prefix, self.names).items()}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its statistics}; empty if nothing is fitted."""
+        """Return {column: accumulator of statistics}; empty if nothing has to be fitted."""
         return {}
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file that its settings name}; empty without files."""
+        """{column: file that the settings name}; empty without files."""
         return {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column: names of the rows of its table}; empty if rows have no names."""
+        """Return {column: names of table rows}; empty if rows have no names."""
         del fitted
         return {}
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns: {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}."""
+        """Encode fields, {field: [B, ...]}, as columns, {column: [B, D] or [B, H, W, C]}."""
         outputs = {}
         for output, (field,) in self.columns.items():
             with self._open_scope(output):
@@ -78,7 +78,7 @@ class PerField(types.Column):
         return outputs
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        """Open the scope of the variables of the column `output`."""
+        """Open the variable scope of the column `output`."""
         return tf.compat.v1.variable_scope(output)
 
     @abc.abstractmethod
@@ -90,15 +90,15 @@ class PerField(types.Column):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lookup(types.Column):
-    """Columns that turn ids into vectors.
+    """The base class of columns that turn ids into vectors.
 
     Attributes:
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
     """
 
     dimension: int | None = 8
@@ -130,26 +130,26 @@ class Lookup(types.Column):
         size: int,
         initializer: Callable[..., tf.Tensor] | None = None,
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into [B, D], see `vectors`."""
+        """Turn ids in [0, size) into vectors, [B, D]; see `vectors`."""
         dimension, stddev = self.dimension, self.initial_stddev
         with self._store():
             return vectors(output, ids, size, dimension, self.pooling, stddev, initializer)
 
     def _store(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which new tables store numbers of the type `storage`."""
+        """Return a context in which new tables use the type `storage`."""
         return sharding.store_tables(tf.as_dtype(self.storage))
 
 
 def name(prefix: str, text: str) -> str:
-    """Return `<prefix>_<text>`; '_' replaces characters that scopes forbid."""
+    """Return `<prefix>_<text>`, with '_' for characters that variable scopes forbid."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{text}")
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return {text: `<prefix>_<text>`}, with different names for different texts.
+    """Return {text: `<prefix>_<text>`}, with a unique name for each text.
 
-    Scopes forbid letters of other alphabets, so two fields could have the same name. Each of them
-    then gets a checksum at the end of its name.
+    Variable scopes forbid letters of other alphabets, so two fields could get the same name. In
+    this case, a checksum is appended to the name of each field.
     """
     names = {text: name(prefix, text) for text in texts}
     counts = collections.Counter(names.values())
@@ -173,8 +173,8 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
 
     Args:
       where: the name of the setting, for errors.
-      boundaries: the setting.
-      least: the fewest boundaries of a list.
+      boundaries: the value of the setting.
+      least: the least number of boundaries in a list.
     """
     if isinstance(boundaries, int):
         checks.whole(where, boundaries, 2)
@@ -197,7 +197,8 @@ def numbers(kind: str, features: types.Tensors, field: str) -> Values:
       field: the field.
 
     Returns:
-      float32, or int64 if the field holds integers or bools, as float32 is exact only up to 2^24.
+      float32; or int64 if the field holds integers or bools, because float32 is exact only up to
+      2^24.
 
     Raises:
       UserError: the field holds strings.
@@ -270,9 +271,9 @@ def _refuse_fractions(kind: str, field: str, values: Values) -> None:
 
 
 def flat(values: Values) -> tf.Tensor:
-    """Return all values of a batch, [N]."""
+    """Flatten the values of a batch to [N]."""
     values = values.flat_values if isinstance(values, tf.RaggedTensor) else values
-    # Skip the reshape if possible: in eager mode it takes a quarter of a millisecond.
+    # Skip the reshape if possible, because it takes a quarter of a millisecond in eager mode.
     return values if values.shape.rank == 1 else tf.reshape(values, [-1])
 
 
@@ -291,23 +292,23 @@ def vectors(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Turn ids into a vector for each row, by a table of vectors or as one-hot.
+    """Turn ids into a vector for each row, by an embedding or as one-hot vectors.
 
     Args:
       output: the column, for errors.
-      ids: [B], [B, n] or [B, (L)], in [0, size). The vectors of several ids are pooled.
+      ids: [B], [B, n] or [B, (L)], in [0, size). The vectors of several ids in a row are pooled.
       size: the number of ids.
       dimension: the length of a vector, D; None makes one-hot vectors of length `size`.
       pooling: "sum", "mean" or "sqrtn"; "sqrtn" divides the sum by the square root of the number of
         ids. A row without ids gets zeros.
       stddev: the standard deviation of the initial values; see `layers.embedding`.
-      initializer: creates the initial values instead; `stddev` then has no effect.
+      initializer: creates the initial values of the table; `stddev` then has no effect.
 
     Returns:
       [B, D].
 
     Raises:
-      UserError: there are too many ids to be one-hot.
+      UserError: there are too many ids for one-hot vectors.
     """
     if dimension is None:
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
@@ -325,11 +326,11 @@ def vectors(
 def embed(
     ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
 ) -> tf.Tensor:
-    """Turn ids into a vector for each row, by any function that looks vectors up.
+    """Turn ids into a vector for each row, by any lookup function.
 
     Args:
       ids: [B], [B, n] or [B, (L)].
-      look_up: turns ids of any shape [...] into vectors [..., width].
+      look_up: a function from ids of any shape [...] to vectors [..., width].
       width: the length of a vector.
       pooling: as in `vectors`.
 
@@ -344,13 +345,13 @@ def embed(
 
 
 def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:
-    """Turn [B, n, D] or [B, (L), D] into [B, D]."""
+    """Pool the vectors of each row, [B, n, D] or [B, (L), D], to [B, D]."""
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":
         return total
-    # Rows of a dense field have equally many values.
+    # In a dense field, all rows have the same number of values.
     is_ragged = isinstance(looked_up, tf.RaggedTensor)
     counts = looked_up.row_lengths()[:, tf.newaxis] if is_ragged else tf.shape(looked_up)[1]
     counts = tf.cast(counts, total.dtype)
-    # A row without values has the sum 0, and keeps it.
+    # The sum of a row without values is 0, and remains 0.
     return tf.math.divide_no_nan(total, tf.sqrt(counts) if pooling == "sqrtn" else counts)

@@ -1,4 +1,4 @@
-"""Embedding tables in less memory: fewer rows than ids, or narrower rows for rare ids.
+"""Embedding tables that save memory by fewer rows than ids, or by shorter rows for rare ids.
 
 features.Hashed.num_buckets = 10_000_000                 # ids, many more than the table has rows
 features.Hashed.embedding = @embeddings.QuotientRemainder()
@@ -9,7 +9,8 @@ embeddings.MultiHash.num_buckets = 50_000
 features.Categorical.embedding = @embeddings.MixedDimensions()
 embeddings.MixedDimensions.ends = [1000, 10_000]
 
-Gradients are sparse, and the cost of a step depends on the rows that it looks up.
+Gradients are sparse, so the cost of a step depends only on the number of rows that the step looks
+up.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 
 MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
-# The key of the hashes: any number that no other hash of the same ids uses.
+# The key of the hash functions, which other hashes of the same ids do not use.
 _KEY = 0x6D75_6C74_6968_6173
 
 
 @checks.dataclass
 class QuotientRemainder(types.Embedding):
-    """`quotient[i // m] * remainder[i % m]`: a distinct vector for each id, from two small tables.
+    """Computes `quotient[i // m] * remainder[i % m]` for id i, from two small tables.
 
     H.-J. M. Shi et al., "Compositional Embeddings Using Complementary Partitions for
     Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows serve
-    `size` ids. Two ids never share both rows, but many ids share one of them. A row belongs to
-    several tokens, so a warm start does not match rows by token.
+    `size` ids. Two ids never share both rows, but many ids share one row. Since a row belongs to
+    several tokens, a warm start does not match rows by token.
 
-    The tables lie in `features/<column>/quotient` and `/remainder`. The initial vectors have the
-    same standard deviation as in a plain table.
+    The tables are `features/<column>/quotient` and `features/<column>/remainder`. The initial
+    vectors have the same standard deviation as in a plain table.
 
     Attributes:
-      num_remainders: `m`, the rows of `remainder`, at least 2 and below the number of ids; None for
-        the square root of the number of ids, which gives the fewest rows.
+      num_remainders: `m`, the number of rows of `remainder`, at least 2 and below the number of
+        ids. None means the square root of the number of ids, which gives the smallest tables.
       combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
     """
 
@@ -50,20 +51,20 @@ class QuotientRemainder(types.Embedding):
     combine: Annotated[str, checks.OneOf((MULTIPLY, ADD, CONCAT))] = MULTIPLY
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
-        """Look up ids [...] of a table -> [..., D].
+        """Look up ids [...] of a table; return vectors, [..., D].
 
         Raises:
           UserError: there are fewer ids than remainders, or "concat" gets an odd dimension.
         """
         scope = tf1.get_variable_scope().name
-        # The square root, rounded up.
+        # By default, the square root of the number of ids, rounded up.
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
-        # By default a table of 1 or 2 ids has as many remainders as ids, which is valid.
+        # Only a setting is checked, because for 1 or 2 ids the default equals the number of ids.
         fits = self.num_remainders is None or remainders < table.size
         checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
         dimension, stddev = self._share_of(table, scope)
-        # Round up: the last quotient may have fewer ids.
+        # Round up, because the last quotient may have fewer ids than the others.
         quotients = -(-table.size // remainders)
         first = layers.embedding(ids // remainders, quotients, dimension, "quotient", stddev)
         second = layers.embedding(ids % remainders, remainders, dimension, "remainder", stddev)
@@ -79,34 +80,35 @@ class QuotientRemainder(types.Embedding):
             rule = f"have an even dimension under {CONCAT!r}"
             checks.require(table.dimension % 2 == 0, scope, rule, table.dimension, fix)
             return table.dimension // 2, stddev
-        # Deviations of independent factors multiply, and variances of summands add up.
+        # Standard deviations of independent factors multiply, and variances of summands add up.
         return table.dimension, stddev**0.5 if self.combine == MULTIPLY else stddev / 2**0.5
 
 
 @checks.dataclass
 class MultiHash(types.Embedding):
-    """Adds up the rows that several hashes of an id choose in one table.
+    """Adds up several rows of one table, which hashes of the id choose.
 
     D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
-    2017, arXiv:1709.03933, without the importance weights, which take a row for each id. Two ids
-    rarely share all rows: two hashes can choose about `num_buckets ** 2 / 2` sets of rows. A row
-    belongs to several tokens, so a warm start does not match rows by token.
+    2017, arXiv:1709.03933. Unlike in the paper, ids have no importance weights, which would take a
+    row for each id. Two ids rarely share all rows, because two hashes can choose about `num_buckets
+    ** 2 / 2` different pairs of rows. Since a row belongs to several tokens, a warm start does not
+    match rows by token.
 
-    The table lies in `features/<column>/embedding`. The initial vectors have the same standard
-    deviation as in a plain table.
+    The table is `features/<column>/embedding`. The initial vectors have the same standard deviation
+    as in a plain table.
 
     Attributes:
-      num_buckets: the rows of the table, at least 2.
-      num_hashes: the number of rows of an id, at least 2.
+      num_buckets: the number of rows of the table, at least 2.
+      num_hashes: the number of rows that are added up for an id, at least 2.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]
     num_hashes: Annotated[int, checks.AtLeast(2)] = 2
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
-        """Look up ids [...] of a table -> [..., D]."""
+        """Look up ids [...] of a table; return vectors, [..., D]."""
         rows = hash_tokens(tf.strings.as_string(ids), self.num_buckets, self.num_hashes, _KEY)
-        # So the sum of the vectors has the initial standard deviation of a plain table.
+        # Scale the rows, so that their sum has the initial standard deviation of a plain table.
         stddev = table.first_deviation / self.num_hashes**0.5
         vectors = layers.embedding(rows, self.num_buckets, table.dimension, stddev=stddev)
         return tf.reduce_sum(vectors, axis=-2)
@@ -114,26 +116,31 @@ class MultiHash(types.Embedding):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixedDimensions(types.Embedding):
-    """Long rows for frequent ids, and short rows for rare ids, which a matrix widens.
+    """Gives frequent ids long rows, and rare ids short rows that a matrix projects to full length.
 
     A. Ginart et al., "Mixed Dimension Embeddings with Application to Memory-Efficient
-    Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency form a block. p is the
-    mean frequency of a block's ids in the training split, and p_0 the frequency of block 0, the
-    most frequent. The block has the dimension `round(dimension * (p / p_0) ** temperature)`, at
-    least 1. A block of the full dimension has no matrix.
+    Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency form a block. Let p be
+    the mean frequency of a block's ids in the training split, and p_0 the mean frequency in block
+    0, which holds the most frequent ids. A block has the dimension `round(dimension * (p / p_0) **
+    temperature)`, at least 1. A block of the full dimension has no matrix.
 
-    Only `Categorical` columns can use this part: their ids come by falling frequency, or in the
-    order of the vocabulary in the settings. The last block also holds the unknown categories.
+    Only `Categorical` columns can use this embedding, because their ids are sorted by descending
+    frequency, or in the order of the vocabulary in the settings. The last block also holds the
+    unknown categories.
 
-    The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. In a warm
-    start a row follows its token within a block; a token in another block starts anew.
+    The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. A warm
+    start copies the row of a token only if the token is in the same block; otherwise the row starts
+    from a random vector.
 
     Attributes:
-      ends: the ranks at which a block ends, ascending from 1 on: with [100, 1000] the first block
-        has the 100 most frequent ids, the second 900, and the last all others.
-      dimensions: the dimension of each block, from 1 to the column's; one entry more than `ends`.
-        None takes the formula, which needs a vocabulary with counts, from the training split.
-      temperature: in [0, 1]; 0 gives all blocks the full dimension; 1 makes it proportional to p.
+      ends: the ascending ranks, from 1 on, at which blocks end. With [100, 1000], the first block
+        has the 100 most frequent ids, the second block the next 900 ids, and the last block all
+        other ids.
+      dimensions: the dimension of each block, from 1 to the dimension of the column; one entry more
+        than in `ends`. None uses the formula above, for which the vocabulary must be learned from
+        the training split.
+      temperature: the exponent in the formula, in [0, 1]; 0 gives all blocks the full dimension,
+        and 1 makes the dimension proportional to p.
     """
 
     ends: Sequence[int]
@@ -162,23 +169,23 @@ class MixedDimensions(types.Embedding):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The ids at which all blocks except the last end."""
+        """The ids at which blocks end, except for the last block."""
         return self.ends
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
-        """Look up ids [...] of a table -> [..., D].
+        """Look up ids [...] of a table; return vectors, [..., D].
 
         Raises:
-          UserError: a block has no ids, or its dimension exceeds the column's.
+          UserError: a block has no ids, or exceeds the dimension of the column.
         """
         scope = tf1.get_variable_scope().name
         rule = f"be below {table.size}, the ids of {scope}"
         checks.require(self.ends[-1] < table.size, "MixedDimensions.ends", rule, self.ends[-1])
         flat = tf.reshape(ids, [-1])
-        # The number of the block of each id.
+        # The block number of each id.
         block = tf.add_n([tf.cast(flat >= end, tf.int32) for end in self.ends])
         count = len(self.ends) + 1
-        # Each block looks up only the ids inside it, so that other rows get no gradient.
+        # Each block looks up only its ids, so that other rows get no gradient.
         parts = tf.dynamic_partition(flat, block, count)
         places = tf.dynamic_partition(tf.range(tf.size(flat)), block, count)
         firsts, widths = [0, *self.ends], self._choose_dimensions(table, scope)
@@ -188,7 +195,7 @@ class MixedDimensions(types.Embedding):
                 zip(parts, firsts, [*self.ends, table.size], widths, strict=True)
             )
         ]
-        # Restore the order of the ids, [N, D].
+        # Restore the original order of the ids, [N, D].
         rows = tf.dynamic_stitch(places, vectors)
         return split_last(rows, ids, table.dimension)
 
@@ -209,7 +216,7 @@ class MixedDimensions(types.Embedding):
     def _look_up(
         self, number: int, ids: tf.Tensor, size: int, width: int, table: types.Table
     ) -> tf.Tensor:
-        """Look up the ids [N] of a block -> [N, D]."""
+        """Look up the ids [N] of one block; return vectors, [N, D]."""
         with tf1.variable_scope(f"block_{number}"):
             rows = layers.embedding(ids, size, width, stddev=table.first_deviation)
         if width == table.dimension:
@@ -220,7 +227,7 @@ class MixedDimensions(types.Embedding):
 
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
-    """Join the vectors of each id, such as [..., k, D] -> [..., k D].
+    """Concatenate the k vectors of each id, from [..., k, D] to [..., k D].
 
     Args:
       vectors: the vectors of all ids.
@@ -235,13 +242,13 @@ def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
 
 
 def hash_tokens(tokens: tf.Tensor, num_buckets: int, num_hashes: int, key: int) -> tf.Tensor:
-    """Hash tokens by several independent hashes.
+    """Hash tokens by several independent hash functions.
 
     Args:
       tokens: strings of any shape [...].
-      num_buckets: hashes lie in [0, num_buckets).
+      num_buckets: the number of values of a hash, from 0 to `num_buckets - 1`.
       num_hashes: the number of hashes.
-      key: an int64; other keys give other hashes.
+      key: an int64 that selects the hash functions.
 
     Returns:
       int64 [..., num_hashes].

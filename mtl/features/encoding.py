@@ -1,10 +1,11 @@
-"""Works on a list of columns: checks them, fits them, encodes with them.
+"""Checks lists of columns, fits the columns, and encodes batches with the columns.
 
 features.fit_columns(columns, batches, directory)        # one pass over the training split
 inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 
-In the same pass, heads and samplers gather statistics of the labels, such as the rows of each
-class. So a new run reads the training split once before the first step.
+In the same pass over the training split, heads and samplers gather statistics of the labels, such
+as the number of rows of each class. So a new run reads the training split only once before the
+first step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mtl.variables import freezing
 
 
 def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> None:
-    """Fail unless every column reads existing `fields` and has a distinct name."""
+    """Fail unless every column reads existing `fields` and has a unique name."""
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:
@@ -31,7 +32,7 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
     table_names = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
-    # A table and a column with equal names would share a variable scope.
+    # Tables count as names, too, because a table and a column could share a variable scope.
     counts = collections.Counter([*names, *table_names])
     repeats = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
@@ -39,13 +40,13 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
 
 
 def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
-    """Return the columns and their parts."""
+    """Return the columns and the columns inside of these columns."""
     parts = (types.read_member(column, types.Column, "parts") for column in columns)
     return [*columns, *itertools.chain.from_iterable(parts)]
 
 
 def _check_tables(columns: Sequence[types.Column]) -> list[str]:
-    """Fail unless columns that share a table agree in its settings; return the tables."""
+    """Return the tables; fail if columns with a common table have different settings for it."""
     settings_by_table: dict[str, tuple[str, dict[str, Any]]] = {}
     for column in _with_parts(columns):
         if not isinstance(column, tables.Ids) or column.table is None:
@@ -62,10 +63,10 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
-    """Return the names of statistics that are missing or were fitted with other settings.
+    """Return the names of statistics that are missing, or were fitted with other settings.
 
     Args:
-      parts: columns, heads and samplers; parts without accumulators need no statistics.
+      parts: columns, heads and samplers; an object without accumulators needs no statistics.
       directory: the folder of the statistics.
     """
     fitted = statistics.load_statistics(directory)
@@ -83,17 +84,17 @@ def fit_columns(
     of_labels: Sequence[Any] = (),
     anew: bool = False,
 ) -> None:
-    """Fit columns in one pass over a split, and write all statistics or none.
+    """Fit columns in one pass over a split; write either all statistics or none.
 
-    The pass is skipped if the parts learn nothing, or if `directory` already holds their
-    statistics: a continued run keeps them.
+    The pass is skipped if nothing has to be learned, or if `directory` already holds all
+    statistics, which a continued run keeps.
 
     Args:
-      columns: the columns; their accumulators see the features.
+      columns: the columns, whose accumulators get the features.
       batches: yields (features, labels) of eager tensors, [B, ...] each.
       directory: the folder of the statistics.
-      of_labels: further parts with accumulators, such as heads, which see all fields.
-      anew: True for a new run, because old statistics may come from other data.
+      of_labels: other objects with accumulators, such as heads, which get all fields.
+      anew: True for a new run, which ignores old statistics, because they may come from other data.
 
     Raises:
       UserError: a column reads an unknown field, two columns have equal names, or the split is
@@ -116,13 +117,13 @@ def fit_columns(
 
 
 def _list_accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
-    """Return {column or table: accumulator} of all statistics to fit."""
+    """Return {name: accumulator} of all statistics to fit; names are columns or tables."""
     _check_tables([part for part in parts if hasattr(part, "columns")])
     by_name: dict[str, types.Accumulator] = {}
     for part in parts:
         for name, accumulator in types.read_member(part, types.Column, "accumulators")().items():
             earlier, kind = by_name.get(name), accumulators.Vocabulary
-            # Columns that share a table count the values of all their fields in one vocabulary.
+            # Columns with a common table count the values of all fields in one vocabulary.
             is_shared = isinstance(accumulator, kind) and isinstance(earlier, kind)
             by_name[name] = cast(Any, earlier).join(accumulator) if is_shared else accumulator
     return by_name
@@ -134,7 +135,7 @@ def encode_columns(
     fitted: types.Statistics,
     training: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encode columns, with variables in `features/<column>`.
+    """Encode a batch with all columns, whose variables are in `features/<column>`.
 
     Fields that no column reads are left out.
 
@@ -145,8 +146,8 @@ def encode_columns(
       training: True lets augmentations change inputs at random.
 
     Returns:
-      {column: [B, D] or [B, H, W, C]}, sorted by name: the order of the columns in the settings
-      does not change the network.
+      {column: [B, D] or [B, H, W, C]}, sorted by name, so that the order of columns in the settings
+        does not change the network.
     """
     check_columns(columns, features)
     reads = [types.read_member(column, types.Column, "reads_columns") for column in columns]
@@ -154,7 +155,7 @@ def encode_columns(
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"):
-        # Columns that read other columns come last, when the others are encoded.
+        # Columns that read other columns are encoded last.
         for column, targets in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
                 if not targets:
@@ -163,8 +164,8 @@ def encode_columns(
                     continue
                 for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)
-                # `types.Column.__call__` has no third argument: only columns with `reads_columns`
-                # take it.
+                # Only columns with `reads_columns` have a third argument, which `types.Column`
+                # lacks.
                 compare: Any = column
                 others |= compare(features, fitted, {name: first[name] for name in targets})
     return dict(sorted({**first, **others}.items()))

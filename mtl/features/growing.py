@@ -1,4 +1,4 @@
-"""Tables that grow: a key gets a separate row while the model trains, and may lose it again.
+"""Embedding tables that grow in training: keys get rows when they occur, and may lose the rows.
 
 features.Growing.names = ["item", "last_item"]
 features.Growing.table = "items"                         # one table for both
@@ -15,41 +15,43 @@ from mtl.deferred import tf, tf1
 from mtl.features import column, growth, key_table, tables
 
 EVICTIONS = ("age", "count", "norm")
-# A larger table is a mistake: its row numbers no longer fit the int32 of some ops.
+# A larger capacity is an error, because some ops have row numbers in int32.
 _MAX_CAPACITY = 2**31 - 2**20
 
 
 @checks.dataclass
 class Growing(tables.Ids):
-    """Strings or integers that get separate rows when they first occur: [B], [B, n] or [B, (L)].
+    """Gives each new string or integer a separate row: fields [B], [B, n] or [B, (L)] -> [B, D].
 
-    Nothing is fitted before training, and keys never share a row. In the training step that sees a
-    key for the first time, the key counts as unknown; from the next step on it has a row. The empty
-    string (also an empty cell of a CSV file) stays unknown. Evaluation, prediction and exports know
-    the keys of the checkpoint, and treat all others as unknown.
+    Nothing is fitted before training, and keys never share a row. In the training step in which a
+    key first occurs, the key counts as unknown; from the next step on, the key has a row. The empty
+    string, such as an empty cell of a CSV file, is always unknown. Evaluation, prediction and
+    exports use the keys of the checkpoint, and treat all other keys as unknown.
 
     Attributes:
-      names: the fields; each has its own table.
+      names: the fields; each field has a separate table.
       capacity: the largest number of keys in a table, rounded up to a multiple of 8. A continued
-        run may raise it.
-      min_count: how often a key must occur to get a row. A sketch of `4 capacity` counters counts
-        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). The sketch may
-        admit a key too early, but never too late.
-      admission_rate: the probability that a key gets a row at each occurrence, in (0, 1].
-      eviction: which key loses its row to a new key that finds no free row. "age": the key that has
-        not occurred for the longest time. "count": the key with the fewest occurrences, unless it
-        has more than the new key. "norm": the key with the shortest vector. Keys of the batch keep
-        their rows. Weights and optimizer state of the row start anew. None evicts no key: the new
-        key stays unknown.
-      num_unknown: rows for unknown keys; a hash spreads the keys over them.
+        run may raise the capacity.
+      min_count: the number of occurrences after which a key gets a row. A sketch of `4 capacity`
+        counters counts keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005).
+        The sketch may admit a key too early, but never too late.
+      admission_rate: the probability, at each occurrence of a new key, that the key gets a row, in
+        (0, 1].
+      eviction: the rule that selects the key to remove if a new key finds no free row. "age"
+        removes the key that has not occurred for the longest time. "count" removes the key with the
+        fewest occurrences, unless this key has more occurrences than the new key. "norm" removes
+        the key with the shortest vector. Keys of the current batch are never removed. The weights
+        and the optimizer state of the row are reset. None removes no key, so the new key stays
+        unknown.
+      num_unknown: the number of rows for unknown keys; a hash chooses one of these rows.
       dimension: the length of the embedding's vectors.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table, in `features/<table>`. All columns with this table name share the
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
+      table: the name of a table, in `features/<table>`. Columns with equal table names share the
         table. None gives each field a separate table.
     """
 
@@ -80,16 +82,16 @@ class Growing(tables.Ids):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows for keys; the rows for unknown keys come behind them."""
+        """The number of rows for keys; the rows for unknown keys follow."""
         return self.num_buckets * key_table.PLACES
 
     @property
     def tables(self) -> dict[str, Growing]:
-        """{table or column: this part}."""
+        """{table or column: this object}, for each table."""
         return {self._name(output): self for output in self.columns}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the keys that a batch looks up: {field: [B, ...]} -> {table: keys [N]}."""
+        """Return the keys in a batch {field: [B, ...]} by table, {table: keys [N]}."""
         keys_by_table: dict[str, list[tf.Tensor]] = {}
         for output, (field,) in self.columns.items():
             tokens = column.flat(column.tokens("Growing", features, field))
@@ -97,7 +99,7 @@ class Growing(tables.Ids):
         return {table: tf.concat(keys, 0) for table, keys in keys_by_table.items()}
 
     def create_keys(self) -> tf.Variable:
-        """Return the variable with the key of each row, in the scope of the table."""
+        """Return the variable that holds the key of each row, in the scope of the table."""
         return tf1.get_variable(
             "keys",
             [self.num_buckets, key_table.PLACES],
@@ -116,9 +118,9 @@ class Growing(tables.Ids):
         return self._look_up(output, ids, self.num_rows + self.num_unknown)
 
     def _find_ids(self, tokens: tf.Tensor, table: tf.Variable) -> tf.Tensor:
-        """Return the rows of tokens [...]; rows of unknown tokens lie behind the rows of keys."""
+        """Return the rows of tokens [...]; unknown tokens have rows behind the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
-        # A key is a hash already, so its remainder spreads unknown keys evenly.
+        # Keys are hashes, so their remainders spread unknown keys evenly.
         ids = tf.where(is_known, rows, self.num_rows + keys % self.num_unknown)
         return tf.reshape(ids, tf.shape(tokens))

@@ -1,10 +1,10 @@
-"""The keys of growing tables: chooses the keys that get or lose a row after a step.
+"""Changes the keys of growing tables after a training step: adds new keys and evicts old keys.
 
 moved = growth.grow_tables(columns, features, moved)     # after the weights' update
 
-A step looks up the keys that have rows. After it has moved the weights, other keys of its batch may
-get a row. Every replica sees the keys of all replicas in ascending order: the table does not depend
-on how a batch is split.
+A step looks up the keys that have rows. After the update of the weights, other keys of the batch
+may get a row. Every replica processes the keys of all replicas in ascending order, so the table
+does not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 _NEVER = float("inf")
-# Scores of rows are at least 0.
+# A score below the scores of all occupied rows, which are at least 0.
 _FREE = -1.0
 # The number of the sketch's counters for each row of the table. With more counters, fewer keys
-# share one.
+# share a counter.
 _SKETCH_FACTOR = 4
 
 
 class Growth(types.StepExtension):
-    """Gives rows to new keys of the batch, after a step has moved the weights.
+    """A step extension that gives rows to new keys of a batch, after the update of the weights.
 
     Args:
-      model: an object with `columns`.
-      features: {field: [B, ...]} of this replica, before the batch is cut into slices.
+      model: an object with the attribute `columns`.
+      features: {field: [B, ...]} of this replica, before the batch is cut into micro-batches.
     """
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -48,12 +48,12 @@ class Growth(types.StepExtension):
         self._columns, self._features = model.columns, features
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return an op that runs after `moved` and changes which keys have rows."""
+        """Return an op that runs after `moved`, and adds and evicts keys."""
         return grow_tables(self._columns, self._features, moved)
 
 
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """Return {table: keys [N]} of several columns; the keys of a shared table are joined."""
+    """Join {table: keys [N]} of several columns, which may share tables."""
     keys_by_table: dict[str, list[tf.Tensor]] = {}
     for part in parts:
         for table, keys in part.items():
@@ -67,11 +67,11 @@ def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 def grow_tables(
     columns: Sequence[types.Column], features: types.Tensors, update: tf.Operation
 ) -> tf.Operation:
-    """Return an op that updates the weights and then gives rows to keys of the batch.
+    """Return an op that updates the weights, and then gives rows to keys of the batch.
 
     Args:
       columns: the columns of the model.
-      features: {field: [B, ...]} of this replica, before the batch is cut into slices.
+      features: {field: [B, ...]} of this replica, before the batch is cut into micro-batches.
       update: the op that updates the weights.
     """
     tables = list_growing_tables(columns)
@@ -87,7 +87,7 @@ def grow_tables(
 
 
 def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_lib.Growing]:
-    """Return {table or column: its settings} of all tables that grow."""
+    """Return {table or column: settings} of all growing tables."""
     tables: dict[str, features_lib.Growing] = {}
     for column in columns:
         for part in (column, *types.read_member(column, types.Column, "parts")):
@@ -97,11 +97,11 @@ def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_l
 
 
 class _BatchKeys(NamedTuple):
-    """The distinct keys of a batch, of all replicas.
+    """The distinct keys of a batch over all replicas.
 
     Attributes:
       keys: [N].
-      counts: how often each key occurs, [N] int64.
+      counts: the number of occurrences of each key, int64 [N].
       rows: the rows of known keys, [N].
       is_known: [N].
     """
@@ -112,7 +112,7 @@ class _BatchKeys(NamedTuple):
     is_known: tf.Tensor
 
     def select(self, mask: tf.Tensor) -> _BatchKeys:
-        """Return the keys of a mask, [N] bool."""
+        """Return the keys for which a mask, bool [N], is True."""
         return _BatchKeys(*(tf.boolean_mask(values, mask) for values in self))
 
     def sort(self) -> _BatchKeys:
@@ -122,9 +122,9 @@ class _BatchKeys(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """New values for a whole variable (`rows` is None) or for some of its rows.
+    """New values for some rows of a variable, or for the whole variable if `rows` is None.
 
-    With `is_greatest`, a value is written only if it is greater than the old one.
+    With `is_greatest`, only values that exceed the old values are written.
     """
 
     variable: tf.Variable
@@ -135,7 +135,7 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """A growing table in the training step that is being built; its variable scope is open.
+    """A growing table while the graph of the training step is built.
 
     Attributes:
       part: the settings of the table.
@@ -146,9 +146,9 @@ class _Table:
     scope: str
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
-        """Return an op that runs `moved` and then changes which keys have rows."""
-        # After the update of the weights, the step looks up no more keys, and "norm" compares the
-        # new weights.
+        """Return an op that runs `moved`, and then adds and evicts keys."""
+        # After the update of the weights, because all lookups of the step are then done, and "norm"
+        # compares the new weights.
         with tf.control_dependencies([moved]):
             return self._change_after(_count_keys(self.part.create_keys(), keys), moved)
 
@@ -157,11 +157,11 @@ class _Table:
         num_keys = tf.maximum(tf.reduce_sum(keys.counts), 1)
         self._watch_value("unknown_share", 1 - num_known / num_keys)
         first = freezing.first_step(f"{self.scope}/embedding")
-        if first == _NEVER:  # A frozen table keeps its rows, and so its keys.
+        if first == _NEVER:  # A frozen table keeps its rows and keys.
             return update
         self._require_free_rows()
         writes, evicted_rows = self._change_rows(keys, freezing.is_reached(first))
-        with tf.control_dependencies([write.values for write in writes]):  # Read before written.
+        with tf.control_dependencies([write.values for write in writes]):  # Read before writing.
             if evicted_rows is not None:
                 writes += self._reset_rows(evicted_rows)
             return _apply_writes(writes)
@@ -169,7 +169,7 @@ class _Table:
     def _change_rows(
         self, keys: _BatchKeys, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
-        """Return all writes except to weights, and the evicted rows, or None without eviction."""
+        """Return all writes except to weights, and the evicted rows; None without eviction."""
         known_keys, eviction = keys.select(keys.is_known), self.part.eviction
         new_keys, writes = self._admit_keys(keys.select(~keys.is_known).sort(), is_growing)
         last_seen = self._create_variable("last_seen") if eviction == "age" else None
@@ -178,7 +178,7 @@ class _Table:
         placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
         num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
-        # An evicted row goes to a new key at once, so it is subtracted and added.
+        # A new key takes each evicted row, so evicted rows are both subtracted and added.
         new_size = size.read_value() + num_added - num_evicted
         writes += [
             _Write(size, new_size, None),
@@ -204,7 +204,7 @@ class _Table:
         return writes, evicted_rows if eviction else None
 
     def _require_free_rows(self) -> None:
-        """Fail if pruning or freezing fixes values of rows, because rows change their keys."""
+        """Fail if pruning or freezing fixes weights of rows, because rows change their keys."""
         name = f"{self.scope}/embedding"
         rule = "choose no growing table"
         checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
@@ -220,7 +220,7 @@ class _Table:
     def _create_variable(
         self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType | None = None
     ) -> tf.Variable:
-        """Create a variable of zeros with `shape`, or with a number for each row."""
+        """Create a variable of zeros with `shape`, or with one number for each row."""
         return tf1.get_variable(
             name,
             [self.part.num_rows] if shape is None else shape,
@@ -234,7 +234,7 @@ class _Table:
     def _admit_keys(
         self, keys: _BatchKeys, is_growing: bool | tf.Tensor
     ) -> tuple[_BatchKeys, list[_Write]]:
-        """Return the keys that may get a row, with their total counts, and writes to the sketch."""
+        """Return the keys that may get a row, with total counts, and the writes to the sketch."""
         is_admitted, counts, writes = tf.fill(tf.shape(keys.keys), is_growing), keys.counts, []
         if self.part.admission_rate < 1:
             seed = draws.make_step_seed("admission")
@@ -244,8 +244,9 @@ class _Table:
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
             sketch = self._create_variable("sketch", [size], tf.int32)
-            # A key has two counters, and the smaller one is closer to its count. Raising both
-            # only to the new estimate has the smallest error (Estan and Varghese, 2002).
+            # A key has two counters; the smaller counter is closer to the true count. Both counters
+            # are raised only to the new estimate, which has the smallest error (Estan and Varghese,
+            # 2002).
             places = key_table.list_buckets(keys.keys, size)
             estimates = tf.minimum(*(tf.gather(sketch, buckets) for buckets in places))
             new_counts = estimates + tf.cast(counts, tf.int32)
@@ -261,18 +262,18 @@ class _Table:
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Place M keys; return the rows of placed keys, a mask of them, and the evicted rows."""
+        """Assign rows to M keys; return the rows, a mask of placed keys, and evicted rows."""
         buckets = tf.stack(key_table.list_buckets(keys.keys, self.part.num_buckets), 1)  # [M, 2]
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        # All rows of both buckets are candidates: best is a free row, then the row of the lowest
+        # All rows of both buckets are candidates. A free row is best, then the row with the lowest
         # score.
         scores = self._score_rows(rows, keys.counts, last_seen, comings)
-        # Rows of the batch stay: the update has just changed their weights.
+        # Rows of the batch are not evicted, because the update has just changed their weights.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
         scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
-        # Choose the bucket with more free places; if equal, the bucket with the lowest score.
+        # Choose the bucket with more free rows; in a tie, the bucket with the lowest score.
         free = tf.reduce_sum(tf.cast(is_free, tf.int32), 2)
         lowest = tf.reduce_min(scores, 2)
         is_even = tf.equal(free[:, 0], free[:, 1])
@@ -281,7 +282,7 @@ class _Table:
         rows, scores, bucket = (
             tf.gather(values, choice, batch_dims=1)[:, 0] for values in (rows, scores, buckets)
         )
-        # The n-th new key of a bucket gets its place with the n-th smallest score.
+        # The n-th new key of a bucket gets the row with the n-th smallest score.
         rank = _count_before(bucket)
         nth = tf.minimum(rank, key_table.PLACES - 1)[:, tf.newaxis]
         place = tf.gather(tf.argsort(scores, axis=1), nth, batch_dims=1)
@@ -300,13 +301,13 @@ class _Table:
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tf.Tensor:
-        """Return scores of rows [M, 2, 8]: low scores are evicted first, infinite ones never."""
+        """Return scores of rows [M, 2, 8]; low scores are evicted first, infinite scores never."""
         never = tf.fill(tf.shape(rows), tf.constant(_NEVER, tf.float64))
         if last_seen is not None:
             return tf.cast(tf.gather(last_seen, rows), tf.float64)
         if comings is not None:
             row_counts = tf.gather(comings, rows)
-            # A new key replaces a stored key only if it has occurred as often or more often.
+            # A new key replaces a stored key only if the new key has at least as many occurrences.
             is_evictable = row_counts <= counts[:, tf.newaxis, tf.newaxis]
             return tf.where(is_evictable, tf.cast(row_counts, tf.float64), never)
         if self.part.eviction == "norm":
@@ -315,7 +316,7 @@ class _Table:
         return never
 
     def _reset_rows(self, rows: tf.Tensor) -> list[_Write]:
-        """Return writes of initial values to rows and to their slots."""
+        """Return writes that reset rows, and their optimizer slots, to initial values."""
         dimension = cast(int, self.part.dimension)
         stddev = self.part.initial_stddev or dimension**-0.5
         shape = tf.stack([tf.shape(rows)[0], dimension])
@@ -341,11 +342,11 @@ class _Table:
 
 
 def _count_keys(table: tf.Variable, keys: tf.Tensor) -> _BatchKeys:
-    """Return the distinct keys of a batch in all replicas, and how often each occurs."""
+    """Return the distinct keys of a batch over all replicas, with counts and rows."""
     keys = tf.boolean_mask(keys, tf.not_equal(keys, key_table.NO_KEY))
     keys, _, counts = tf.unique_with_counts(keys, tf.int64)
     if replicas.count() > 1:
-        # Replicas can add up sparse rows of a table: use keys as the numbers of rows.
+        # Replicas can only add up sparse rows of a table, so keys serve as row numbers.
         rows = tf.IndexedSlices(
             tf.cast(counts, tf.float32)[:, tf.newaxis], keys, tf.constant([2**62, 1])
         )
@@ -357,7 +358,7 @@ def _count_keys(table: tf.Variable, keys: tf.Tensor) -> _BatchKeys:
 
 
 def _is_among(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return a mask of the values [...] that are in `members` [N], both of numbers from 0 on."""
+    """Return a mask of the values [...] that are in `members` [N]; all numbers are at least 0."""
     ascending = tf.sort(members)
     indices = tf.searchsorted(ascending, tf.reshape(values, [-1]))
     neighbours = tf.gather(tf.concat([ascending, [-1]], 0), indices)
@@ -365,7 +366,7 @@ def _is_among(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 def _count_before(values: tf.Tensor) -> tf.Tensor:
-    """Return how many equal values come before each value, [M] -> [M] int32."""
+    """Return the number of equal values before each value in `values` [M], int32 [M]."""
     order = tf.argsort(values, stable=True)
     ascending = tf.gather(values, order)
     ranks = tf.range(tf.size(values)) - tf.searchsorted(ascending, ascending)
@@ -373,31 +374,31 @@ def _count_before(values: tf.Tensor) -> tf.Tensor:
 
 
 def _find_table(scope: str) -> list[tf.Variable]:
-    """Return the table of a scope, or its shards in order."""
+    """Return the table in a scope, or the shards of the table in order."""
     name = f"{scope}/embedding"
     tables = [v for v in tf1.global_variables() if patterns.variable_name(v) == name]
     return sorted(tables, key=lambda v: getattr(shards.find_shard(v), "first", 0))
 
 
 def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
-    """Return the first values of a slot's rows for new weights [M, D]."""
+    """Return initial values for rows of a slot, given new weights [M, D]."""
     name = patterns.variable_name(slot)
     shape = tf.concat([tf.shape(weights)[:1], slot.shape[1:]], 0)
     if averaging.is_decay(name):
         total = next(v for v in tf1.global_variables() if averaging.is_total(v))
-        return tf.fill(shape, total.read_value())  # The average of the new rows starts now.
+        return tf.fill(shape, total.read_value())  # Averages of new rows start now.
     if averaging.is_state(name):
         return tf.cast(weights, slot.dtype)
     return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
 
 
 def _apply_writes(writes: Sequence[_Write]) -> tf.Operation:
-    """Return the op that applies the writes on all replicas."""
+    """Return an op that applies writes on all replicas."""
     groups: dict[bool, list[tuple[Any, tf.Variable]]] = {}
     for write in writes:
         rows = write.rows
         if rows is not None:
-            # `IndexedSlices` of a gradient need a dense shape, but no op reads it.
+            # `IndexedSlices` of a gradient need a dense shape, although no op reads the shape.
             slices = tf.IndexedSlices(write.values, rows, write.variable.shape)
         groups.setdefault(write.is_greatest, []).append(
             (write.values if rows is None else slices, write.variable)

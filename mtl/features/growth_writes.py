@@ -1,4 +1,4 @@
-"""An optimizer that writes rows of growing tables, so that all replicas write the same."""
+"""An optimizer that writes rows of growing tables, so that all replicas write equal values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mtl.deferred import tf
 
 
 class Writing(tf.compat.v1.train.Optimizer):
-    """Writes values that come as gradients, so that mirrored variables change like weights."""
+    """Writes values in place of gradients, since optimizers can change mirrored variables."""
 
     def __init__(self, is_greatest: bool):
         super().__init__(use_locking=False, name="grow")
@@ -22,7 +22,7 @@ class Writing(tf.compat.v1.train.Optimizer):
     ) -> Any:
         if self._is_greatest:
             return handle.scatter_max(tf.IndexedSlices(grad, indices))
-        if grad.shape.rank < handle.shape.rank:  # The variable of keys is a matrix of buckets.
+        if grad.shape.rank < handle.shape.rank:  # Keys form a matrix of buckets.
             count = handle.shape[1]
             places = tf.stack([indices // count, indices % count], 1)
             return handle.scatter_nd_update(places, grad)

@@ -1,4 +1,4 @@
-"""Encodes the earlier events of a row, which come as aligned lists, into one input.
+"""A column that encodes a history of events, such as earlier clicks, as one vector.
 
 clicks/features.History.name = "clicks"
 clicks/features.History.events = [@clicked/features.Hashed(), @features.Numeric()]
@@ -24,39 +24,43 @@ from mtl.step import outlets
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
 
-# The number of buckets of gaps. Their boundaries are powers of two; the last bucket holds all gaps
-# from 2^63 - 1 on.
+# The number of buckets for the time between an event and `now`. Boundaries are powers of two; the
+# last bucket holds everything from 2^63 - 1 on.
 _GAPS = 64
 
 
 @checks.dataclass
 class History(types.Column):
-    """Lists whose i-th entries are one event: fields [B, (L)] or [B, L] -> [B, H].
+    """Encodes aligned lists, whose i-th entries form event i: fields [B, (L)] or [B, L] -> [B, H].
 
-    Columns encode each event like a row, and their vectors are joined. The lists of a row must have
-    equal length. Statistics of these columns come from the entries of all lists.
+    Columns encode each event like a row, and the vectors of the columns are concatenated. The lists
+    of a row must have equal length. Columns of events are fitted to the entries of all lists.
 
     In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
-    categories of an item. The column pools them like the values of a row. An entry without values
-    becomes a vector of zeros, and still counts as an event.
+    categories of an item. The column pools the values of an entry like the values of a row. An
+    entry without values becomes a vector of zeros, and still counts as an event.
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event, of fields that are lists. These columns may share a
-        table with other columns, and their variables lie in `features/<name of the column>`.
-      encoder: turns events into one vector, such as `histories.TargetAttention`; its variables lie
-        in `features/<name>`.
-      target: names of other columns; events are compared with their joined vectors.
-      last: reads only this many events from the end of each list; None reads all.
-      place_dimension: the length of an embedding of an event's position, counted from the end,
-        which is joined to its vector; needs `last`. None adds no such embedding.
-      times: the list of the times of events, numbers in any unit; needs `now`.
+      events: the columns that encode an event; their fields must be lists. Columns of events may
+        share tables with other columns, and have variables in `features/<name of the column>`.
+      encoder: turns the events of a row into one vector, such as `histories.TargetAttention`. The
+        variables of the encoder are in `features/<name>`.
+      target: names of other columns, such as of the item to score; the encoder compares events with
+        the concatenated vectors of these columns.
+      last: the number of events to read from the end of each list; None reads all events.
+      place_dimension: the length of an embedding of the position of an event, counted from the end,
+        which is appended to the vector of the event. This setting requires `last`. None adds no
+        embedding.
+      times: the field with the list of the times of events, as numbers in any unit. This setting
+        requires `now`.
       now: the field that holds the time of the row.
-      gap_dimension: the length of an embedding of the time from an event to `now`, by powers of
-        two, which is joined to its vector. A negative gap counts as 0.
-      shows_weights: True adds the weights of the events to predictions, as `<name>/attention`,
-        [B, L], with zeros if a row has fewer events; for encoders that weigh events.
-      trainable: False freezes its variables, which `mtl.variables.freezing` can also do by name.
+      gap_dimension: the length of an embedding of the time from an event to `now`, in buckets by
+        powers of two, which is appended to the vector of the event. A negative time counts as 0.
+      shows_weights: True adds the attention weights of the events to predictions, as
+        `<name>/attention`, [B, L], with zeros behind the events of a row. This setting requires an
+        encoder that weighs events.
+      trainable: False freezes the variables of the history.
     """
 
     name: checks.Name
@@ -96,7 +100,7 @@ class History(types.Column):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{the column: the fields that it reads}."""
+        """{name: fields of the history}."""
         time_fields = () if self.now is None else (self.now,)
         return {self.name: (*self._fields_with_lists, *time_fields)}
 
@@ -112,18 +116,18 @@ class History(types.Column):
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if an emitted loss of a row depends on that row alone."""
+        """True if the losses that the encoder emits for a row depend only on that row."""
         member = "are_emitted_rows_apart"
         return types.read_member(self.encoder, types.HistoryEncoder, member)
 
     @property
     def reads_columns(self) -> Sequence[str]:
-        """The columns that events are compared with."""
+        """The columns of `target`."""
         return self.target
 
     @property
     def _fields_with_lists(self) -> list[str]:
-        """The fields that are lists."""
+        """The fields of the history that are lists."""
         column_fields = (fields for part in self.events for fields in part.columns.values())
         times = () if self.times is None else (self.times,)
         return list(dict.fromkeys([*itertools.chain.from_iterable(column_fields), *times]))
@@ -132,8 +136,8 @@ class History(types.Column):
         """Return {column or table: accumulator} of the columns of events."""
         return {
             name: part_accumulator
-            # A vocabulary reads lists itself. If wrapped, it could not join vocabularies of other
-            # columns.
+            # Vocabularies can read lists, and stay unwrapped so that they can join other
+            # vocabularies.
             if isinstance(part_accumulator, accumulators.Vocabulary)
             else accumulators.OfEvents(part_accumulator, tuple(self._fields_with_lists))
             for part in self.events
@@ -143,7 +147,7 @@ class History(types.Column):
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of its rows} of the columns of events."""
+        """Return {column or table: names of rows} of the columns of events."""
         row_names: dict[str, types.RowNames] = {}
         for part in self.events:
             part_names = types.read_member(part, types.Column, "row_names")(fitted)
@@ -152,20 +156,20 @@ class History(types.Column):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file that its settings name} of the columns of events."""
+        """{column: file that the settings name} of the columns of events."""
         files: dict[str, str] = {}
         for part in self.events:
             files |= types.read_member(part, types.Column, "files")
         return files
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the keys of events in tables that grow: {table: keys [N]}."""
+        """Return the keys of all events in growing tables, {table: keys [N]}."""
         entries = _list_entries(self._read_lists(features))
         parts = (types.read_member(part, types.Column, "keys")(entries) for part in self.events)
         return growth.join_keys(parts)
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error about lists of different lengths in one record, or None."""
+        """Return an error message if lists of a record differ in length, or None."""
         lengths = {}
         for field in self._fields_with_lists:
             counts = spec_lib.counts_name(field)
@@ -182,7 +186,7 @@ class History(types.Column):
         fitted: types.Statistics,
         columns: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> types.Tensors:
-        """Encode the history: {field: [B, (L)] or [B, L]}, {column: [B, D]} -> {name: [B, H]}."""
+        """Encode lists {field: [B, (L)] or [B, L]} and targets {column: [B, D]} as [B, H]."""
         lists = self._read_lists(features)
         row_splits, entries = lists[self._fields_with_lists[0]].row_splits, _list_entries(lists)
         vectors: list[tf.Tensor] = []
@@ -198,7 +202,7 @@ class History(types.Column):
                 return {self.name: self.encoder(events, target)}
 
     def _read_lists(self, features: types.Tensors) -> dict[str, tf.RaggedTensor]:
-        """Return the last events of each list."""
+        """Return the last `last` entries of each list."""
         return self._take_last(
             {field: self._as_list(features, field) for field in self._fields_with_lists}
         )
@@ -220,11 +224,11 @@ class History(types.Column):
     def _nest_values(
         self, field: str, values: tf.RaggedTensor, counts: tf.RaggedTensor
     ) -> tf.RaggedTensor:
-        """Split values into entries: [B, (N)] and counts [B, (L)] -> [B, (L), (n)].
+        """Split values [B, (N)] by counts [B, (L)] into entries, [B, (L), (n)].
 
         Raises:
-          InvalidArgumentError: when run, if a row has more or fewer values than its counts add up
-            to.
+          InvalidArgumentError: when the graph runs, if the counts of a row do not sum to its number
+            of values.
         """
         rule = f"must read as many values of {field} as {spec_lib.counts_name(field)} counts"
         fits = spec_lib.require_counts(values, counts, f"features.{self.name} {rule}")
@@ -234,10 +238,10 @@ class History(types.Column):
         return counts.with_values(entries)
 
     def _take_last(self, lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.RaggedTensor]:
-        """Return the last events of lists, which must have equal lengths in a row.
+        """Return the last `last` entries of lists, which must have equal lengths in each row.
 
         Raises:
-          InvalidArgumentError: when run, if lists of a row differ in length.
+          InvalidArgumentError: when the graph runs, if lists of a row differ in length.
         """
         (first, values), *other_lists = lists.items()
         lengths, assertions = values.row_lengths(), []
@@ -264,7 +268,7 @@ class History(types.Column):
         }
 
     def _embed_places(self, lists: Mapping[str, tf.RaggedTensor]) -> list[tf.Tensor]:
-        """Return the vectors [N, D] of the places of N events; [] without such an embedding."""
+        """Return embeddings of the positions of N events, [N, D], in a list; [] if disabled."""
         if self.place_dimension is None or self.last is None:
             return []
         places = _count_from_end(lists[self._fields_with_lists[0]])
@@ -273,15 +277,15 @@ class History(types.Column):
     def _embed_gaps(
         self, lists: Mapping[str, tf.RaggedTensor], features: types.Tensors
     ) -> list[tf.Tensor]:
-        """Return the vectors [N, D] of the gaps of N events; [] without such an embedding."""
+        """Return embeddings of the time from events to `now`, [N, D], in a list; [] if disabled."""
         if self.times is None or self.now is None:
             return []
         times = tf.cast(lists[self.times].flat_values, tf.float64)
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
-        # The value of `now` in the row of each event, [B] -> [N].
+        # Repeat `now` for each event of a row, from [B] to [N].
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Gaps that are not finite get it, too.
-        # Slightly more than 1, because a power of two must not round down into a lower bucket.
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Infinite gaps get it, too.
+        # Add slightly more than 1, so that a power of two does not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
         buckets = tf.cast(tf.minimum(tf.floor(powers), last), tf.int64)
@@ -289,18 +293,18 @@ class History(types.Column):
 
 
 def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Values]:
-    """Return all entries of each list, [N], or [N, (n)] for lists of lists."""
+    """Return the entries of all rows of each list, [N], or [N, (n)] for lists of lists."""
     return {field: values.values for field, values in lists.items()}
 
 
 def _mask_entries(entries: column.Values, mask: tf.Tensor) -> column.Values:
-    """Return the entries [N] or [N, (n)] for which a mask [N] is True."""
+    """Select the entries [N] or [N, (n)] for which a mask [N] is True."""
     is_nested = isinstance(entries, tf.RaggedTensor)
     return (tf.ragged if is_nested else tf).boolean_mask(entries, mask)
 
 
 def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:
-    """Return how many entries of its list come after each entry, [N]."""
-    # For each entry, the index at which its list ends, [N].
+    """Return the number of later entries in the same list for each entry, [N]."""
+    # The end index of the list of each entry, [N].
     ends = tf.gather(lists.row_splits[1:], lists.value_rowids())
     return ends - 1 - tf.range(tf.size(lists.value_rowids(), ends.dtype))

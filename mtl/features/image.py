@@ -1,4 +1,4 @@
-"""Images as inputs, from pixels or from encoded files.
+"""A column for images, from pixels or from encoded files such as PNG.
 
 features.Image.names = ["photo"]
 features.Image.shape = (64, 64, 3)              # the size of decoded PNG or JPEG strings
@@ -32,18 +32,19 @@ def _check_shape(where: str, shape: Any) -> None:
 
 @checks.dataclass
 class Image(column.PerField):
-    """Pixels as floats: [B, H, W] or [B, H, W, C] numbers, or [B] encoded strings.
+    """Normalises images, which are numbers [B, H, W] or [B, H, W, C], or encoded strings [B].
 
     Attributes:
       names: the fields.
-      normalization: "unit" divides by `greatest`; "z_score" then subtracts the channel's mean and
-        divides by its standard deviation over the training split; "per_image" instead takes the
-        mean and deviation of each image (at least 1 / sqrt(H W C)), which removes its contrast.
+      normalization: "unit" divides pixels by `greatest`. "z_score" also subtracts the mean of the
+        channel over the training split, and divides by the standard deviation. "per_image" uses the
+        mean and the standard deviation (at least 1 / sqrt(H W C)) of each image instead, which
+        removes differences in contrast between images.
       greatest: the largest value that a pixel can have; 255 suits uint8.
-      shape: (H, W, C) to which encoded images are scaled; None for pixels.
-      augmentations: random changes of images in training, such as `augmentations.Flip`, applied one
-        after the other, before the normalisation. Statistics come from unchanged images.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      shape: the shape (H, W, C) to which encoded images are scaled; None if the field holds pixels.
+      augmentations: random changes of training images, such as `augmentations.Flip`, which are
+        applied in turn before the normalisation. Statistics are computed from unchanged images.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     normalization: Annotated[str, checks.OneOf(_NORMALIZATIONS)] = "unit"
@@ -63,11 +64,11 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
-        """True: strings of its fields are encoded images."""
+        """True, because strings in the fields are encoded images."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its channels' moments}."""
+        """Return {column: accumulator of the moments of each channel}."""
         if self.normalization != "z_score":
             return {}
         return {
@@ -79,7 +80,7 @@ class Image(column.PerField):
         }
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error about a field of the record that cannot be decoded, or None."""
+        """Return an error message if an image of a record cannot be decoded, or None."""
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
             image = features.get(field)
@@ -93,11 +94,11 @@ class Image(column.PerField):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
+        """Encode pixels [B, H, W] or [B, H, W, C], or strings [B], as [B, H, W, C]."""
         return self._normalise(self.pixels(features, field), output, fitted)
 
     def encode_training(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns after their augmentations: {field: [B, ...]} -> {column: [B, H, W, C]}."""
+        """Augment and encode images, {field: [B, ...]}, as {column: [B, H, W, C]}."""
         outputs = {}
         for output, (field,) in self.columns.items():
             with self._open_scope(output):
@@ -106,7 +107,7 @@ class Image(column.PerField):
         return outputs
 
     def _normalise(self, pixels: tf.Tensor, output: str, fitted: types.Statistics) -> tf.Tensor:
-        """Normalise pixels [B, H, W, C] by the setting."""
+        """Normalise pixels [B, H, W, C] as `normalization` says."""
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
@@ -116,9 +117,10 @@ class Image(column.PerField):
         return pixels
 
     def _augment_images(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
-        """Change every image [B, H, W, C] with separate random draws."""
+        """Apply the augmentations to images [B, H, W, C], with random draws for each image."""
         size = pixels.shape[0] or tf.shape(pixels)[0]
-        # The name holds the position, so that two augmentations of a class draw different numbers.
+        # The position is part of the name, so that two augmentations of one class draw different
+        # numbers.
         for number, part in enumerate(self.augmentations):
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
             new_pixels = part(pixels, uniform)
@@ -159,7 +161,7 @@ class Image(column.PerField):
             image = images.decode(image_bytes, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
-        if tf.executing_eagerly():  # `map_fn` would add names of ops to the error of a bad image.
+        if tf.executing_eagerly():  # `map_fn` would add op names to errors of bad images.
             return tf.reshape([decode(image_bytes) for image_bytes in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

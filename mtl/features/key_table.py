@@ -1,13 +1,13 @@
-"""Assigns the rows of a table to keys: buckets of 8 places, and two buckets for each key.
+"""A hash table that assigns rows to keys, with buckets of 8 rows, and two buckets for each key.
 
 rows, is_known = key_table.find_rows(table, keys)        # in the graph: [N] -> [N], [N]
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
-A table of R rows has R / 8 buckets. The key alone determines two buckets. A key may take any place
-in these buckets, and its place is its row. So the cost of looking up and adding keys does not
-depend on the number of rows, an ordinary variable holds the keys, and a key keeps its row while
-others are added and removed. The choice between two buckets fills all buckets evenly (Azar et al.,
-"Balanced Allocations", 1999).
+A table of R rows has R / 8 buckets. Each key has two candidate buckets, which depend only on the
+key, and may take any row of these buckets. So the cost of looking up and adding keys does not
+depend on the number of rows, an ordinary variable can hold the keys, and a key keeps its row while
+other keys are added and removed. The choice between two buckets fills all buckets evenly (Azar et
+al., "Balanced Allocations", 1999).
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ import numpy as np
 
 from mtl.deferred import tf
 
-# The places of a bucket. Each key has two buckets, and takes a free place of the emptier one.
+# The number of rows in a bucket. A new key takes a free row in the emptier one of its two buckets.
 PLACES = 8
-# Keys are numbers from 1 on; a place without a key holds 0.
+# Keys are numbers from 1 on; 0 marks a free row.
 NO_KEY = 0
-# The number of hash buckets: a hash plus 1 still fits int64.
+# The number of hash values, so that a hash plus 1 still fits int64.
 _LARGEST = 2**63 - 1
 
 
 def make_keys(tokens: tf.Tensor) -> tf.Tensor:
-    """Return the keys of tokens, [N] strings -> [N] int64; an empty token gives `NO_KEY`.
+    """Hash tokens, strings [N], to keys, int64 [N]; an empty token gives `NO_KEY`.
 
-    Two of n different tokens have the same key with a probability of about n^2 / 2^64.
+    The probability that two of n different tokens have the same key is about n^2 / 2^64.
     """
     keys = tf.strings.to_hash_bucket_fast(tokens, _LARGEST) + 1
     return tf.where(tf.equal(tokens, ""), tf.constant(NO_KEY, tf.int64), keys)
 
 
 def list_buckets(keys: tf.Tensor | np.ndarray, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the two buckets of each key, below `count`: [N] -> [N], [N]."""
+    """Return the two candidate buckets of each key in `keys` [N], both [N], below `count`."""
     return keys % count, (keys // count) % count
 
 
 def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the rows of keys, and a mask of known keys: [R / 8, 8], [N] -> [N] int64, [N] bool.
+    """Look up keys [N] in a table [R / 8, 8]; return rows, int64 [N], and a mask, bool [N].
 
-    An unknown key has row 0.
+    The mask is True for keys in the table. The row of any other key is 0.
     """
     rows = tf.zeros_like(keys)
-    # Places count from 1 here, because the sum is 0 for a key outside the bucket.
+    # Count rows in a bucket from 1, because the sum is 0 for a key that is not in the bucket.
     places = tf.range(1, PLACES + 1, dtype=tf.float32)
     is_known = tf.zeros_like(keys, tf.bool)
     for buckets in list_buckets(keys, table.shape[0]):
         is_here = tf.equal(tf.gather(table, buckets), keys[:, tf.newaxis])
         place = tf.cast(tf.linalg.matvec(tf.cast(is_here, tf.float32), places), tf.int64)
-        # Processes that share a table may put a key into both buckets: the first bucket counts.
+        # If processes that share a table put a key into both buckets, the first bucket counts.
         is_first = (place > 0) & ~is_known & tf.not_equal(keys, NO_KEY)
         rows = tf.where(is_first, buckets * PLACES + place - 1, rows)
         is_known |= is_first
@@ -58,23 +58,23 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
-    """Assign the keys of a saved table to the rows of a table of another size.
+    """Assign the keys of a saved table to rows of a table of another size.
 
-    A key is lost if all its places are taken. Hardly any key is lost if the table grows by half or
-    more.
+    A key is lost if both candidate buckets are full. Hardly any key is lost if the table grows by
+    half or more.
 
     Args:
       saved: the key of each saved row, [R] or [R / 8, 8].
       capacity: the number of rows of the new table, a multiple of 8.
 
     Returns:
-      int64 [capacity]: the saved row whose key each new row gets, or -1 for a free row.
+      The saved row of the key in each new row, int64 [capacity]; -1 for a free row.
     """
     count, keys = capacity // PLACES, saved.reshape(-1)
     origins = np.full([count, PLACES], -1, np.int64)
     num_taken = np.zeros(count, np.int64)
     waiting = np.flatnonzero(keys != NO_KEY)
-    # Place few keys at a time, so that most of them find the bucket that is emptier at that time.
+    # Place few keys at a time, because keys that are placed together see the same bucket counts.
     size = max(count // 4, 1)
     while len(waiting):
         unplaced = []
@@ -95,5 +95,5 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _rank_equals(ascending: np.ndarray) -> np.ndarray:
-    """Return how many equal values come before each value."""
+    """Return the number of equal values before each value of a sorted array."""
     return np.arange(len(ascending)) - np.searchsorted(ascending, ascending)

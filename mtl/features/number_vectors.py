@@ -1,4 +1,4 @@
-"""Numbers as vectors: by bins, by waves, or by soft buckets.
+"""Columns that turn numbers into vectors, by bins, by sine waves, or by soft buckets.
 
 features.PiecewiseLinear.names = ["age", "hours"]        # 32 fitted bins of equal frequency
 features.Periodic.names = ["age", "hours"]
@@ -27,24 +27,24 @@ _LEAKY_SLOPE = 0.01
 
 @checks.dataclass
 class _Vectors(numeric.Numbers):
-    """Vectors of normalised numbers; all fields are encoded together, which takes few ops.
+    """The base class of columns that turn normalised numbers into vectors.
 
     Attributes:
-      dimension: the length of the vector of each number; None returns the encoding of the number.
+      dimension: the length of the vector of each number; None means the length of the raw encoding.
     """
 
     dimension: checks.Count | None = None
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns: {field: [B] or [B, n]} -> {column: [B, n D]}, or n more with flags."""
+        """Encode fields, {field: [B] or [B, n]}, as {column: [B, n D]}, or n wider with flags."""
         flags_and_numbers = super().__call__(features, fitted)
         share = 2 if self.missing_flags else 1
         sizes = {output: value.shape[1] // share for output, value in flags_and_numbers.items()}
         numbers = tf.concat(
             [flags_and_numbers[output][:, :size] for output, size in sizes.items()], axis=1
         )
-        # [N, B]: elements come first, like the batch axis of `tf.linalg.matmul`, because each
-        # element has separate weights.
+        # Transpose to [N, B], because each element has separate weights, and `tf.linalg.matmul`
+        # expects the elements on the first axis.
         vectors_by_column = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
         outputs = {}
         for output, size in sizes.items():
@@ -59,10 +59,10 @@ class _Vectors(numeric.Numbers):
     def _encode_numbers(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Encode normalised numbers, [N, B] -> {column: [n, B, D]}.
+        """Encode normalised numbers [N, B] as {column: [n, B, D]}.
 
         Args:
-          numbers: the elements of all fields; each is encoded by itself.
+          numbers: the elements of all fields; each element is encoded separately.
           sizes: {column: n}, which sum to N.
           fitted: the statistics of the training split.
         """
@@ -70,31 +70,32 @@ class _Vectors(numeric.Numbers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PiecewiseLinear(_Vectors):
-    """Numbers by bin: 1 in bins below x, `(x - b[t]) / (b[t+1] - b[t])` in its bin, 0 above.
+    """Encodes x by bins: 1 below x, `(x - b[t]) / (b[t+1] - b[t])` in the bin of x, 0 above.
 
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
-    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A layer on the bins is a function of x
-    that bends at every boundary. Unlike buckets, the bins keep the place of x inside its bin. As in
-    the paper, the first bin has no lower end, and the last bin no upper end: numbers outside of the
-    boundaries give values below 0 and above 1, without a bound.
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A linear layer on the bins is a
+    piecewise linear function of x that bends at every boundary. Unlike buckets, the bins keep the
+    position of x inside of a bin. As in the paper, the first bin has no lower end, and the last bin
+    has no upper end, so numbers outside of the boundaries give values below 0 or above 1.
 
-    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. If an element
-    has fewer bins than other elements of its field, zeros follow its bins. An element that never
-    varies gets only zeros.
+    [B] -> [B, D] and [B, n] -> [B, n D]. Each element of a field has separate fitted boundaries. If
+    an element has fewer bins than other elements of the field, its encoding is padded with zeros. A
+    constant element is encoded as zeros.
 
-    A value that is not finite counts as missing: the fit ignores it, and the middle of the bins
-    replaces it, which is about the median of the training split.
+    A value that is not finite counts as missing. The fit ignores missing values. The middle
+    boundary, about the median of the training split, replaces a missing value.
 
     Attributes:
       names: the fields; integers and bools count as numbers.
-      boundaries: two or more ascending numbers, for all fields; or the approximate number of bins,
-        to fit on the training split, from the least value to the greatest, with about equally many
-        values each. Frequent values do not use up bins; k distinct values give at most k - 1 bins.
-      dimension: the units of a ReLU layer on the bins, in `features/<column>/linear`, with separate
-        weights for each element; None gives the bins themselves.
-      log: takes sign(x) log(1 + |x|) first, also of boundaries in the settings.
-      missing_flags: adds n inputs that are 1 if the value is missing.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      boundaries: two or more ascending numbers for all fields; or the approximate number of bins.
+        The bins are then fitted to the training split, from the least value to the greatest, so
+        that all bins hold about equally many values. Frequent values do not use up bins. k distinct
+        values give at most k - 1 bins.
+      dimension: the number of units of a ReLU layer on the bins, in `features/<column>/linear`,
+        with separate weights for each element. None returns the bins without a layer.
+      log: True first applies sign(x) log(1 + |x|), also to boundaries in the settings.
+      missing_flags: True adds n inputs that are 1 if the value is missing.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     boundaries: column.Boundaries = 32
@@ -108,7 +109,7 @@ class PiecewiseLinear(_Vectors):
             checks.number(where, boundary)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its boundaries}."""
+        """Return {column: accumulator of bin boundaries}."""
         if not isinstance(self.boundaries, int):
             return {}
         return {
@@ -135,7 +136,7 @@ class PiecewiseLinear(_Vectors):
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
         normal_boundaries = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
-        # The boundary in the middle, or the mean of the two middle ones.
+        # The middle boundary, or the mean of the two middle boundaries.
         middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in normal_boundaries]
         return np.array(middles, np.float32)
 
@@ -160,8 +161,8 @@ class PiecewiseLinear(_Vectors):
 
 
 def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
-    """Scale boundaries to [0, 1]; an element that never varies gets only 0."""
-    # Subtracting integers as integers is exact.
+    """Scale boundaries to [0, 1]; the boundaries of a constant element become 0."""
+    # Subtract before the cast to float, because the subtraction of integers is exact.
     from_least = (np.asarray(boundaries) - boundaries[0]).astype(np.float64)
     return from_least * column.inverse(from_least[-1])
 
@@ -169,7 +170,7 @@ def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
 def _encode_by_bin(
     numbers: tf.Tensor, boundaries: Sequence[np.ndarray], max_bins: int
 ) -> tf.Tensor:
-    """Encode N elements by N lists of boundaries, [N, B] -> [N, B, K], with K = `max_bins`."""
+    """Encode numbers [N, B] by N lists of boundaries as [N, B, K], with K = `max_bins`."""
     shape = (len(boundaries), 1, max_bins)
     starts, slopes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     lower, upper = np.zeros(shape, np.float32), np.ones(shape, np.float32)
@@ -178,7 +179,7 @@ def _encode_by_bin(
         if count:
             starts[index, 0, :count] = ends[:-1]
             slopes[index, 0, :count] = column.inverse(np.diff(ends))
-            # The first and the last bin go on beyond the boundaries.
+            # The first and the last bin continue beyond the boundaries.
             lower[index, 0, 0], upper[index, 0, count - 1] = -np.inf, np.inf
     shares = (numbers[:, :, tf.newaxis] - starts) * slopes
     return tf.minimum(tf.maximum(shares, lower), upper)
@@ -186,26 +187,28 @@ def _encode_by_bin(
 
 @checks.dataclass
 class Periodic(_Vectors, numeric.Numeric):
-    """Numbers as waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)` with learned c.
+    """Encodes x by waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)` with learned frequencies c.
 
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
-    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, called PLR there. x is normalised as in
-    `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of the
-    training split. Each element of a field has a separate c, W and b.
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, where this encoding is called PLR. x is
+    normalised as in `Numeric`. A missing value becomes 0 after the normalisation, which is the mean
+    of the training split under "z_score". Each element of a field has separate c, W and b.
 
     [B] -> [B, D] and [B, n] -> [B, n D].
 
     Attributes:
       names: the fields; integers and bools count as numbers.
-      dimension: the units of W, in `features/<column>/linear`; None gives the waves themselves,
-        `2 num_frequencies` for each element.
-      num_frequencies: the number of c for each element, in `features/<column>/frequencies`.
-      sigma: the standard deviation of the initial c, above 0. Tune this setting first: a large
-        sigma separates close numbers, but the network overfits. The paper tries 0.01 to 100.
+      dimension: the number of units of the layer with W and b, in `features/<column>/linear`. None
+        returns the waves without a layer, `2 num_frequencies` numbers for each element.
+      num_frequencies: the number of frequencies c for each element, in
+        `features/<column>/frequencies`.
+      sigma: the standard deviation of the initial frequencies c, above 0. Tune this setting first:
+        a large sigma separates close numbers, but can make the network overfit. The paper tries
+        values from 0.01 to 100.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
-      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
+      missing_flags: True adds n inputs that are 1 if the value is missing.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     dimension: int | None = 24
@@ -230,30 +233,31 @@ class Periodic(_Vectors, numeric.Numeric):
 
 @checks.dataclass
 class AutoDis(_Vectors, numeric.Numeric):
-    """Numbers as mixtures of learned vectors: `softmax((W h + skip h) / temperature) M`.
+    """Encodes x as a mixture of learned vectors M: `softmax((W h + skip h) / temperature) M`.
 
     `h = leaky_relu(w x)`, with a slope of 0.01 below 0. H. Guo et al., "An Embedding Learning
     Framework for Numerical Features in CTR Prediction", KDD 2021, arXiv:2012.08986. x is normalised
-    as in `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of
-    the training split.
+    as in `Numeric`. A missing value becomes 0 after the normalisation, which is the mean of the
+    training split under "z_score".
 
-    As in the paper, layers have no bias. So the number 0 always becomes the mean of the vectors,
-    and numbers of equal sign differ only in how sharply they choose among the vectors. Take
-    `PiecewiseLinear` if buckets should lie anywhere on the line.
+    As in the paper, layers have no bias. So x = 0 always becomes the mean of the vectors, and
+    numbers of equal sign differ only in the sharpness of the softmax. Use `PiecewiseLinear` if the
+    encoding should change at arbitrary numbers.
 
     [B] -> [B, dimension] and [B, n] -> [B, n dimension].
 
     Attributes:
       names: the fields; integers and bools count as numbers.
       dimension: the length of the vectors.
-      num_buckets: the number of vectors in M for each element, in `features/<column>/embedding`; w
-        and W lie in `features/<column>/hidden` and `features/<column>/buckets`.
-      temperature: above 0; a lower temperature gives the best vector more of the weight.
-      skip: the factor of h beside W h, at least 0.
+      num_buckets: the number of vectors in M for each element. M is `features/<column>/embedding`,
+        w is `features/<column>/hidden`, and W is `features/<column>/buckets`.
+      temperature: the temperature of the softmax, above 0; a lower temperature gives the largest
+        weight to fewer vectors.
+      skip: the factor of the skip connection, `skip h`, at least 0.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
-      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
+      missing_flags: True adds n inputs that are 1 if the value is missing.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     dimension: checks.Count = 8
@@ -285,19 +289,19 @@ class AutoDis(_Vectors, numeric.Numeric):
 def _apply_layers(
     inputs: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
 ) -> tf.Tensor:
-    """Apply a separate ReLU layer to each element, [N, B, K] -> [N, B, units].
+    """Apply a separate ReLU layer to each element, from [N, B, K] to [N, B, units].
 
     Args:
       inputs: the elements of all columns.
-      sizes: {column: the number of its elements}.
-      counts: {column: how many of the K inputs it reads, from the first on}.
-      units: the units of the layer.
+      sizes: {column: number of elements}.
+      counts: {column: number of the K inputs to read, from the first on}.
+      units: the number of units of the layer.
     """
     kernels = []
     for output, size in sizes.items():
         shape = [counts[output], units]
         kernel = _get_variables("linear/kernel", {output: size}, shape, _make_glorot(*shape))
-        # Pad with zeros for the inputs that only columns with more bins have.
+        # Pad the weights with zeros for inputs beyond the bins of a column.
         kernels.append(tf.pad(kernel, [[0, 0], [0, inputs.shape[2] - counts[output]], [0, 0]]))
     biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
     products = tf.linalg.matmul(inputs, tf.concat(kernels, axis=0))
@@ -305,7 +309,7 @@ def _apply_layers(
 
 
 def _make_glorot(inputs: int, outputs: int) -> Callable:
-    """Return Glorot's uniform initializer for one element; TensorFlow would count all elements."""
+    """Return Glorot's uniform initializer for one element; TensorFlow would use the size of all."""
     bound = math.sqrt(6 / (inputs + outputs))
     return tf1.random_uniform_initializer(-bound, bound)
 
@@ -313,7 +317,7 @@ def _make_glorot(inputs: int, outputs: int) -> Callable:
 def _get_variables(
     name: str, sizes: Mapping[str, int], shape: Sequence[int], initializer: Callable
 ) -> tf.Tensor:
-    """Get a variable [n, *shape] in the scope of each column, and join them to [N, *shape]."""
+    """Get a variable [n, *shape] in the scope of each column; join all variables to [N, *shape]."""
     variables = []
     for output, size in sizes.items():
         with tf1.variable_scope(output):
@@ -322,5 +326,5 @@ def _get_variables(
 
 
 def _split_columns(elements: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
-    """Split the elements by column, [N, B, D] -> {column: [n, B, D]}."""
+    """Split the elements [N, B, D] by column, into {column: [n, B, D]}."""
     return dict(zip(sizes, tf.split(elements, list(sizes.values())), strict=True))

@@ -1,4 +1,4 @@
-"""Numbers as inputs, normalised by statistics of the training split.
+"""A column for numbers, which are normalised by statistics of the training split.
 
 features.Numeric.names = ["age", "hours"]
 heavy/features.Numeric.names = ["capital-gain"]        # @heavy/features.Numeric()
@@ -21,23 +21,24 @@ from mtl.features import accumulators, column
 _NORMALIZATIONS = ("z_score", "min_max", "none")
 # float32 holds every integer up to 2^24 exactly.
 _EXACT_UP_TO = 2.0**24
-# Fewer fields than this take logs one by one: the last bit of a log depends on the place of the
-# number in its tensor, so logs of fields in one tensor would differ in the last bit.
+# Below this number of fields, the logarithm is computed for each field separately, because the last
+# bit of a logarithm depends on the position of the number in its tensor.
 _LOGS_TOGETHER = 16
 
 
 @checks.dataclass
 class Numbers(column.PerField):
-    """Numbers, normalised: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
+    """The base class of columns that normalise numbers: [B] -> [B, 1], and [B, n] -> [B, n].
 
-    A value that is not finite counts as missing: the fit ignores it, a neutral value replaces it.
+    Each element of a field has separate statistics. A value that is not finite counts as missing:
+    the fit ignores missing values, and a neutral value replaces a missing value.
 
     The shift of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which
-    is exact up to 2^53: integers that differ by 1 stay different.
+    is exact up to 2^53, so integers that differ by 1 stay different.
 
     Attributes:
-      log: takes sign(x) log(1 + |x|) first.
-      missing_flags: adds n inputs that are 1 if the value is missing.
+      log: True first applies sign(x) log(1 + |x|).
+      missing_flags: True adds n inputs that are 1 if the value is missing.
     """
 
     log: bool = False
@@ -45,26 +46,26 @@ class Numbers(column.PerField):
 
     @abc.abstractmethod
     def _find_entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
-        """Return `least`, `greatest` and more statistics of a column; None for raw numbers."""
+        """Return the statistics of a column, such as `least`; None without normalisation."""
 
     @abc.abstractmethod
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Return shifts and factors of n elements; x becomes (x - shift) * factor."""
+        """Return the shift and the factor of each element; x becomes (x - shift) * factor."""
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
-        """Return the normalised values that replace missing values of n elements."""
+        """Return the normalised value that replaces missing values, for each element."""
         return np.zeros(len(entry["least"]), np.float32)
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns: {field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
+        """Encode fields, {field: [B] or [B, n]}, as {column: [B, n], or [B, 2 n] with flags}.
 
-        Fields with a single number are encoded together, which takes fewer ops.
+        Fields with a single number are encoded together, to save ops.
         """
         fields_by_kind: dict[Any, dict[str, str]] = {}
         for output, (field,) in self.columns.items():
             entry, values = self._find_entry(output, fitted), features[field]
             is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
-            # Only numbers of one type and precision fit into one tensor.
+            # Group fields by type and precision, because a group is stacked into one tensor.
             kind = (values.dtype, self._choose_precision(entry)) if is_one else output
             fields_by_kind.setdefault(kind, {})[output] = field
         outputs: dict[str, tf.Tensor] = {}
@@ -80,17 +81,17 @@ class Numbers(column.PerField):
     def _encode_together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
+        """Encode fields of one type and precision, {column: field}, as {column: [B, 1 or 2]}."""
         outputs = list(fields)
         entries = [self._find_entry(output, fitted) for output in outputs]
         (first, *_), columns = fields.values(), [features[field] for field in fields.values()]
-        # Read all fields like one field with n numbers: [B, n].
+        # Stack all fields into a single field with n numbers, [B, n].
         joint_field = {first: tf.stack(columns, axis=1)}
         values = self._read_values(joint_field, first, self._choose_precision(entries[0]))
         numbers, is_known = self._normalise_values(values, entries)
         parts = tf.split(numbers, len(outputs), axis=1)
         if self.missing_flags:
-            # [B, n, 2], then [B, 2] for each column.
+            # Stack numbers and flags to [B, n, 2], then split into [B, 2] for each column.
             pairs = tf.stack([numbers, _make_flags(is_known, numbers.dtype)], axis=2)
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
@@ -98,7 +99,7 @@ class Numbers(column.PerField):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        """Turn [B] or [B, n] into [B, n], or [B, 2 n] with flags."""
+        """Encode a field, [B] or [B, n], as [B, n], or [B, 2 n] with flags."""
         entry = self._find_entry(output, fitted)
         values = self._read_values(features, field, self._choose_precision(entry))
         numbers, is_known = self._normalise_values(values, [entry])
@@ -109,12 +110,13 @@ class Numbers(column.PerField):
     def _normalise_values(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Normalise [B, n] by the statistics of n elements, in one entry or several.
+        """Normalise values [B, n] by the statistics of n elements, from one entry or several.
 
-        Return the numbers, and a mask of the known values.
+        Return the normalised numbers, and a mask of the values that are not missing.
         """
         is_known = tf.math.is_finite(values)
-        # Replace missing values before use: in a gradient, too, NaN times zero is NaN.
+        # Replace missing values before any computation, because NaN times zero is NaN, also in
+        # gradients.
         numbers = tf.where(is_known, values, tf.zeros_like(values))
         statistics = [entry for entry in entries if entry is not None]
         if statistics:
@@ -126,23 +128,23 @@ class Numbers(column.PerField):
         return numbers, is_known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
-        """Read the values of an eager batch for the fit, [N, n]."""
+        """Read the values of an eager batch for the accumulator, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
-            return values.numpy()[:, np.newaxis]  # Ten times as fast as the ops below.
+            return values.numpy()[:, np.newaxis]  # Ten times as fast as `_read_values`.
         return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """Return the type for integers: float32 if it holds the training split exactly."""
+        """Return the type for integers: float32 if exact for the training split, else float64."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
-        # `least` and `greatest` are logarithms as well.
+        # With `log`, `least` and `greatest` are logarithms.
         limit = np.log1p(_EXACT_UP_TO) if self.log else _EXACT_UP_TO
         return tf.float32 if greatest <= limit else tf.float64
 
     def _read_values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
-        """Return [B, n] before normalisation: floats as float32, integers as `precision`."""
+        """Read values [B, n] without normalisation; integers are cast to `precision`."""
         kind = type(self).__name__
         values = column.numbers(kind, features, field)
         if isinstance(values, tf.RaggedTensor) or values.shape.rank not in (1, 2):
@@ -157,30 +159,31 @@ class Numbers(column.PerField):
 
 @checks.dataclass
 class Numeric(Numbers):
-    """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
+    """Normalises numbers, each element by separate statistics: [B] -> [B, 1], and [B, n] -> [B, n].
 
-    A value that is not finite counts as missing: the fit ignores it, and it becomes 0, which under
-    "z_score" is the mean of the training split.
+    A value that is not finite counts as missing. The fit ignores missing values. A missing value
+    becomes 0, which is the mean of the training split under "z_score".
 
     The mean of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which is
-    exact up to 2^53: integers that differ by 1 stay different.
+    exact up to 2^53, so integers that differ by 1 stay different.
 
     Attributes:
       names: the fields; integers and bools count as numbers.
-      normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
-        in [0, 1] on the training split; or "none". An element that never varies becomes 0.
-      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing; False by default, because
+      normalization: "z_score" computes (x - mean) / stddev. "min_max" computes (x - least) /
+        (greatest - least), which is in [0, 1] on the training split. "none" changes nothing. With
+        "z_score" and "min_max", a constant element becomes 0.
+      log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
+      missing_flags: adds n inputs that are 1 if the value is missing; The default is False, because
         most data have no missing values.
-      prefix: starts the column's name, `<prefix>_<field>`; set another prefix to give a field to
-        two Numeric columns.
+      prefix: the start of the column's name, `<prefix>_<field>`. With different prefixes, two
+        Numeric columns can use the same field.
     """
 
     normalization: Annotated[str, checks.OneOf(_NORMALIZATIONS)] = "z_score"
     prefix: str = "numeric"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its moments}."""
+        """Return {column: accumulator of moments}."""
         if self.normalization == "none":
             return {}
         return {

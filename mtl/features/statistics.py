@@ -1,4 +1,4 @@
-"""Statistics that columns learned from the training split, kept in files.
+"""Saves and loads the statistics that columns learn from the training split.
 
 statistics.save_statistics(accumulators, directory)      # statistics.json, vocabulary_<column>.txt
 statistics.seal_statistics(directory)                    # adds the checksums that old runs lack
@@ -25,18 +25,18 @@ _FIX = "Copy it back, or start again in another --model_dir."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statistics(types.Statistics):
-    """The statistics that columns read to build their part of the graph.
+    """The statistics of the training split, which columns read when the graph is built.
 
     Attributes:
       directory: the folder of the files.
-      entries: {column: the values that its accumulator saved}.
+      entries: {column: values that the accumulator of the column saved}.
     """
 
     directory: str
     entries: Mapping[str, Mapping[str, Any]]
 
     def for_column(self, column: str) -> Mapping[str, Any]:
-        """Return the statistics of `column`.
+        """Return the statistics of a column.
 
         Raises:
           UserError: the column was not fitted.
@@ -49,20 +49,20 @@ class Statistics(types.Statistics):
         return self.entries[column]
 
     def holds(self, name: str, accumulator: types.Accumulator) -> bool:
-        """Return True if `name` was fitted, with the same settings."""
+        """Return True if the statistics `name` exist, and were fitted with the same settings."""
         return self.entries.get(name, {}).get("fitted") == repr(accumulator)
 
     def path(self, name: str) -> str:
-        """Return the path of the file `name`."""
+        """Return the path of a file in the folder of the statistics."""
         return os.path.join(self.directory, name)
 
 
 def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
-    """Replace `directory`: a rename makes all files of the new folder appear at once.
+    """Write statistics to a new folder, which is renamed to `directory` when it is complete.
 
     Args:
-      fitted: {column: its accumulator}, which has seen all batches.
-      directory: the folder of the statistics; earlier files there are removed.
+      fitted: {column: accumulator}, after the accumulators have processed all batches.
+      directory: the folder of the statistics; earlier files in the folder are removed.
     """
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
@@ -74,7 +74,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
         _write_entries(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
-        # Sync before the rename: after a crash, the new name must not stand for empty files.
+        # Sync before the rename, so that a crash cannot leave empty files under the final name.
         storage.sync([*storage.listed(temporary), temporary])
         tf.io.gfile.rename(temporary, directory)
         storage.sync([os.path.dirname(directory.rstrip("/")) or "."])
@@ -84,7 +84,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
 
 
 def load_statistics(directory: str) -> Statistics:
-    """Read the files of `save_statistics`; without files, the result is empty.
+    """Read the files of `save_statistics`; without files, return empty statistics.
 
     Raises:
       UserError: a file is damaged.
@@ -103,7 +103,7 @@ def load_statistics(directory: str) -> Statistics:
 
 def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
-    if checksums.KEY not in entry:  # Old statistics lack checksums: compare the length.
+    if checksums.KEY not in entry:  # Old statistics only have the number of lines.
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
             num_lines = len(row_names.split_lines(file.read()))
         if num_lines != entry.get("size"):
@@ -112,7 +112,7 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
 
 
 def seal_statistics(directory: str) -> None:
-    """Add checksums to statistics that lack them."""
+    """Add checksums to the statistics of an earlier version, which lack checksums."""
     entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
@@ -121,7 +121,7 @@ def seal_statistics(directory: str) -> None:
 
 
 def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
-    """Replace the statistics of `names` in `directory` by the statistics in `source`.
+    """Copy the statistics of some columns from another run, for a warm start.
 
     Args:
       names: the columns or tables.
@@ -129,23 +129,23 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
       directory: the folder of this run's statistics.
 
     Raises:
-      UserError: `source` lacks a name, or fitted it with other settings.
+      UserError: `source` lacks the statistics of a name, or has other settings for it.
     """
-    theirs, ours = load_statistics(source), load_statistics(directory)
+    other, current = load_statistics(source), load_statistics(directory)
     for name in names:
-        is_same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
+        is_same = other.entries.get(name, {}).get("fitted") == current.for_column(name)["fitted"]
         rule = f"have equal settings in {source}"
         fix = "Set WarmStart.statistics = False, or copy the settings of the column."
-        checks.require(is_same, f"features.{name}", rule, theirs.entries.get(name), fix)
-        entry = theirs.for_column(name)
-        vectors = entry.get("vectors")  # A checkpoint has several files.
+        checks.require(is_same, f"features.{name}", rule, other.entries.get(name), fix)
+        entry = other.for_column(name)
+        vectors = entry.get("vectors")  # Vectors lie in several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
-        paths += [theirs.path(entry["file"])] if "file" in entry else []
+        paths += [other.path(entry["file"])] if "file" in entry else []
         for path in paths:
-            copy = ours.path(os.path.basename(path))
+            copy = current.path(os.path.basename(path))
             tf.io.gfile.copy(path, copy, overwrite=True)
             storage.sync([copy])
-    entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
+    entries = {**current.entries, **{name: other.for_column(name) for name in names}}
     _write_entries(entries, directory)
 
 

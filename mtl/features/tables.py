@@ -1,4 +1,4 @@
-"""Tables of id columns: sharing one table, and tables with fewer rows than ids.
+"""Base classes of columns with embedding tables that columns share, or with compact tables.
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
@@ -18,17 +18,17 @@ from mtl.deferred import tf
 from mtl.features import column
 from mtl.step import codes
 
-# Training stores ids in 32 bits.
+# Rows in memory store ids in 32 bits.
 _MOST_IDS = 2**31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ids(column.Lookup, column.PerField):
-    """Columns of ids; several of them may share a table.
+    """The base class of columns of ids, which may share a table with other columns.
 
     Attributes:
-      table: the name of the table, in `features/<table>`. All columns with this table name share
-        the table; None gives each field a separate table.
+      table: the name of a table, in `features/<table>`. Columns with equal table names share the
+        table. None gives each field a separate table.
     """
 
     table: str | None = None
@@ -44,52 +44,52 @@ class Ids(column.Lookup, column.PerField):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """{setting: value} of all settings that must be equal for columns with a shared table."""
+        """{setting: value} of the settings that columns with a common table must agree on."""
         names = ("dimension", "initial_stddev", "storage", "trainable", *self._of_table)
         return {name: getattr(self, name) for name in names}
 
     @property
     @abc.abstractmethod
     def _of_table(self) -> Sequence[str]:
-        """The settings that determine which ids a row stands for."""
+        """The names of the settings that determine the meaning of an id."""
 
     def _name(self, output: str) -> str:
-        """Return the name of the table and of the statistics of the column `output`."""
+        """Return the name of the table, and of the statistics, for the column `output`."""
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        # The first column that uses a shared table creates the table.
+        # The first column with a shared table creates the table, and other columns reuse it.
         reuse = tf.compat.v1.AUTO_REUSE if self.table else None
         return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coded(Ids):
-    """Columns in which the id of a value depends on this value alone."""
+    """The base class of columns in which the id of a value depends only on this value."""
 
     @property
     def coded_columns(self) -> dict[str, str]:
-        """All columns, {column: field}; none if ids do not fit into 32 bits."""
+        """All columns, {column: field}; {} if ids do not fit into 32 bits."""
         if self._num_ids > _MOST_IDS:
             return {}
         return {output: field for output, (field,) in self.columns.items()}
 
     @property
     def _num_ids(self) -> int:
-        """The number of ids that the settings add; 0 if only the data determine it."""
+        """The number of ids that the settings determine; 0 if the data determine the number."""
         return 0
 
     @abc.abstractmethod
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the ids of values [N] of the field of a column, int64 [N]."""
+        """Return the ids of values [N] of a column's field, int64 [N]."""
 
     def _read_ids(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> column.Values:
-        """Return the ids of a field; training may have looked them up before the step."""
+        """Return the ids of a field, which training may have looked up before the step."""
         values = column.read_categories(type(self).__name__, features, field)
         ids = codes.find_ids(values, output)
-        # `mtl.data.coded_rows` looks them up when it reads the rows into memory.
+        # `mtl.data.coded_rows` looks ids up when it reads rows into memory.
         if ids is not None:
             return ids
         return tf.ragged.map_flat_values(lambda flat: self.find_ids(output, flat, fitted), values)
@@ -97,10 +97,10 @@ class Coded(Ids):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedded(column.Lookup):
-    """Columns whose tables may have fewer rows than ids.
+    """The base class of columns whose tables may have fewer rows than ids.
 
     Attributes:
-      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
+      embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
     embedding: types.Embedding | None = None
@@ -121,15 +121,15 @@ class Embedded(column.Lookup):
 
     @property
     def _block_ends(self) -> Sequence[int]:
-        """The ids at which blocks of rows end; empty without blocks."""
+        """The ids at which blocks of the embedding end; empty without blocks."""
         if self.embedding is None:
             return ()
         return types.read_member(self.embedding, types.Embedding, "block_ends")
 
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
-        """Return {name: names of its rows} if a row stands for several ids.
+        """Return {name: names of rows} for tables in which a row stands for several ids.
 
-        The text of `settings` is the name, because an id has other rows under other settings.
+        The names describe `settings`, because other settings assign other rows to an id.
         """
         if self.embedding is None:
             return {}
@@ -144,7 +144,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into [B, D], see `column.vectors`; `counts` belong to blocks."""
+        """Turn ids in [0, size) into vectors, [B, D]; `counts` are the counts of blocks."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

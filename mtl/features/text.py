@@ -1,4 +1,4 @@
-"""Texts as inputs: cut into tokens in the graph, and encoded like a history of events.
+"""A column for texts, which are cut into tokens and encoded like a history of events.
 
 features.Text.names = ["title"]
 features.Text.tokenizer = @tokenizers.WordPiece()
@@ -18,27 +18,28 @@ from mtl.features import column, word_vectors
 
 @checks.dataclass
 class Text(column.PerField):
-    """Texts as sequences of the vectors of tokens: strings [B], [B, n] or [B, (L)] -> [B, H].
+    """Encodes texts as sequences of tokens: strings [B], [B, n] or [B, (L)] -> [B, H].
 
-    The texts of a list become one text, joined by spaces. A text without tokens, such as an empty
-    text, gets the encoder's output for no events. All tokenizers except `Bytes` drop bytes that are
-    not UTF-8.
+    The texts of a list are joined by spaces into one text. For a text without tokens, such as an
+    empty text, the encoder encodes an empty sequence. All tokenizers except `Bytes` drop bytes that
+    are not UTF-8.
 
     Attributes:
-      names: the fields; each has its own vocabulary, embedding and encoder.
+      names: the fields; each field has a separate vocabulary, embedding and encoder.
       tokenizer: turns texts into ids, such as `tokenizers.WordPiece`.
-      encoder: turns vectors of tokens into one vector, such as `histories.Convolution`; it must not
-        need a target.
-      dimension: the length of the vectors of tokens, in `features/<column>/embedding`.
-      max_tokens: reads only this many tokens from the beginning of a text; None reads all. This
-        limit bounds the memory for long texts, which grows with the square of their length in a
+      encoder: turns the vectors of tokens into one vector, such as `histories.Convolution`.
+        Encoders that need a target are not allowed.
+      dimension: the length of a token's vector, in `features/<column>/embedding`.
+      max_tokens: the number of tokens to read from the beginning of a text; None reads all tokens.
+        The limit bounds the memory for long texts, which grows with the square of the length in a
         transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
-        which is joined to its vector; needs `max_tokens`. None adds no such embedding.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Tokens in the
-        file start from these vectors; other tokens start at random.
-      prefix: starts the column's name, `<prefix>_<field>`.
-      trainable: False freezes its variables, including the encoder's.
+        which is appended to the token's vector. This setting requires `max_tokens`. None adds no
+        embedding.
+      word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`. Tokens
+        that the file lacks start at random.
+      prefix: the start of the column's name, `<prefix>_<field>`.
+      trainable: False freezes all variables of the column, including the encoder.
     """
 
     tokenizer: Annotated[types.Tokenizer, checks.Part("tokenizers.WordPiece", 3, ["num_tokens"])]
@@ -60,7 +61,7 @@ class Text(column.PerField):
             rule = "be set if Text.place_dimension is set"
             checks.require(self.max_tokens is not None, "Text.max_tokens", rule, self.max_tokens)
         word_vectors.check("Text.word_vectors", self.word_vectors, self.dimension)
-        # The name of the field does not matter: only the presence of an accumulator does.
+        # Any field name will do, because this check needs only the presence of an accumulator.
         has_words = self.word_vectors is None or self._vocabulary_file or self._make_accumulator("")
         fix = f"{type(self.tokenizer).__name__} has none."
         rule = "be None if the tokenizer has no vocabulary"
@@ -68,16 +69,16 @@ class Text(column.PerField):
 
     @property
     def _vocabulary_file(self) -> str | None:
-        """The file of the tokenizer's vocabulary, or None if it learns one or has none."""
+        """The vocabulary file in the tokenizer's settings, or None."""
         return types.read_member(self.tokenizer, types.Tokenizer, "file")
 
     def _make_accumulator(self, field: str) -> types.Accumulator | None:
-        """Return the accumulator of the tokenizer for a field, or None."""
+        """Return the accumulator that learns the tokenizer's vocabulary from a field, or None."""
         read = functools.partial(_read_texts, field=field)
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulators of its vocabulary and of its word vectors}."""
+        """Return {name: accumulator} of vocabularies and word vectors."""
         accumulators: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
             accumulator = self._make_accumulator(field)
@@ -95,7 +96,7 @@ class Text(column.PerField):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary}, if set, and the files of word vectors."""
+        """{name: file} of the vocabularies and word vectors in the settings."""
         files: dict[str, str] = {}
         for output in self.columns:
             files |= {output: self._vocabulary_file} if self._vocabulary_file else {}
@@ -104,10 +105,10 @@ class Text(column.PerField):
         return files
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {the embedding of a column: its tokens}, if tokens have names."""
+        """Return {`<column>/embedding`: tokens}, if the tokenizer has names for tokens."""
         of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
         names_by_column = {output: of_tokens(output, fitted) for output in self.columns}
-        # Name the embedding, because the scope also holds the encoder's variables.
+        # With the name of the embedding, because the scope also holds the encoder's variables.
         return {f"{output}/embedding": names for output, names in names_by_column.items() if names}
 
     def _encode(
@@ -122,7 +123,7 @@ class Text(column.PerField):
         size = self.tokenizer.num_tokens(output, fitted)
         vectors = layers.embedding(ids.flat_values, size, self.dimension, initializer=start)
         if self.place_dimension is not None:
-            # For each token, the index of the first token of its text, [N].
+            # The index of the first token of each token's text, [N].
             firsts = tf.gather(ids.row_splits, ids.value_rowids())
             places = tf.range(tf.size(firsts, firsts.dtype)) - firsts
             max_tokens = cast(int, self.max_tokens)
@@ -133,7 +134,7 @@ class Text(column.PerField):
 
 
 def _read_texts(features: types.Tensors, field: str) -> tf.Tensor:
-    """Return one text for each row, strings [B]."""
+    """Read one text for each row, strings [B]."""
     values = features[field]
     if values.dtype != tf.string:
         fix = f"It holds {values.dtype.name}: give it to a column of numbers or categories."

@@ -1,4 +1,4 @@
-"""Times as inputs: units such as the weekday, and the days between two times.
+"""Columns for times: units such as the weekday, and the days between two times.
 
 features.TimeParts.names = ["day"]
 features.TimeParts.units = ["weekday", "month"]
@@ -7,7 +7,7 @@ features.TimeParts.form = "%d.%m.%Y"                     # for 31.05.2024
 features.DaysSince.names = ["visit"]
 features.DaysSince.since = "sign_up"
 
-The graph parses the times, so a served model accepts them in the form of the data files.
+The graph parses times, so a served model accepts times in the format of the data files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mtl.features import column, numeric
 from mtl.spec import literals, time_texts
 from mtl.step import codes
 
-# {unit: (its first value, the number of its values)}
+# {unit: (first value, number of values)}
 _SIZES = {"month": (1, 12), "day": (1, 31), "weekday": (0, 7), "hour": (0, 24), "minute": (0, 60)}
 _SECONDS_OF_DAY = 86_400
 
@@ -34,14 +34,14 @@ _SECONDS_OF_DAY = 86_400
 def _read_times(
     kind: str, values: tf.Tensor, field: str, form: str
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return the parts of times [N] like `time_texts.read_parts`, and a mask of valid times."""
+    """Parse times [N] into parts like `time_texts.read_parts`, with a mask of valid times."""
     texts = column.tokens(kind, {field: values}, field)
     if form not in times.SINCE_1970:
         return time_texts.read_parts(texts, times.read_form(f"{kind}.form", form))
     is_time = tf.strings.regex_full_match(texts, literals.FINITE)
     # -1 marks a missing number, not the last second of 1969.
     is_time &= tf.not_equal(texts, str(spec.NO_ID))
-    # Use float64, because float32 rounds seconds since 1970 to multiples of 128.
+    # In float64, because float32 rounds seconds since 1970 to multiples of 128.
     numbers = tf.strings.to_number(tf.where(is_time, texts, "0"), tf.float64)
     seconds = tf.floor(numbers / times.SINCE_1970[form])
     return time_texts.divide_seconds(tf.cast(seconds, tf.int64)), is_time
@@ -49,25 +49,25 @@ def _read_times(
 
 @checks.dataclass
 class TimeParts(column.Lookup, column.PerField):
-    """Units of times, such as weekdays, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
+    """Encodes units of times, such as weekdays: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Each unit of a field is a column, `<prefix>_<field>_<unit>`. Missing values and texts that are
-    not times share an extra id. Time zones are ignored: the column reads a time as it is written.
-    Numbers since 1970 are in UTC; -1 stands for a missing number.
+    Each unit of a field becomes a column, `<prefix>_<field>_<unit>`, embedded or one-hot. Missing
+    values, and texts that are not times, share an additional id. Time zones in texts are ignored.
+    Numbers since 1970 are in UTC; -1 means a missing number.
 
     Attributes:
       names: the fields, texts or integers.
-      units: some of "month", "day" (of the month), "weekday", "hour" and "minute".
-      form: how the fields write times: "" for 2024-05-31, 2024/5/31 9:05 and similar texts; a
-        format of Python's strptime, such as "%d.%m.%Y %H:%M"; or "seconds", "milliseconds",
-        "microseconds" or "nanoseconds" since 1970.
+      units: a list of units, out of "month", "day" (of the month), "weekday", "hour" and "minute".
+      form: the format of times in the fields. "" means 2024-05-31, 2024/5/31 9:05 and similar
+        texts. Other formats are directives of Python's strptime, such as "%d.%m.%Y %H:%M", and
+        "seconds", "milliseconds", "microseconds" or "nanoseconds" since 1970.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name.
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name.
     """
 
     units: Annotated[Sequence[str], column.check_fields] = ("weekday", "month")
@@ -82,7 +82,7 @@ class TimeParts(column.Lookup, column.PerField):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the field that it reads}."""
+        """{column: (field,)}."""
         return {output: (field,) for output, (field, _) in self._units.items()}
 
     @property
@@ -98,11 +98,11 @@ class TimeParts(column.Lookup, column.PerField):
         return {output: field for output, (field, _) in self._units.items()}
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the ids of times [...] for a column, int64 [...]; 0 for other values."""
+        """Return the ids of times [...] in a column, int64 [...]; all other values get 0."""
         del fitted
         field, unit = self._units[column]
         parts, is_time = _read_times("TimeParts", tf.reshape(values, [-1]), field, self.form)
-        # Id 0 stands for values that are not times, so the first value of a unit has id 1.
+        # Values that are not times have id 0, so the first value of a unit has id 1.
         ids = tf.where(is_time, parts[unit] - _SIZES[unit][0] + 1, 0)
         return tf.reshape(ids, tf.shape(values))
 
@@ -118,13 +118,13 @@ class TimeParts(column.Lookup, column.PerField):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields."""
+        """All fields of the column, because each field may have values that are not times."""
         return self.names
 
     def find_unknown(
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Return which values of each field are texts, but not times, bool [N]."""
+        """Return {field: mask of texts that are neither times nor empty, bool [N]}."""
         del fitted
         is_unknown = {}
         for field in self.names:
@@ -138,19 +138,19 @@ class TimeParts(column.Lookup, column.PerField):
 
 @checks.dataclass
 class DaysSince(types.Column):
-    """Days from one time to another, with fractions, normalised: [B] -> [B, 1].
+    """Encodes the days between two times, with fractions, normalised: [B] -> [B, 1].
 
-    On the training split, the result has mean 0 and standard deviation 1. Rows without one of the
-    times get 0. **Both times of a row must be known before the model predicts**: days until a later
-    event would reveal the event.
+    On the training split, the result has mean 0 and standard deviation 1. Rows in which a time is
+    missing get 0. **Both times of a row must be known before the model predicts**: the days until a
+    later event would reveal the event.
 
     Attributes:
       names: the fields of the later times, texts or integers.
       since: the field of the earlier time.
-      form: how all these fields write times, as in `TimeParts`.
-      log: takes sign(x) log(1 + |x|) first, for heavy tails.
-      missing_flags: adds an input that is 1 if one of the times is missing.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      form: the format of times in `names` and `since`, as in `TimeParts`.
+      log: True first applies sign(x) log(1 + |x|), for heavy tails.
+      missing_flags: True adds an input that is 1 if one of the times is missing.
+      prefix: the start of the column's name, `<prefix>_<field>`.
     """
 
     names: Annotated[Sequence[str], column.check_fields]
@@ -162,19 +162,19 @@ class DaysSince(types.Column):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the two fields that it reads}."""
+        """{column: (later field, earlier field)}."""
         return {output: (field, self.since) for output, (field,) in self._numbers.columns.items()}
 
     @property
     def _numbers(self) -> numeric.Numeric:
-        """The column that normalises the days."""
-        make: Any = numeric.Numeric  # mypy takes it for abstract because of `Column.find_ids`.
+        """The column object that normalises the days."""
+        make: Any = numeric.Numeric  # mypy considers the class abstract.
         return make(
             names=self.names, prefix=self.prefix, log=self.log, missing_flags=self.missing_flags
         )
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its moments}."""
+        """Return {column: accumulator of moments}."""
         accumulators: dict[str, types.Accumulator] = {}
         for output, moments in self._numbers.accumulators().items():
             assert isinstance(moments, accumulators_lib.Moments)
@@ -189,19 +189,20 @@ class DaysSince(types.Column):
         return moments.read(self._count_days(features))
 
     def _count_days(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return {field: days since the other field}, float32 [B]; NaN without both times."""
+        """Return {field: days since the field `since`}, float32 [B]; NaN if a time is missing."""
         start = self._date(features, self.since)
         days = {field: self._date(features, field) - start for field in self.names}
-        # Cast after the difference: days since 1970 with seconds need float64.
+        # Subtract before the cast, because days since 1970 with a precision of seconds need
+        # float64.
         return {field: tf.cast(since, tf.float32) for field, since in days.items()}
 
     def _date(self, features: types.Tensors, field: str) -> tf.Tensor:
-        """Return the days since 1970, float64 [B]."""
+        """Read a field as days since 1970, float64 [B]."""
         parts, is_time = _read_times("DaysSince", features[field], field, self.form)
         seconds = parts["hour"] * 3600 + parts["minute"] * 60 + parts["second"]
         fraction = tf.cast(seconds, tf.float64) / _SECONDS_OF_DAY
         return tf.where(is_time, tf.cast(parts["days"], tf.float64) + fraction, math.nan)
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode columns: {field: [B]} -> {column: [B, 1], or [B, 2] with flags}."""
+        """Encode fields, {field: [B]}, as {column: [B, 1], or [B, 2] with flags}."""
         return self._numbers(self._count_days(features), fitted)

@@ -1,4 +1,4 @@
-"""One table of a fixed size for many fields, each with different hashes.
+"""A column that stores the vectors of many fields in one hashed table of fixed size.
 
 features.Unified.names = ["item", "user", "city"]
 features.Unified.num_buckets = 100_000
@@ -18,33 +18,34 @@ from mtl.variables import row_names as row_names_lib
 
 @checks.dataclass
 class Unified(tables.Ids):
-    """Strings or integers by hash, in a table that all such columns share: [B, ...] -> [B, k D].
+    """Hashes strings or integers into a table that several fields share: [B, ...] -> [B, k D].
 
     B. Coleman et al., "Unified Embedding: Battle-Tested Feature Representations for Web-Scale ML
-    Systems", 2023, arXiv:2305.12102: hashes that depend on the field choose `num_lookups` rows for
-    each value, and its vector joins them. Values of different fields share rows only by chance. The
-    network learns to tell them apart, because each field enters it by separate weights. So
-    `num_buckets` alone sets the size of all tables together; give a field with many values more
-    lookups.
+    Systems", 2023, arXiv:2305.12102: for each value, hash functions that depend on the field choose
+    `num_lookups` = k rows, and the vector of the value concatenates these rows. Values of different
+    fields share rows only by chance. The network can distinguish the fields, because the input of
+    each field has separate weights. So `num_buckets` alone determines the memory for all fields.
+    Use more lookups for a field with many values.
 
-    A row stands for several values, and a field's hashes depend on the name of its column.
+    Each row stands for several values.
 
     Attributes:
       names: the fields.
       num_buckets: the number of rows of the table.
-      num_lookups: the number of rows for each value, which may differ between the columns of a
-        table.
-      dimension: the length of a row; a column is `num_lookups` times as wide.
-      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      num_lookups: the number of rows for each value, k, which may differ between columns with a
+        common table.
+      dimension: the length of a row, D; the output has `num_lookups` times this width.
+      pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the table's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
         standard deviations.
-      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
-      prefix: starts the column's name, `<prefix>_<field>`.
+      storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
+      prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field a separate
         table.
-      salt: hashes depend on it instead of the column's name. Fields with equal salt give equal
-        values equal rows: use it for a shown item and the items of a history.
+      salt: a text that replaces the column's name in the hash functions. With equal salts, equal
+        values of different fields get the same rows, such as a shown item and the items of a
+        history.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]
@@ -60,7 +61,7 @@ class Unified(tables.Ids):
         super().__post_init__()
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {table: the salts of its hashes}."""
+        """Return {table: names of rows}, which describe the salts."""
         del fitted
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
@@ -73,7 +74,7 @@ class Unified(tables.Ids):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Unified", features, field)
-        dimension = cast(int, self.dimension)  # `__post_init__` lets no other type pass.
+        dimension = cast(int, self.dimension)  # `__post_init__` refuses all other types.
         width = dimension * self.num_lookups
         key = _make_key(output if self.salt is None else self.salt)
 
@@ -88,7 +89,7 @@ class Unified(tables.Ids):
 
 
 def _make_key(text: str) -> int:
-    """Return a number in [0, 2^63) for a text, the same on every machine."""
-    # Python's `hash` of a text differs from process to process.
+    """Hash a text to a number in [0, 2^63) that is the same on every machine."""
+    # Python's `hash` of a text differs between processes.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,4 +1,4 @@
-"""Counts the values of each field that the columns do not know, such as new categories.
+"""Counts values that are unknown to the columns, such as new categories, for a warning.
 
 counts = unknown.count_unknown(columns, features, fitted)         # in a graph: int64 [F, 2]
 shares = unknown.Shares(unknown.list_fields(columns))
@@ -15,14 +15,14 @@ import numpy as np
 from mtl import types
 from mtl.deferred import tf
 
-# A smaller share is usual, because categories come and go.
+# Warn only above this share, because some new categories are normal.
 _LEAST_SHARE = 0.05
-# A share among fewer values says little.
+# Warn only above this number of values, because a share of few values says little.
 _LEAST_VALUES = 20
 
 
 def list_fields(columns: Sequence[types.Column]) -> list[str]:
-    """Return the fields that may hold values that their columns do not know."""
+    """Return the fields whose columns may have unknown values."""
     parts = [part for column in columns for part in _with_parts(column)]
     fields_by_part = [types.read_member(part, types.Column, "limited_fields") for part in parts]
     return list(dict.fromkeys(field for fields in fields_by_part for field in fields))
@@ -39,8 +39,8 @@ def count_unknown(
       fitted: the statistics of the training split.
 
     Returns:
-      int64 [F, 2], a row for each field of `list_fields`: its values, and the values that a column
-      does not know.
+      The number of values, and the number of unknown values, of each field of `list_fields`, int64
+      [F, 2].
     """
     is_unknown: dict[str, tf.Tensor] = {}
     for column in columns:
@@ -60,10 +60,10 @@ def _with_parts(column: types.Column) -> list[types.Column]:
 
 
 class Shares:
-    """Adds up the counts of batches.
+    """Adds up the counts of batches, and computes shares of unknown values.
 
     Args:
-      fields: the counted fields.
+      fields: the fields of the counts, in order.
     """
 
     def __init__(self, fields: Sequence[str]):
@@ -74,15 +74,15 @@ class Shares:
         self._counts = self._counts + counts
 
     def compute(self) -> list[float]:
-        """Return the share of unknown values of each field; NaN without a value."""
+        """Return the share of unknown values of each field, [F]; NaN for a field without values."""
         with np.errstate(invalid="ignore"):
             return (self._counts[:, 1] / self._counts[:, 0]).tolist()
 
     def describe(self, where: str) -> list[str]:
-        """Return a line for each field with many unknown values.
+        """Return a warning for each field with many unknown values.
 
         Args:
-          where: names the counted rows, such as "of split 'test'".
+          where: a text that names the rows, such as "of split 'test'".
         """
         return [
             f"The model does not know {unknown / total:.1%} of the values of field {field!r} "

@@ -1,4 +1,4 @@
-"""Vocabularies in the graph: files with one token a line, and their lookup tables.
+"""Reads vocabulary files with one token per line, and creates lookup tables in the graph.
 
 size = len(vocabulary.read_file("Categorical.vocabulary", "jobs.txt"))
 ids = vocabulary.create_table("jobs.txt", num_unknown=1).lookup(tokens)
@@ -17,21 +17,21 @@ from mtl.variables import row_names
 
 
 def read_file(where: str, path: str) -> list[bytes]:
-    """Return the tokens of a file with one token a line, read like TensorFlow's lookup tables.
+    """Read the tokens of a file with one token per line, like TensorFlow's lookup tables.
 
     Args:
       where: the setting that names the file, for the error.
       path: the file.
 
     Raises:
-      UserError: the file does not exist, begins with a byte order mark, or has an empty or a
-        repeated line.
+      UserError: the file does not exist, begins with a byte order mark, or has an empty or repeated
+        line.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
     with tf.io.gfile.GFile(path, "rb") as file:
         lines = row_names.split_lines(file.read())
-    # Lookup tables would take the mark for a part of the first token.
+    # Lookup tables would read a byte order mark as part of the first token.
     has_mark = bool(lines) and lines[0].startswith(codecs.BOM_UTF8)
     rule, fix = "be a file without a byte order mark", "Save it as UTF-8 without one."
     checks.require(not has_mark, where, rule, path, fix)
@@ -44,18 +44,18 @@ def read_file(where: str, path: str) -> list[bytes]:
 def create_table(
     entries: tuple[str, ...] | str, num_unknown: int
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-    """Build the lookup table of a vocabulary, or of a file with one, once in each graph.
+    """Create the lookup table of a vocabulary, only once in each graph.
 
-    The table maps each token of the vocabulary to its index. A hash maps other tokens to one of
-    `num_unknown` ids after them.
+    The table maps each token of the vocabulary to the index of the token. A hash maps all other
+    tokens to one of `num_unknown` ids behind the indices.
 
     Args:
-      entries: the tokens, or the path of a file with one a line.
-      num_unknown: the number of ids for other tokens, at least 1.
+      entries: the tokens, or the path of a file with one token per line.
+      num_unknown: the number of ids for tokens that the vocabulary lacks, at least 1.
     """
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-        if num_unknown == 1:  # A single id needs no hash.
+        if num_unknown == 1:  # A single id for unknown tokens needs no hash.
             return tf.lookup.StaticHashTable(_make_initializer(entries), _count_entries(entries))
         return tf.lookup.StaticVocabularyTable(_make_initializer(entries), num_unknown)
 
@@ -63,18 +63,18 @@ def create_table(
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, which runs once for each key in an outermost graph.
+    """Return the result of `make`, which runs only once for each key in a graph.
 
     Args:
-      key: identifies the result.
-      make: builds tensors or tables; they must not depend on a loop or a branch.
+      key: a hashable value that identifies the result.
+      make: builds tensors or tables, which must not depend on a loop or a branch.
     """
     if tf.executing_eagerly():
         return make()
-    # Saved graphs leave out collections whose key is not a string.
+    # The key of this collection is not a string, so saved graphs leave out the collection.
     results = graphs.outermost_graph().get_collection_ref((key,))
     if not results:
-        # Tables belong to the outermost graph, where the session initialises them, once.
+        # Create tables in the outermost graph, in which the session initialises tables once.
         with tf.init_scope():
             results.append(make())
     return results[0]

@@ -1,4 +1,4 @@
-"""Lists with weights, such as the topics of an article with their shares.
+"""A column for lists with weights, such as the topics of an article with topic probabilities.
 
 features.Weighted.lookups = [@features.Hashed()]         # its `pooling` weighs the vectors
 features.Hashed.names = ["topics"]                       # and reads "topics/weights"
@@ -28,9 +28,9 @@ class Weighted(types.Column):
 
         mean: sum w v / sum w      sum: sum w v      sqrtn: sum w v / sqrt(sum w^2)
 
-    by `pooling` of the column that looks ids up. A row without ids, or whose weights are all 0,
-    gets zeros. "mean" refuses negative weights. `tf.feature_column.weighted_categorical_column` is
-    the same.
+    by `pooling` of the column that looks ids up. A row without ids, or with only zero weights, gets
+    zeros. "mean" refuses negative weights. `tf.feature_column.weighted_categorical_column` gives
+    the same result.
 
     Attributes:
       lookups: columns of ids. They may share a table with other columns, and their variables lie in

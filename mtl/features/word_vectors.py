@@ -1,14 +1,14 @@
-"""Vectors of words from a file, as the initial values of a table.
+"""Reads pretrained word vectors from a file, as initial values of an embedding table.
 
 features.Categorical.word_vectors = "glove.6B.50d.txt"
 features.Categorical.dimension = 50
 
-A line of the file is a word and its numbers, separated by spaces. The first line may hold two whole
-numbers instead: the number of words, and the length of the vectors. GloVe (J. Pennington, R.
+Each line of the file holds a word and the numbers of its vector, separated by spaces. The first
+line may instead hold the number of words, and the length of the vectors. GloVe (J. Pennington, R.
 Socher, C. Manning, EMNLP 2014), word2vec and fastText use these text formats.
 
-The file is read once, when the run starts. The vectors of the vocabulary's tokens then lie in
-`<model_dir>/statistics`, and a continued run does not need the file.
+The file is read once, when a new run starts. The run saves the vectors of its vocabulary in
+`<model_dir>/statistics`, so a continued run does not need the file.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(kw_only=True)
 class WordVectors(types.Accumulator):
-    """Finds the vectors of a vocabulary, once the vocabulary is complete.
+    """An accumulator that reads the vectors of a vocabulary after the pass over the training split.
 
     Attributes:
       where: the setting that names the file.
       path: the file.
       dimension: the length of the vectors.
       column: the name of the vocabulary's statistics.
-      given: the tokens or the file of a vocabulary from the settings; None if it is learned.
+      given: the tokens, or the file, of the vocabulary in the settings; None if the vocabulary is
+        learned.
     """
 
     where: str = dataclasses.field(repr=False)
@@ -50,13 +51,13 @@ class WordVectors(types.Accumulator):
     given: Sequence[str] | str | None = dataclasses.field(repr=False)
 
     def update(self, fields: types.Tensors) -> None:
-        """Do nothing: batches hold no vectors."""
+        """Do nothing, because batches hold no word vectors."""
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vectors of the vocabulary's tokens, and return their file and number.
+        """Write the vectors of the vocabulary; return the file name and the number of vectors.
 
         Raises:
-          UserError: the file does not hold vectors of this length, or knows none of the tokens.
+          UserError: the vectors in the file have another length, or the file lacks all tokens.
         """
         learned_path = os.path.join(directory, f"vocabulary_{self.column}.txt")
         tokens_or_path = learned_path if self.given is None else self.given
@@ -82,12 +83,12 @@ class WordVectors(types.Accumulator):
 
 
 def key(column: str) -> str:
-    """Return the name of the statistics of a column's or table's word vectors."""
+    """Return the name under which the statistics hold the word vectors of a column or table."""
     return f"{column}/word_vectors"
 
 
 def check(where: str, path: str | None, dimension: int | None) -> None:
-    """Fail unless `path` is None, or a path for a column with an embedding."""
+    """Fail if `path` is not a path, or if it is set for a column without an embedding."""
     if path is not None:
         checks.is_a(where, path, str, "be the path of a file of vectors or None")
         rule = "be None if the column has no embedding"
@@ -97,13 +98,13 @@ def check(where: str, path: str | None, dimension: int | None) -> None:
 def make_initializer(
     fitted: types.Statistics, column: str, stddev: float
 ) -> Callable[..., tf.Tensor]:
-    """Return an initialiser that starts the table from the known vectors.
+    """Return an initializer that copies the saved word vectors into a table.
 
     Args:
-      fitted: the statistics, which name the file of the vectors.
-      column: the column.
-      stddev: other rows come from a normal distribution of this standard deviation, cut off at two
-        standard deviations.
+      fitted: the statistics, which name the file of the saved vectors.
+      column: the column or table.
+      stddev: the standard deviation of all other rows, which are drawn from a normal distribution
+        that is truncated at two standard deviations.
     """
     entry = fitted.for_column(key(column))
     prefix, size = fitted.path(entry["vectors"]), entry["size"]
@@ -116,11 +117,12 @@ def make_initializer(
         if count == 0:
             return random_rows
         part = f"{size} {shape[1]} {first},{count}:0,{shape[1]}"
-        # Savers use this op, too; servers may refuse an op that reads arbitrary files.
+        # Checkpoint savers use this op, too, while servers may refuse ops that read arbitrary
+        # files.
         (vectors,) = tf.raw_ops.RestoreV2(
             prefix=prefix, tensor_names=[_VALUES], shape_and_slices=[part], dtypes=[tf.float32]
         )
-        # The file holds 32-bit vectors, but a table may have 16 bits.
+        # The file holds 32-bit numbers, but the table may have 16-bit numbers.
         vectors = tf.cast(tf.ensure_shape(vectors, [count, shape[1]]), dtype)
         start_rows = tf.where(tf.math.is_nan(vectors), random_rows[:count], vectors)
         return tf.concat([start_rows, random_rows[count:]], axis=0)
@@ -129,18 +131,18 @@ def make_initializer(
 
 
 def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes]) -> np.ndarray:
-    """Return the vectors of tokens, float32 [V, dimension]; NaN for tokens that the file lacks.
+    """Read the vectors of tokens, float32 [V, dimension]; NaN for tokens that the file lacks.
 
-    The first line of a repeated word counts.
+    If the file has several lines for a word, the first line counts.
 
     Args:
       where: the setting that names the file, for the error.
       path: the file.
-      dimension: the number of numbers in each line.
+      dimension: the length of a vector.
       tokens: V tokens in UTF-8.
 
     Raises:
-      UserError: a line of the file is wrong.
+      UserError: the file does not exist, or a line is malformed.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
@@ -148,7 +150,7 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     vectors = np.full([len(tokens), dimension], np.nan, np.float32)
     for number, line in _read_lines(where, path, dimension):
         word, values = _split_line(where, path, dimension, number, line)
-        # Remove it, so that a later line of the same word does not count.
+        # Remove the word, so that later lines of the same word do not count.
         place = places.pop(word, None)
         if place is not None:
             vectors[place] = _parse_numbers(where, path, number, values)
@@ -158,12 +160,12 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
 def _split_line(
     where: str, path: str, dimension: int, number: int, line: bytes
 ) -> tuple[bytes, bytes]:
-    """Return the word and the numbers of a line."""
+    """Split a line into the word and the numbers."""
     spaces = line.count(b" ")
     word, _, values = line.partition(b" ")
     fits = spaces >= dimension
-    if spaces > dimension:  # Words may hold spaces, but a further number is an error.
-        # The last `dimension` parts are numbers, and the word is the rest.
+    if spaces > dimension:  # A word may contain spaces, but an additional number is an error.
+        # The last `dimension` parts are numbers, and the rest is the word.
         *words, values = line.split(b" ", spaces - dimension + 1)
         word = b" ".join(words)
         fits = not (b"." in words[-1] and _is_number(words[-1]))
@@ -191,7 +193,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _read_lines(where: str, path: str, dimension: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered lines of vectors, after a check of the first line."""
+    """Yield (line number, line) for each line with a vector; check the first line."""
     with tf.io.gfile.GFile(path, "rb") as file:
         for number, line in enumerate(iter(file.readline, b""), 1):
             line = line.rstrip(b" \r\n")

@@ -1,1 +1,1 @@
-"""Finds files by name, writes them completely or not at all, and verifies their content."""
+"""Finds files, writes files atomically, and verifies the content of files."""

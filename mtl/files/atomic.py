@@ -1,6 +1,6 @@
-"""Writes files that appear under their name only when they are complete.
+"""Writes files atomically: a file appears under its final name only when it is complete.
 
-All of `mtl` writes its files through this module.
+Every module of `mtl` writes files through this module.
 
 atomic.write("runs/digits/balancing.svg", text)
 with atomic.replacing("models/digits.onnx") as partial:
@@ -23,7 +23,7 @@ _swept = set[str]()
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Write a file that appears under its name once it is complete and on the disk."""
+    """Write a file that appears under its final name when it is complete and on the disk."""
     data = content.encode() if isinstance(content, str) else content
     open_file = open if storage.is_local(path) else tf.io.gfile.GFile
     with replacing(path) as partial, open_file(partial, "wb") as file:
@@ -32,11 +32,12 @@ def write(path: str, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yield a path to write to; the file replaces `path` at the end, or is removed after an error.
+    """Yield a temporary path; its file replaces `path` at the end, or is removed after an error.
 
-    The file at the yielded path has a random name, exists and is empty: write into it, and do not
-    replace it. Missing folders are created, and removed again if the file is not written. A pipe or
-    a device is written directly. If `path` is a link, its target is replaced.
+    The temporary file has a random name, and already exists, without content. Write into this file,
+    and do not replace it. Missing folders are created, and are removed again if the file is not
+    written. A pipe or a device is written directly. If `path` is a link, the target of the link is
+    replaced.
     """
     if is_special(path):
         yield path
@@ -69,7 +70,7 @@ def _replace_local(path: str) -> Iterator[str]:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         for above in reversed(folders):
-            with contextlib.suppress(OSError):  # A folder that holds the new file stays.
+            with contextlib.suppress(OSError):  # A folder with the new file remains.
                 os.rmdir(above)
 
 
@@ -85,7 +86,7 @@ def _replace_remote(path: str) -> Iterator[str]:
 
 
 def _is_partial(name: object) -> bool:
-    """Return True for the name of a partial file, or for None: errors of writes name no file."""
+    """Return True for the name of a temporary file, or for None: write errors lack a name."""
     return name is None or _PARTIAL.fullmatch(str(name)) is not None
 
 
@@ -94,9 +95,9 @@ def _make_name(target: str) -> str:
 
 
 def _check_links(path: str) -> None:
-    """Fail for another user's link in a folder that everybody may write to, such as /tmp.
+    """Fail if a folder that everybody may write to, such as /tmp, has a link of another user.
 
-    Linux has the same rule when a process opens a file (`fs.protected_symlinks`).
+    Linux applies the same rule when a process opens a file (`fs.protected_symlinks`).
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):
@@ -109,7 +110,7 @@ def _check_links(path: str) -> None:
 
 
 def _sweep_folder(folder: str) -> None:
-    """Remove files of killed processes from a folder, before this process first writes there."""
+    """Remove temporary files of killed processes, before the first write to a folder."""
     if folder not in _swept:
         _swept.add(folder)
         for path in storage.listed(folder):
@@ -118,7 +119,7 @@ def _sweep_folder(folder: str) -> None:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Create a folder, and return all folders that were created, the outermost first."""
+    """Create a folder; return all folders that this call created, the outermost folder first."""
     absent, above = list[str](), folder
     while storage.is_local(above) and above and not os.path.isdir(above):
         absent.insert(0, above)
@@ -137,12 +138,12 @@ def is_special(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path of a file, with all links resolved; a remote path stays."""
+    """Return the absolute path of a file, with all links resolved; a remote path is unchanged."""
     return os.path.realpath(path) if storage.is_local(path) else path
 
 
 def identity(path: str) -> Hashable:
-    """Return a value that is equal for two paths of the same file, also through links."""
+    """Return a value that is equal for all paths of the same file, including links."""
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):
         return path

@@ -1,12 +1,12 @@
-"""Checksums of files on which a run depends, so that damage is found before a file is used.
+"""Checksums of the files of a run, which detect damage before a file is used.
 
 checksums.write_json("runs/a/row_names.json", entries)      # with a checksum inside
 entries = checksums.read_json("runs/a/row_names.json", fix="Copy it back.")
 checksums.require("runs/a/words.txt", "crc32:0a1b2c3d", fix="Copy it back.")
 
-Without a checksum, a vocabulary that lost a line would silently give wrong ids to all later words.
+For example, a vocabulary that has lost a line would silently give wrong ids to all later words.
 
-Files of earlier versions lack a checksum, and are accepted without a check.
+Files of earlier versions lack a checksum, and are not checked.
 """
 
 import json
@@ -23,14 +23,14 @@ _CHUNK = 1 << 20
 
 
 def compute_checksum(data: bytes) -> str:
-    """Return the checksum of bytes; a changed bit, and almost any other damage, changes it."""
+    """Return the checksum of bytes, which detects a changed bit and almost all other damage."""
     return f"crc32:{zlib.crc32(data):08x}"
 
 
 def of_file(path: str) -> str:
     """Return the checksum of a file.
 
-    This takes a second for a gigabyte, much less than to build a lookup table from the file.
+    A checksum takes a second per gigabyte, much less than a lookup table of the file.
     """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -40,20 +40,20 @@ def of_file(path: str) -> str:
 
 
 def matches(path: str, expected: str | None) -> bool:
-    """Return True if a file has a checksum, or if `expected` is None."""
+    """Return True if the checksum of a file is `expected`, or if `expected` is None."""
     return expected is None or of_file(path) == expected
 
 
 def require(path: str, expected: str | None, fix: str) -> None:
-    """Fail unless a file exists and has the expected checksum.
+    """Fail unless a file exists, and has the expected checksum.
 
     Args:
       path: the file.
       expected: a checksum such as "crc32:0a1b2c3d"; None accepts any content.
-      fix: the advice at the end of the message.
+      fix: the advice at the end of the error message.
 
     Raises:
-      UserError: the file is gone or damaged.
+      UserError: the file does not exist, or is damaged.
     """
     if not tf.io.gfile.exists(path):
         raise checks.UserError(f"{path} is gone. {fix}")
@@ -62,34 +62,34 @@ def require(path: str, expected: str | None, fix: str) -> None:
 
 
 def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
-    """Return the error for a file that has changed since it was written."""
+    """Return an error about a file that has changed since it was written."""
     return checks.UserError(f"{path} is damaged: {problem}. {fix}")
 
 
 def add_checksum(entries: Mapping[str, Any]) -> str:
-    """Return entries as JSON, with an additional entry for the checksum of all others."""
+    """Return entries as JSON, with the checksum of all entries as an additional entry."""
     return json.dumps({**entries, KEY: _of_entries(entries)}, indent=1)
 
 
 def _of_entries(entries: Mapping[str, Any]) -> str:
-    # Convert to JSON and back, because reading gives lists for tuples, for example.
+    # Convert to JSON and back, because JSON changes some types, such as tuples to lists.
     return compute_checksum(json.dumps(json.loads(json.dumps(entries)), sort_keys=True).encode())
 
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
-    """Write entries with their checksum, for `read_json`."""
+    """Write entries and their checksum as JSON, for `read_json`."""
     atomic.write(path, add_checksum(entries))
 
 
 def read_json(path: str, fix: str) -> dict[str, Any]:
-    """Return the entries of a file, without their checksum.
+    """Read the entries of a file, and verify the checksum.
 
     Args:
       path: the file.
-      fix: the advice at the end of the message.
+      fix: the advice at the end of the error message.
 
     Raises:
-      UserError: the file has changed since it was written.
+      UserError: the file is damaged.
     """
     entries = _load_entries(path, fix)
     recorded = entries.pop(KEY, None)
@@ -103,7 +103,7 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
         data = file.read()
     try:
         entries = json.loads(data)
-    except (ValueError, RecursionError) as error:  # Bytes that are not UTF-8 raise a ValueError.
+    except (ValueError, RecursionError) as error:  # The bytes may not be UTF-8.
         raise describe_damage(path, "it is not valid JSON", fix) from error
     if not isinstance(entries, dict):
         raise describe_damage(path, "it holds no JSON object", fix)
@@ -111,6 +111,6 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
 
 
 def seal(path: str, fix: str) -> None:
-    """Add the missing checksum to a file of an earlier version."""
+    """Add a checksum to a file of an earlier version, which lacks one."""
     if tf.io.gfile.exists(path) and KEY not in _load_entries(path, fix):
         write_json(path, read_json(path, fix))

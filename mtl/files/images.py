@@ -3,8 +3,8 @@
 pixels = images.decode(encoded, channels=3)             # a string tensor -> [H, W, 3]
 images.explain(b"...")                                  # "" or "Unknown image file format. ..."
 
-A file of some kilobytes may hold pixels of many gigabytes. Before an image is decoded, the size in
-its header is checked, and an image with too many pixels is an error.
+A malicious file of a few kilobytes may decode to many gigabytes of pixels. So this module checks
+the size in the header before it decodes an image, and refuses too many pixels.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_PIXELS = 178_956_970
 """The most pixels of an image, or of all frames of a GIF: the limit of Pillow; 0.5 GB in RGB."""
 
 _TOO_MANY = f"The image has more than {MOST_PIXELS:,} pixels"
-# The first bytes of a file hold its format and, for PNG and GIF, the size of the image.
+# The first bytes of a file give the format and, for PNG and GIF, the size of the image.
 _HEADER = 24
 _PNG, _GIF, _JPEG = b"\x89PNG", b"GIF8", b"\xff\xd8\xff"
-# Each frame of a GIF begins with these bytes; other places in the file may hold them, too.
+# Each frame of a GIF begins with these bytes, which may also occur elsewhere in the file.
 _FRAME = "\\x00,"
 
 
@@ -37,7 +37,8 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
       Pixels, uint8 [H, W, channels].
 
     Raises:
-      InvalidArgumentError: when run, if it is not an image, or has more than `MOST_PIXELS`.
+      InvalidArgumentError: when the graph runs, if the file is not an image, or the image has more
+        than `MOST_PIXELS` pixels.
     """
     most = tf.constant(MOST_PIXELS, tf.int64)
     check = tf1.assert_less_equal(_count_pixels(encoded), most, message=_TOO_MANY)
@@ -46,9 +47,9 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the number of pixels by the header of a file, int64; 0 for formats with a limit.
+    """Read the number of pixels, int64, from the header; 0 for formats with a size limit.
 
-    A BMP has at most as many pixels as bytes, and a WebP at most 16,383 pixels a side.
+    A BMP has at most as many pixels as bytes. A WebP has at most 16,383 pixels per side.
     """
     start = tf.strings.join([tf.strings.substr(encoded, 0, _HEADER), "\0" * _HEADER])
     sizes = [
@@ -63,20 +64,20 @@ def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _read(start: tf.Tensor, place: int, size: int, is_big_endian: bool = False) -> tf.Tensor:
-    """Return the whole number in `size` bytes of a text, from `place` on."""
+    """Read an integer from `size` bytes of a string, starting at `place`."""
     order = range(size)[:: -1 if is_big_endian else 1]
     digits = tf.io.decode_raw(tf.strings.substr(start, place, size), tf.uint8)
     return tf.reduce_sum(tf.cast(digits, tf.int64) * [256**power for power in order])
 
 
 def _count_frames(gif: tf.Tensor) -> tf.Tensor:
-    """Return an upper bound of the number of frames in a GIF."""
+    """Return an upper bound for the number of frames in a GIF."""
     rest = tf.strings.regex_replace(gif, _FRAME, "")
     return tf.cast((tf.strings.length(gif) - tf.strings.length(rest)) // 2 + 1, tf.int64)
 
 
 def explain(encoded: bytes, channels: int = 0) -> str:
-    """Return the reason why an image cannot be decoded; "" if it can.
+    """Return the reason why an image cannot be decoded; "" if it can be decoded.
 
     Args:
       encoded: the bytes of a file.
@@ -91,7 +92,7 @@ def explain(encoded: bytes, channels: int = 0) -> str:
         if _TOO_MANY in error.message:
             return f"{_TOO_MANY}."
         lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        # In the message, the name of the op comes before the reason, and advice after it.
+        # The message holds the name of an op, then the reason, and then advice.
         reasons = [line for line in lines if "{{node" not in line and "[[" not in line]
         return (reasons or lines)[-1].partition(". Got ")[0].rstrip(".") + "."
     return ""
@@ -100,7 +101,7 @@ def explain(encoded: bytes, channels: int = 0) -> str:
 @functools.cache
 def _build_decoder(channels: int) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Return a session, its input, and an output that decodes the input."""
-    # In a separate graph, because callers may be building another graph.
+    # Use a separate graph, because callers may be building a graph.
     graph = tf.Graph()
     with graph.as_default():
         encoded = tf1.placeholder(tf.string, [])

@@ -1,4 +1,4 @@
-"""Locks files that a process is writing, so that others can tell if the process is alive.
+"""Locks the files that a process writes, so that other processes know whether the writer is alive.
 
 path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
 in_work.is_abandoned(path)               # True if the process that wrote the file is gone
@@ -6,8 +6,8 @@ in_work.remove_abandoned(path)
 with in_work.take_turns("runs/digits"):  # if several processes read and rewrite a file
     ...
 
-The operating system releases a file's lock when the process that holds it ends. Some file systems
-have no locks; then nobody knows whether the process is alive.
+The operating system releases a lock when the process that holds the lock ends. On file systems
+without locks, it is unknown whether the process is alive.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 def make_token() -> str:
-    """Return 16 random hexadecimal digits, for a name that others cannot guess."""
+    """Return 16 random hexadecimal digits, for file names that nobody can guess."""
     return secrets.token_hex(8)
 
 
 def create(make_path: Callable[[], str]) -> tuple[str, int]:
-    """Create and lock a new file; return its path and its descriptor.
+    """Create and lock a new file; return the path and the descriptor of the file.
 
-    The lock ends when the descriptor is closed. If the path already exists, also as a link, this
-    raises FileExistsError.
+    The lock ends when the descriptor is closed. If the path already exists, even as a link,
+    FileExistsError is raised.
     """
     while True:
         path = make_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(OSError):  # The file system lacks locks.
+        with contextlib.suppress(OSError):  # The file system has no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # Otherwise another process removed the file before the lock.
+        if is_at(descriptor, path):  # Nobody removed the file before.
             return path, descriptor
         os.close(descriptor)
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Return True if an open file still has a name."""
+    """Return True if a path still names an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -52,19 +52,19 @@ def is_at(descriptor: int, path: str) -> bool:
 
 
 def hold(path: str) -> int | None:
-    """Hold a shared lock of a file; return its descriptor, or None without locks.
+    """Take a shared lock of a file; return the descriptor of the file, or None without locks.
 
     Until the descriptor is closed, `remove_abandoned` does not remove the file.
 
     Raises:
-      FileNotFoundError: the file is gone.
+      FileNotFoundError: the file does not exist.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if is_at(descriptor, path):
             return descriptor
-    except OSError:  # The file system lacks locks.
+    except OSError:  # The file system has no locks.
         pass
     os.close(descriptor)
     if not os.path.exists(path):
@@ -73,25 +73,25 @@ def hold(path: str) -> int | None:
 
 
 def is_abandoned(path: str) -> bool | None:
-    """Return True if no process holds a file, False if a process does; None if unknown."""
+    """Return True if no process has locked a file, False if one has; None if unknown."""
     return _act_if_abandoned(path, lambda: None)
 
 
 def remove_abandoned(path: str) -> bool | None:
-    """Remove a file if no process holds it, and return the result of `is_abandoned`."""
+    """Remove a file if no process has locked it; return the result of `is_abandoned`."""
     return _act_if_abandoned(path, lambda: os.remove(path))
 
 
 @contextlib.contextmanager
 def take_turns(folder: str) -> Iterator[None]:
-    """Let only one process or thread at a time be in this context for a folder; others wait.
+    """Let only one process or thread at a time enter this context for a folder.
 
-    The lock is on the folder itself, because its files may be replaced. On a file system without
-    locks, nobody waits.
+    Other processes and threads wait. The lock is on the folder, because files may be replaced. On a
+    file system without locks, nobody waits.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # The file system lacks locks.
+        with contextlib.suppress(OSError):  # The file system has no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -99,17 +99,17 @@ def take_turns(folder: str) -> Iterator[None]:
 
 
 def lock_folder(folder: str) -> int:
-    """Lock a folder that this process writes, by a file in it; return the file's descriptor."""
+    """Lock a folder that this process writes, by a lock file; return the file's descriptor."""
     return create(lambda: os.path.join(folder, _IN_FOLDER))[1]
 
 
 def is_folder_abandoned(folder: str) -> bool | None:
-    """Return True if no process holds a folder; None if unknown, or without a file of a lock."""
+    """Return True if no process has locked a folder; None if unknown, or without a lock file."""
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
 def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
-    """Return `is_abandoned`; if it is True, call `act` while no other process can lock the file."""
+    """Return `is_abandoned`; if True, first call `act` while this process locks the file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

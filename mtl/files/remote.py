@@ -5,8 +5,9 @@ with open(remote.copy_here(paths[0]), "rb") as file: ...     # a copy, made by t
 with remote.replacing("gs://bucket/out.jsonl") as partial:   # a local file, sent at the end
     ...
 
-A process copies each file once into a temporary folder, which it removes when it ends. Each request
-has a time limit, so a server that does not answer is an error after seconds.
+A process copies each file once into a temporary folder, and removes the folder when the process
+ends. Each request has a time limit, so a server that does not answer causes an error within
+seconds.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from mtl.files import in_work, stores
 _MAGIC = re.compile(r"[*?\[]")
 _FOLDER = "mtl-copies-"
 _CHUNK = 1 << 22
-# After a copy, this many bytes of the disk must still be free.
+# After a copy, at least this number of bytes must be free on the disk.
 _SPARE = 1 << 28
-# In these systems, a file is visible while it is written, and can be renamed.
+# File systems in which a file is visible while it is written, and can be renamed.
 _RENAMES = ("hdfs",)
 
 
 class Version(NamedTuple):
-    """The size of a file in bytes, and its time of change in nanoseconds; 0 if unknown."""
+    """The size of a file in bytes, and the time of its last change in nanoseconds; 0 if unknown."""
 
     size: int
     changed: int
@@ -48,24 +49,24 @@ def is_remote(path: str) -> bool:
 
 
 def join(folder: str, path: str) -> str:
-    """Return a path within a folder, without file://.
+    """Join a folder and a path, without the prefix file://.
 
-    Like an absolute path, a path with a scheme ignores the folder.
+    If the path is absolute or has a scheme, the folder is ignored.
     """
     path = path if "://" in path else os.path.join(folder, path)
     return path.removeprefix("file://")
 
 
 def find(where: str, pattern: str, folders: bool = False) -> list[str]:
-    """Return the remote files that a path or a glob names, sorted.
+    """Return the sorted remote files that match a path or a glob.
 
     Args:
       where: the name of the setting, for errors.
-      pattern: a path or a glob with a scheme; * and ? do not match a slash.
+      pattern: a path or a glob with a scheme; the wildcards * and ? do not match a slash.
       folders: True if the path may also be a folder.
 
     Raises:
-      UserError: nothing matches, the path is a folder, or the server cannot be reached.
+      UserError: no file matches, the path is a folder, or the server cannot be reached.
     """
     store = stores.connect(pattern)
     info = _look_up(store, pattern)
@@ -80,7 +81,7 @@ def find(where: str, pattern: str, folders: bool = False) -> list[str]:
 
 
 def _look_up(store: stores.Store, path: str) -> Any:
-    """Return the pyarrow.fs.FileInfo of a path, and note its version; None if it does not exist."""
+    """Return the pyarrow.fs.FileInfo of a path, or None; remember the version of the file."""
     name = store.name_inside(path).rstrip("/")
     info = stores.ask(path, lambda: store.system.get_file_info(name))
     if info.type.name == "NotFound":
@@ -92,13 +93,13 @@ def _look_up(store: stores.Store, path: str) -> Any:
 def _note_version(path: str, info: Any) -> Any:
     if info.is_file:
         _versions[path] = Version(info.size or 0, info.mtime_ns or 0)
-        if not info.mtime_ns:  # Without a time of change, the copy may be out of date.
+        if not info.mtime_ns:  # Without a time of change, a copy may be outdated.
             _copies.pop(path, None)
     return info
 
 
 def _list_folder(store: stores.Store, folder: str, recursive: bool = False) -> list[Any]:
-    """Return the pyarrow.fs.FileInfo of all files and folders in a folder; [] if it is absent."""
+    """Return the pyarrow.fs.FileInfo of all entries of a folder; [] if the folder is absent."""
     from pyarrow import fs
 
     name = store.name_inside(folder).rstrip("/") or "/"
@@ -125,14 +126,14 @@ def _match_pattern(store: stores.Store, pattern: str) -> list[str]:
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return True if a path equals a pattern, or matches it as a glob; no request is sent."""
+    """Return True if a path equals or matches a glob; no request is sent."""
     names, parts = path.split("/"), pattern.split("/")
     is_match = len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
     return path == pattern or is_match
 
 
 def _find_neighbour(store: stores.Store, path: str) -> str:
-    """Return a hint for a wrong path: the nearest name in its folder, or that the folder lacks."""
+    """Return a hint for a wrong path: the folder is missing, or the nearest name in the folder."""
     folder, _, name = path.rpartition("/")
     names = [info.base_name for info in _list_folder(store, f"{folder}/")]
     if names:
@@ -144,7 +145,7 @@ def look(path: str) -> Version:
     """Return the version of a remote file.
 
     Raises:
-      UserError: the file does not exist, or cannot be reached.
+      UserError: the file does not exist, or the server cannot be reached.
     """
     info = _look_up(stores.connect(path), path)
     checks.require(info is not None and info.is_file, path, "exist", "no file")
@@ -177,7 +178,7 @@ def walk(folder: str) -> list[str]:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the sorted names in a local or remote folder; [] if it is absent."""
+    """Return the sorted names in a local or remote folder; [] if the folder is absent."""
     if not is_remote(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     folder = f"{folder.rstrip('/')}/"
@@ -185,20 +186,20 @@ def list_names(folder: str) -> list[str]:
 
 
 def copy_here(path: str) -> str:
-    """Return the path of a local copy of a remote file; a local path stays as it is.
+    """Return the path of a local copy of a remote file; a local path is returned unchanged.
 
-    `find` and `look` note the version of a file. A file is copied again only if this version
-    differs from the version of the copy, so no connection is needed to read a copy.
+    `find` and `look` remember the version of a file. A file is copied again only if this version
+    differs from the version of the copy. So reading a copy needs no connection to the server.
 
     Raises:
-      UserError: the file cannot be reached, or does not fit on the disk.
+      UserError: the server cannot be reached, or the file does not fit on the disk.
     """
     if not is_remote(path):
         return path
     with _lock:
         version = _versions.get(path) or look(path)
         copy = _copies.get(path)
-        # An earlier copy stays on the disk, because a reader may open it again.
+        # An earlier copy remains on the disk, because a reader may open it again.
         if copy is None or copy[0] != version:
             _copies[path] = version, _copy_file(path, version)
         return _copies[path][1]
@@ -214,7 +215,7 @@ def _copy_file(path: str, version: Version) -> str:
     name, to = store.name_inside(path), os.path.join(folder, in_work.make_token())
     try:
         with open(to, "wb") as file:
-            # By default, Arrow decompresses a file by the ending of its name.
+            # By default, Arrow would decompress files with extensions such as ".gz".
             opener = functools.partial(store.system.open_input_stream, name, compression=None)
             stream = stores.ask(path, opener)
             while chunk := stores.ask(path, lambda: stream.read(_CHUNK)):
@@ -244,9 +245,9 @@ _folders: dict[int, str] = {}
 
 
 def _open_folder() -> str:
-    """Return the folder of this process for copies.
+    """Return the folder in which this process stores copies.
 
-    The first call creates it, and removes folders of processes that were killed.
+    The first call creates the folder, and removes the folders of killed processes.
     """
     if os.getpid() not in _folders:
         parent = tempfile.gettempdir()
@@ -262,7 +263,7 @@ def _open_folder() -> str:
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Return True for a folder that belongs to this user and to a process that is gone."""
+    """Return True if a folder belongs to this user, and to a process that has ended."""
     with contextlib.suppress(OSError):
         is_of_user = os.lstat(folder).st_uid == os.geteuid() and not os.path.islink(folder)
         return is_of_user and bool(in_work.is_folder_abandoned(folder))
@@ -276,7 +277,7 @@ def _remove_folder() -> None:
 
 
 def require_writable(where: str, path: str) -> None:
-    """Fail unless the bucket or folder of a remote output exists; nothing is written."""
+    """Fail unless the bucket or folder of a remote output exists, without writing anything."""
     store = stores.connect(path)
     top = store.prefix + path[len(store.prefix) :].partition("/")[0]
     above = store.prefix.rstrip("/") if store.root.strip("/") else top
@@ -288,9 +289,9 @@ def require_writable(where: str, path: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yield a local path to write to; its file replaces the remote file `path` at the end.
+    """Yield a local path; its file replaces the remote file `path` at the end.
 
-    After an error, nothing is sent. If the file cannot be sent, it stays on this machine, and the
+    After an error, nothing is sent. If the file cannot be sent, the local file remains, and the
     error names its path.
 
     Raises:
@@ -315,7 +316,7 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a remote file, completely or not at all."""
+    """Write a remote file atomically: either completely or not at all."""
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(data)
 
@@ -325,7 +326,7 @@ def _send_file(source: str, path: str) -> None:
     name, size = store.name_inside(path), os.path.getsize(source)
     renames = stores.find_scheme(path) in _RENAMES
     to = f"{name}.{in_work.make_token()}.partial" if renames else name
-    if renames:  # Object stores need no folders.
+    if renames:  # Object stores have no folders, but file systems need the folder.
         folder = os.path.dirname(name)
         stores.ask(path, lambda: store.system.create_dir(folder, recursive=True))
     opener = functools.partial(store.system.open_output_stream, to, compression=None)

@@ -1,4 +1,4 @@
-"""Checks paths of a run, lists files by name, and syncs files to the disk.
+"""Checks the paths of a run, lists files, and syncs files to the disk.
 
 storage.listed("runs/digits", "model.ckpt-")             # ["runs/digits/model.ckpt-20.index", ...]
 storage.require_plain("--model_dir", "runs/digits")      # refuses names that TensorFlow misreads
@@ -22,18 +22,18 @@ from mtl import checks
 from mtl.deferred import tf
 from mtl.files import in_work
 
-# Matches [...] and a backslash. TensorFlow takes a path for a glob, and a path with one of these
-# does not match itself. A path with * or ? does.
+# TensorFlow treats paths as globs, and a path with [...] or a backslash does not match itself. A
+# path with * or ? matches itself.
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
 
-# The texts of these errors appear in messages of TensorFlow, whose errors have various classes.
+# Disk errors, which are recognised by their texts, because TensorFlow raises various classes.
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
 
-# Schemes that errors do not suggest: files in memory, and the local file system.
+# Schemes that error messages do not suggest: files in memory, and the local file system.
 _UNUSED = ("ram", "file")
-# Rows may come from these stores, but a run cannot lie there: it locks, renames and replaces files.
+# Stores that can hold data, but not a run, because a run locks, renames and replaces files.
 _STORES = ("s3", "s3a", "abfs", "abfss", "hdfs")
 _HOSTS = {"gs": "https://www.googleapis.com"}
 _NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']*)")
@@ -41,21 +41,21 @@ _NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
 
 
 def make_absolute(path: str) -> str:
-    """Return an absolute path; a path with a scheme is absolute already."""
+    """Return an absolute path; a path with a scheme is already absolute."""
     return path if "://" in path else os.path.abspath(path)
 
 
 def require_path(where: str, path: str) -> None:
-    """Fail for a path on a missing file system, or through a missing folder.
+    """Fail for a path on an unreachable file system, or through a missing folder.
 
-    TensorFlow would create `no/../run` as `run`, and then not find it as `no/../run`.
+    For example, TensorFlow would create `no/../run` as `run`, and then not find `no/../run`.
 
     Args:
-      where: the flag or setting that names the path, for the error.
+      where: the flag or setting that names the path, for the error message.
       path: a local path, or one with a scheme such as gs://.
 
     Raises:
-      UserError: the file system is missing or does not answer, or a folder before ".." is missing.
+      UserError: the file system is unknown or does not answer, or a folder before ".." is missing.
     """
     scheme, separator, _ = path.partition("://")
     if separator:
@@ -80,10 +80,10 @@ def _answers(host: str) -> bool:
 
 
 def require_plain(where: str, path: str) -> None:
-    """Fail for a path in which TensorFlow would not find checkpoints.
+    """Fail for a path in which TensorFlow could not find checkpoints.
 
-    These are the paths that `require_path` refuses, and paths with a backslash or [...]: TensorFlow
-    takes them for patterns, which do not match themselves.
+    The function refuses all paths that `require_path` refuses, and paths with a backslash or [...],
+    which TensorFlow treats as globs that do not match themselves.
     """
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
@@ -92,17 +92,17 @@ def require_plain(where: str, path: str) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Return True if a path has no scheme, so that it names a local file."""
+    """Return True if a path has no scheme, and so names a local file."""
     return "://" not in path
 
 
 def exists(path: str) -> bool:
-    """Return True if a file or a folder exists; for a local path, TensorFlow is not imported."""
+    """Return True if a file or folder exists; a local path does not import TensorFlow."""
     return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
 
 
 def require_regular(path: str) -> None:
-    """Fail for a pipe, a socket or a device, because a reader may wait for ever."""
+    """Fail for a pipe, a socket or a device, because reading it may block forever."""
     if is_local(path) and os.path.exists(path):
         mode = os.stat(path).st_mode
         is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -111,12 +111,12 @@ def require_regular(path: str) -> None:
 
 
 def may_exist(path: str) -> bool:
-    """Return True if a local file exists; also True for any remote file, without a request."""
+    """Return True if a local file exists, or if the path is remote, without a request."""
     return not is_local(path) or os.path.exists(path)
 
 
 def read(path: str) -> bytes:
-    """Return the bytes of a file; for a local file, TensorFlow is not imported."""
+    """Return the bytes of a file; a local file does not import TensorFlow."""
     require_regular(path)
     with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
@@ -125,14 +125,14 @@ def read(path: str) -> bytes:
 def listed(directory: str, beginning: str = "") -> list[str]:
     """Return the sorted paths in a folder whose names start with `beginning`.
 
-    This function does not use glob, because a path may hold characters such as "[".
+    This function does not use globs, because a path may contain characters such as "[".
 
     Args:
       directory: a local folder, or a folder with a scheme.
-      beginning: the first characters of the names.
+      beginning: the first characters of the file names.
 
     Returns:
-      Paths that start with `directory`; [] if the folder does not exist.
+      Paths, each starting with `directory`; [] if the folder does not exist.
     """
     is_here = is_local(directory)
     if not (os.path.isdir(directory) if is_here else tf.io.gfile.isdir(directory)):
@@ -143,7 +143,7 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Wait until local files and folders are on the disk; remote paths are ignored."""
+    """Wait until local files and folders are written to the disk; remote paths are ignored."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -153,15 +153,15 @@ def sync(paths: Iterable[str]) -> None:
 
 
 def require_possible(where: str, folder: str, what: str, path: str) -> None:
-    """Fail if a folder cannot be created or written; nothing is written.
+    """Fail if a folder cannot be created or written, without writing anything.
 
-    Only local folders are checked: a check of others would have to write a file.
+    Only local folders are checked, because a remote check would have to write a file.
 
     Args:
-      where: the flag or setting that names the path, for the error.
-      folder: the folder to write into; it need not exist.
-      what: the kind of path that is needed, such as "a folder".
-      path: the path as the user wrote it, for the error.
+      where: the flag or setting that names the path, for the error message.
+      folder: the folder to write into, which need not exist.
+      what: the kind of path in the error message, such as "a folder".
+      path: the path as the user wrote it, for the error message.
 
     Raises:
       UserError: the folder cannot be created or written.
@@ -178,35 +178,35 @@ def require_possible(where: str, folder: str, what: str, path: str) -> None:
 
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
-    """Turn errors of file operations in this context into a UserError.
+    """Turn errors of file operations in this context into one UserError.
 
     Args:
-      where: the flag or setting that names the path, for the error.
-      what: the kind of path that is needed, such as "a file".
-      path: the path as the user wrote it, for the error.
+      where: the flag or setting that names the path, for the error message.
+      what: the kind of path in the error message, such as "a file".
+      path: the path as the user wrote it, for the error message.
     """
     try:
         yield
     except OSError as error:
         checks.fail(where, f"be {what} that can be written", path, f"{error.strerror or error}.")
     except tf.errors.OpError as error:
-        # TensorFlow's message is "path; reason".
+        # TensorFlow's messages have the form "path; reason".
         reason = error.message.rpartition("; ")[2]
         checks.fail(where, f"be {what} that can be written", path, f"{reason}.")
 
 
 @contextlib.contextmanager
 def explain_storage_errors() -> Iterator[None]:
-    """Turn errors of a full, read-only, limited or absent disk into a UserError."""
+    """Turn errors of a full, read-only, limited or absent disk into one UserError."""
     before, log = threading.excepthook, logging.getLogger("tensorflow")
-    # The thread that writes event files would print its error, which this context raises again.
+    # The thread that writes event files would print an error that this context already reports.
     threading.excepthook = lambda args: None if _describe_problem(args.exc_value) else before(args)
     log.addFilter(_is_other)
     try:
         yield
     except checks.UserError:
         raise
-    except Exception as error:  # TensorFlow's writer of events raises Python errors as well.
+    except Exception as error:  # TensorFlow's event writer also raises Python errors.
         message = _describe_problem(error)
         if message is None:
             raise
@@ -221,9 +221,9 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _describe_problem(error: BaseException | None) -> str | None:
-    """Return a line with the file that cannot be written or reached, and the reason.
+    """Describe which file cannot be written or reached, and why.
 
-    None for errors that have nothing to do with storage.
+    Return None for errors that are not about storage.
     """
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
@@ -236,7 +236,7 @@ def _describe_problem(error: BaseException | None) -> str | None:
     reason = _NO_SPACE.search(text)
     if reason is None:
         return None
-    # TensorFlow's message is "path; reason", sometimes after other words.
+    # TensorFlow's messages have the form "path; reason", sometimes after other words.
     name = re.search(r"([^\s;'\"]+)['\"]?; $", text[: reason.start()])
     path = getattr(error, "filename", None) or (name and name.group(1)) or "a file"
     path = re.sub(rf"\.{in_work.TOKEN}\.partial$", "", str(path))
@@ -245,7 +245,7 @@ def _describe_problem(error: BaseException | None) -> str | None:
 
 
 def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Return True if the host of a URL answers; always True with a proxy, which finds the host."""
+    """Return True if the host of a URL answers, or if a proxy handles the connection."""
     if urllib.request.getproxies():
         return True
     parts = urllib.parse.urlsplit(url)

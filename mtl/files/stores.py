@@ -1,11 +1,11 @@
-"""Connections to object stores and other file systems, by the beginning of a path.
+"""Connects to object stores and other remote file systems, by the scheme of a path.
 
 store = stores.connect("s3://bucket/data/a.csv")
 store.system.get_file_info(store.name_inside("s3://bucket/data/a.csv"))
 stores.ask("s3://bucket/data/a.csv", request)        # a UserError if it fails or takes too long
 
-pyarrow has the clients of s3, gs, abfs and hdfs; fsspec, if it is installed, has others.
-Credentials come from the environment, never from a path.
+pyarrow has clients for s3, gs, abfs and hdfs; the optional package fsspec has clients for other
+schemes. Credentials come from the environment, never from a path.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from mtl import checks
 _Result = TypeVar("_Result")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
-# The longest time for a request. The clients of some schemes would wait for minutes.
+# The time limit of a request, because the clients of some schemes would wait for minutes.
 PATIENCE_SECS = 30.0
-# Time limits of the clients, whose errors say more. Each request has two attempts.
+# The time limits of the clients are shorter, because their errors are more specific. Each request
+# has two attempts.
 _CONNECT_SECS, _REPLY_SECS, _RETRY_SECS = 5, 8, 10
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _LOCAL = "file"
-# Schemes of fsspec that name local files, or files within files.
+# Schemes of fsspec that mean local files, or files inside of archives.
 _WRAPPERS = {"local", "data", "dir", "zip", "tar", "libarchive", "reference", "generic", "dask"}
-# With this user in a path, a client sends no credentials, as for a public bucket.
+# If a path names this user, the client sends no credentials, which suits public buckets.
 _ANONYMOUS = "anonymous"
 _AZURE = "AZURE_STORAGE_CONNECTION_STRING"
 _FIXES = {
@@ -42,18 +43,18 @@ _FIXES = {
     "abfs": f"Credentials: {_AZURE}, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
     "hdfs": "It needs a Hadoop client: JAVA_HOME, HADOOP_HOME and CLASSPATH.",
 }
-# Words in errors of clients that lack credentials, or have wrong credentials.
+# Words in the errors of clients about missing or wrong credentials.
 _REFUSED = re.compile(r"(?i)access.?denied|forbidden|credential|token|unauth|\b40[13]\b|AccessKey")
 _READ_FROM = ("AWS_", "AZURE_", "CLOUD", "GOOGLE_", "HADOOP_", "HOME", "JAVA_", "STORAGE_")
 
 
 class Store(NamedTuple):
-    """A file system, and the beginning of the paths on it.
+    """A remote file system, and the prefix of the paths on this file system.
 
     Attributes:
       system: a pyarrow.fs.FileSystem.
-      prefix: the beginning of a path, such as "s3://bucket/".
-      root: the beginning of a name inside the system, such as "bucket/".
+      prefix: the prefix of paths, such as "s3://bucket/".
+      root: the corresponding prefix of names inside of the file system, such as "bucket/".
     """
 
     system: Any
@@ -61,27 +62,27 @@ class Store(NamedTuple):
     root: str
 
     def name_inside(self, path: str) -> str:
-        """Return the name of a path inside the system."""
+        """Return the name of a path inside of the file system."""
         return self.root + path[len(self.prefix) :]
 
     def name_outside(self, name: str) -> str:
-        """Return the path for a name that the system returned."""
-        # A system may write "/bucket/a" for "bucket/a".
+        """Return the path of a name that the file system returned."""
+        # A file system may return "/bucket/a" for "bucket/a".
         return self.prefix + name.lstrip("/")[len(self.root.lstrip("/")) :]
 
 
 def find_scheme(path: str) -> str | None:
-    """Return the scheme of a path, such as "s3"; None for a local path, also with file://."""
+    """Return the scheme of a path, such as "s3"; None for a local path or file://."""
     match = _SCHEME.match(path)
     scheme = match and match.group(1)
     return None if scheme == _LOCAL else scheme and _ALIASES.get(scheme, scheme)
 
 
 def connect(path: str) -> Store:
-    """Return the file system of a path with a scheme; most clients send no request yet.
+    """Return the file system of a path with a scheme, mostly without sending a request.
 
     Raises:
-      UserError: the scheme is unknown, or lacks its client or settings.
+      UserError: the scheme is unknown, or its client or settings are missing.
     """
     scheme = find_scheme(path)
     written, _, rest = path.partition("://")
@@ -100,7 +101,7 @@ def connect(path: str) -> Store:
 
 
 def _read_environment() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables that clients read: a change makes a new connection."""
+    """Return the environment variables of clients, whose change requires a new connection."""
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_READ_FROM)))
 
 
@@ -114,11 +115,12 @@ def _open(written: str, authority: str, environment: tuple[tuple[str, str], ...]
 
 
 def ask(path: str, request: Callable[[], _Result]) -> _Result:
-    """Return the result of a request about a path.
+    """Run a request about a path in a time limit, and return the result.
 
     Raises:
       FileNotFoundError: the file does not exist.
-      UserError: the request failed, or took longer than `PATIENCE_SECS`; the text names the cause.
+      UserError: the request failed, or took longer than `PATIENCE_SECS`; the message gives the
+        cause.
     """
     future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
@@ -134,10 +136,10 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
     except (checks.UserError, FileNotFoundError):
         raise
     except concurrent.futures.TimeoutError as error:
-        # From Python 3.11 on, timeouts that a client raises have this class, too.
+        # From Python 3.11 on, a client's own timeout also raises TimeoutError.
         is_over = not future.done()
         problem = f"no answer within {PATIENCE_SECS:g} seconds" if is_over else explain(error)
-    except Exception as error:  # Clients behind fsspec raise errors of any class.
+    except Exception as error:  # The clients of fsspec may raise any error.
         problem = explain(error)
     scheme = str(find_scheme(path))
     is_refused = scheme == "hdfs" or _REFUSED.search(problem)
@@ -146,7 +148,7 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
 
 
 def explain(error: Exception) -> str:
-    """Return the reason of a client's error as a short line."""
+    """Return the reason of a client's error in one short line."""
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)
     text = google.group(1) if google else text.partition(" dlopen(")[0]
@@ -162,7 +164,7 @@ def _open_s3(authority: str, environment: Mapping[str, str]) -> tuple[Any, str]:
     if endpoint is None:
         try:
             region = fs.resolve_s3_region(bucket)
-        except OSError:  # A closed network may reach only the servers of its region.
+        except OSError:  # A closed network may reach only servers of one region.
             if region is None:
                 raise
     settings = {"endpoint_override": endpoint} if endpoint else {}
@@ -242,7 +244,7 @@ _OPENERS: Mapping[str, Callable[[str, Mapping[str, str]], tuple[Any, str]]] = {
 
 
 def _is_bridged(scheme: str, path: str) -> bool:
-    """Return True if fsspec is installed and knows the scheme of a path without "::"."""
+    """Return True if fsspec is installed, and knows the scheme of a path without "::"."""
     if "::" in path or importlib.util.find_spec("fsspec") is None:
         return False
     import fsspec
@@ -255,6 +257,6 @@ def _open_bridge(prefix: str, authority: str, environment: Mapping[str, str]) ->
     import fsspec
     from pyarrow import fs
 
-    # An ImportError names the package that the scheme needs.
+    # An ImportError names the missing package of the scheme.
     system, name = fsspec.core.url_to_fs(f"{prefix}x")
     return fs.PyFileSystem(fs.FSSpecHandler(system)), name.removesuffix("x")

@@ -1,4 +1,4 @@
-"""The fields of an example: one description that reading, training and serving share.
+"""Describes the fields of an example, for readers of data, training and serving.
 
 from mtl import spec
 spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1)),

@@ -1,4 +1,4 @@
-"""The fields of an example: types, shapes, missing marks, defaults, and how they are parsed."""
+"""Defines the fields of an example: types, shapes, defaults, missing labels, and parsing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.spec import literals
 
-# The type that carries a field in a tf.Example: an example has only these three types.
+# {type of a field: type in a tf.Example}. A tf.Example has only three types.
 _WIRE = {
     "float32": "float32",
     "int64": "int64",
@@ -23,40 +23,40 @@ _WIRE = {
     "bool": "int64",
     "string": "string",
 }
-# {type: the mark of a missing label}. A missing label has no weight in the loss and the metrics of
-# its task. For int64, -1 may be a value; data hardly hold the least number.
+# {type: value of a missing label}. A missing label has no weight in the loss and the metrics of its
+# task. For int64, the mark is the least integer, because -1 may be a valid value.
 MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
-# Marks a missing label of ids, too, unless a setting of the head names another number.
+# For labels of ids, -1 also marks a missing label, unless the head's settings name another number.
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 _WEIGHTS = "/weights"
 
 
 def counts_name(field: str) -> str:
-    """Return the name of the field that counts the values of each item of a list of lists."""
+    """Return the name of the field that counts the values of each item in a list of lists."""
     return f"{field}/values_per_item"
 
 
 def weights_name(field: str) -> str:
-    """Return the name of the field that holds a weight for each value of a list."""
+    """Return the name of the field that holds the weights of the values of a list."""
     return f"{field}{_WEIGHTS}"
 
 
 def find_weighted(fields: Mapping[str, Field]) -> dict[str, str]:
-    """Return {field of weights: its list} of the lists with weights among fields."""
+    """Return {field of weights: field of the list} for the lists with weights among `fields`."""
     lists = [name.removesuffix(_WEIGHTS) for name in fields if name.endswith(_WEIGHTS)]
     return {weights_name(n): n for n in lists if n in fields and fields[n].shape == _LIST}
 
 
 class AbsentError(ValueError):
-    """An example lacks a field that has no default."""
+    """An example lacks a value for a field that has no default."""
 
     def __init__(self):
         super().__init__("must be present, as it has no default")
 
 
 class Gaps(str):
-    """The error message for an example that lacks `fields`, which have no default."""
+    """The error message for an example that lacks values for `fields` without defaults."""
 
     fields: tuple[str, ...]
 
@@ -72,20 +72,20 @@ class Gaps(str):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """One named value of an example.
+    """A field of an example: a named value with a type and a shape.
 
     Attributes:
-      name: the name in the data, in the tf.Example and in the serving signature.
+      name: the name of the field in the data, in a tf.Example and in the serving signature.
       dtype: float32, int64, uint8, bool or string.
       shape: the shape in one example: () for a scalar, (8, 8, 1) for a small image, (None,) for a
-        list of any length, a RaggedTensor [B, (L)] in a batch, and (None, None) for a list of
-        lists. A batch holds the values of all its items in one list, [B, (N)]; the field
-        `counts_name(name)` holds the number of values of each item.
-      default: replaces an absent value; None makes the field required. For a float32, "nan" is a
-        missing number. A list of variable length is never required and has no default: an absent
-        list is empty.
-      part_of: the list with weights that a reader splits into this field and another one; "" for
-        fields that have a column of their own. See `mtl.data.weighted_lists`.
+        list of any length, and (None, None) for a list of lists. In a batch, a list is a
+        RaggedTensor [B, (L)]. For a list of lists, a batch holds the concatenated values of all
+        items, [B, (N)], and the field `counts_name(name)` holds the number of values of each item.
+      default: the value that replaces an absent value; None makes the field required. For a
+        float32, "nan" means a missing number. A list of variable length is never required and has
+        no default, because an absent list is empty.
+      part_of: the name of a list with weights, if the column of this list also holds this field; ""
+        for a field with a separate column. See `mtl.data.weighted_lists`.
     """
 
     name: str
@@ -115,22 +115,22 @@ class Field:
 
     @property
     def column(self) -> str:
-        """The name of the column that a reader takes the field from."""
+        """The name of the column that holds the field."""
         return self.part_of or self.name
 
     @property
     def is_ragged(self) -> bool:
-        """True if an example may hold any number of values."""
+        """True if an example may hold any number of values of the field."""
         return self.shape in (_LIST, _LIST_OF_LISTS)
 
     @property
     def is_nested(self) -> bool:
-        """True if an example holds a list of lists."""
+        """True if the field is a list of lists."""
         return self.shape == _LIST_OF_LISTS
 
     @property
     def is_required(self) -> bool:
-        """True if every example must hold a value."""
+        """True if every example must hold a value of the field."""
         return self.default is None and not self.is_ragged
 
     @property
@@ -140,12 +140,12 @@ class Field:
 
     @property
     def size(self) -> int:
-        """The number of values in an example of a field with a fixed shape."""
-        # Callers know that no size is None.
+        """The number of values of the field in one example, if the shape is fixed."""
+        # Callers check that no size is None.
         return math.prod(cast(tuple[int, ...], self.shape))
 
     def wire_feature(self) -> Any:
-        """Return the specification of this field for `tf.io.parse_example`."""
+        """Return the feature specification of the field for `tf.io.parse_example`."""
         wire = tf.as_dtype(_WIRE[self.dtype])
         if self.is_ragged:
             return tf.io.RaggedFeature(wire, row_splits_dtype=tf.int64)
@@ -155,13 +155,13 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Cast values to the field's type; the op fails for an integer that does not fit."""
+        """Cast values to the type of the field; the op fails if an integer is out of range."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
         if self.is_ragged:
             return values.with_flat_values(dataclasses.replace(self, shape=()).cast(values.values))
-        # As int64, a uint64 of 2^63 or more would be negative.
+        # Check uint64 first, because a uint64 of 2^63 or more would become negative in int64.
         is_unsigned = values.dtype == tf.uint64
         if self.dtype not in ("uint8", "bool") and not (is_unsigned and dtype == tf.int64):
             return tf.cast(values, dtype)
@@ -177,9 +177,9 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
+        """Convert the value of one example to a feature of a tf.Example."""
         wire = _WIRE[self.dtype]
-        # Texts as objects, because arrays of bytes drop zeros at the end, as of an image.
+        # Texts as objects, because NumPy drops zero bytes at the end, such as of an encoded image.
         kind: Any = object if wire == "string" else None
         values = np.asarray(value, kind).ravel().tolist()
         if wire == "string":
@@ -189,17 +189,18 @@ class Field:
         return tf.train.Feature(int64_list={"value": map(int, values)})
 
     def value(self, values: Sequence[Any] | None) -> Any:
-        """Return the field's value in one example.
+        """Convert values to the value of the field in one example.
 
-        TensorFlow does the same with a whole batch, faster; this method finds the wrong value.
+        TensorFlow ops do the same for a whole batch, faster. This method finds the bad value for an
+        error message.
 
         Args:
           values: Python objects or texts; None if the field is absent.
 
         Raises:
-          ValueError: the values do not fit. The message continues a sentence that starts with the
-            field's name: "must be int64, got 'old'".
-          AbsentError: a required field is absent.
+          ValueError: the values do not suit the field. The message, such as "must be int64, got
+            'old'", follows the name of the field.
+          AbsentError: the field is required, but absent.
         """
         if values is None:
             if self.is_required:
@@ -222,11 +223,11 @@ class Field:
 
 
 def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: str) -> tf.Operation:
-    """Return an op that fails unless the counts [B, (L)] of each row sum to its values [B, (N)]."""
+    """Return an op that fails unless counts [B, (L)] sum to the number of values in each row."""
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
         (item_counts >= 0) & (item_counts <= num_values)
-    )  # So that sums do not overflow.
+    )  # The bound prevents overflow in the sums.
     fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
@@ -237,18 +238,19 @@ class Spec:
 
     Attributes:
       features: {name: dtype} or {name: (dtype, shape)} of the fields that are known when a model
-        predicts. A list of lists, of shape (None, None), comes with a feature
-        `<name>/values_per_item`, a list of int64: the number of values of each item. A list may
-        have a feature `<name>/weights`, ("float32", (None,)): the weight of each of its values.
-      labels: the same for fields that are known only in training and evaluation: targets and
-        example weights. A label without a default is optional: if it is absent, it is missing.
-        NaN (float32), the least integer (int64) or "" (string) marks a missing label. A head may
-        name another mark for its label, such as -1 among class ids.
-      defaults: {name: value} of the fields that may be absent. For a float32, "nan" is a missing
-        number; None keeps a field required. An absent int64 label with the default -1 is missing,
-        as without a default.
-      type_defaults: {dtype: value} of all other features of a type, except lists of any length.
-      keys: the features that heads read beside the labels, such as the user whose rows a head
+        predicts. A list of lists, of shape (None, None), adds a feature `<name>/values_per_item`,
+        an int64 list with the number of values of each item. A list may have a feature
+        `<name>/weights`, ("float32", (None,)), with the weight of each value.
+      labels: {name: dtype} or {name: (dtype, shape)} of the fields that are known only in training
+        and evaluation, such as targets and example weights. An absent label without a default is a
+        missing label. NaN (float32), the least integer (int64) or "" (string) marks a missing
+        label. Heads may use other marks, such as -1 among class ids.
+      defaults: {name: value} of the fields that may be absent. For a float32, "nan" means a missing
+        number. None keeps a field required. The default -1 of an int64 label makes an absent label
+        a missing label, as no default does.
+      type_defaults: {dtype: value}, the default of all other features of a type, except lists of
+        variable length.
+      keys: the features that heads read in addition to labels, such as the user whose rows a head
         ranks.
     """
 
@@ -260,8 +262,8 @@ class Spec:
         Mapping[str, Any],
         checks.Map("map names to values"),
     ] = dataclasses.field(default_factory=dict)
-    # repr=False, because runs compare a repr with a saved repr, which may lack these settings, to
-    # see whether the data has changed. The order of examples does not depend on them.
+    # repr=False: a run compares its repr with a saved repr, which may lack these settings, to
+    # detect changed data. The order of examples does not depend on these settings.
     type_defaults: Annotated[
         Mapping[str, Any],
         checks.Map("map types to values"),
@@ -278,8 +280,8 @@ class Spec:
             checks.one_of("Spec.type_defaults", dtype, _WIRE)
             literals.parse_default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
         self._add_counts()
-        for name, of in self.weighted.items():
-            rule = f"be ('float32', (None,)): it holds a weight for each value of {of!r}"
+        for name, values_name in self.weighted.items():
+            rule = f"be ('float32', (None,)): it holds a weight for each value of {values_name!r}"
             field = self.feature_fields[name]
             fits = (field.dtype, field.shape) == ("float32", _LIST)
             checks.require(fits, f"Spec.features[{name!r}]", rule, self.features[name])
@@ -290,7 +292,7 @@ class Spec:
                 checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def _add_counts(self) -> None:
-        """Add the field of counts behind each list of lists."""
+        """Add a field of counts after each list of lists."""
         features: dict[str, Any] = {}
         for name, kind in self.features.items():
             features.setdefault(name, kind)
@@ -313,12 +315,12 @@ class Spec:
 
     @functools.cached_property
     def counted(self) -> dict[str, str]:
-        """{field of counts: the list of lists whose values it counts}."""
+        """{field of counts: field of the list of lists}."""
         return {counts_name(n): n for n, field in self.feature_fields.items() if field.is_nested}
 
     @functools.cached_property
     def weighted(self) -> dict[str, str]:
-        """{field of weights: the list whose values it weighs}."""
+        """{field of weights: field of the list}."""
         return find_weighted(self.feature_fields)
 
     @functools.cached_property
@@ -328,9 +330,9 @@ class Spec:
 
     @functools.cached_property
     def label_fields(self) -> dict[str, Field]:
-        """{name: field} of the labels; each has a default, the mark of a missing label."""
+        """{name: field} of the labels, whose default is the value of a missing label."""
         fields = {name: self._make_field(name, kind) for name, kind in self.labels.items()}
-        absent = {"int64": NO_ID}  # A gin file may write the default -1 for a missing label.
+        absent = {"int64": NO_ID}  # In a gin file, the default -1 also means a missing label.
         return {
             name: dataclasses.replace(field, default=field.missing)
             if not field.is_ragged and field.default in (None, absent.get(field.dtype))
@@ -355,10 +357,10 @@ class Spec:
         return dataclasses.replace(field, default=self.type_defaults.get(dtype))
 
     def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
-        """Return {name: value} of one example, or an error message.
+        """Convert the values of one example to {name: value}, or return an error message.
 
         Args:
-          parts: returns the values of a field, as for `Field.value`.
+          parts: a function from a field to its values, in the form that `Field.value` takes.
         """
         values, absent = {}, []
         for name, field in self.fields.items():
@@ -371,7 +373,7 @@ class Spec:
         return Gaps(absent) if absent else self._find_misfit(values) or values
 
     def _find_misfit(self, values: Mapping[str, Any]) -> str | None:
-        """Return an error message for counts or weights that do not fit a list; None if all fit."""
+        """Return an error message if counts or weights do not match a list, or None."""
         for name, field in self.weighted.items():
             weights, count = len(values.get(name, ())), len(values.get(field, ()))
             if weights != count:
@@ -392,8 +394,8 @@ class Spec:
         """Parse serialized tf.Examples [B] into {name: [B, ...]}.
 
         Raises:
-          InvalidArgumentError: when run, for a malformed proto, an absent required field, a value
-            of the wrong type, or counts or weights that do not fit a list.
+          InvalidArgumentError: when the graph runs, for a malformed tf.Example, an absent required
+            field, a value of the wrong type, or counts or weights that do not match a list.
         """
         fields = self.fields if with_labels else self.feature_fields
         wire = {name: field.wire_feature() for name, field in fields.items()}
@@ -408,10 +410,10 @@ class Spec:
         return {name: field.cast(values[name]) for name, field in fields.items()}
 
     def require_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fields [B, ...]; they fail when run unless each value of a list has a weight."""
+        """Add ops to values of fields that fail unless each value of a list has a weight."""
         checked_values = dict(values)
         for name, field in self.weighted.items():
-            lengths = [values[own].row_lengths() for own in (name, field)]
+            lengths = [values[part].row_lengths() for part in (name, field)]
             message = f"field {name!r} must hold a weight for each value of {field!r}"
             with tf.control_dependencies([tf1.assert_equal(*lengths, message=message)]):
                 splits = tf.identity(values[name].row_splits)
@@ -420,18 +422,19 @@ class Spec:
         return checked_values
 
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the features [B, ...] without the empty texts in lists.
+        """Drop the empty texts in lists of features, {name: [B, ...]}.
 
-        The reader of CSV files also drops empty texts in lists. Counts by item are reduced.
+        The reader of CSV files also drops empty texts in lists. In lists of lists, the counts by
+        item are reduced.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():
             if not (field.is_ragged and field.dtype == "string"):
                 continue
-            if features[name].dtype != tf.string:  # Ids: empty texts are dropped already.
+            if features[name].dtype != tf.string:  # Values that are already ids lack empty texts.
                 continue
             is_text = tf.not_equal(features[name].values, "")
-            # The number of texts before each place.
+            # The number of remaining texts before each position.
             before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)
             splits = tf.gather(before, features[name].row_splits)
             texts = tf.boolean_mask(features[name].values, is_text)
@@ -443,7 +446,7 @@ class Spec:
         return filled_features
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Serialize {field: value} of one example as a tf.Example; `parse` reads it."""
+        """Serialize one example, {field: value}, as a tf.Example for `parse`."""
         feature = {name: self.fields[name].proto(value) for name, value in values.items()}
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)
@@ -451,6 +454,6 @@ class Spec:
     def split(
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split {name: value} into features, and labels with keys, or {} without labels."""
+        """Split {name: value} into features, and labels with keys; {} without labels."""
         labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

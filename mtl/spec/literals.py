@@ -1,14 +1,14 @@
-"""Reads values of the field types as files and settings write them.
+"""Parses values of fields, as texts in files or as settings.
 
 literals.parse_literal("int64", "1.0")                           # 1; ValueError for "1.5"
 literals.parse_default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
 literals.decode_text("field 'word'", b"red")             # "red"
 
-A text for a float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or
-infinity, in any case. A text for an integer has digits; only zeros may follow a point. A number may
-have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers out
-of the range of the type are errors.
+A float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or nan, inf or infinity in upper or
+lower case. An integer consists of digits, and only zeros may follow a decimal point. A number may
+have a sign. Digits are ASCII. Spaces, thousands separators, hexadecimal numbers and numbers out of
+the range of the type are errors.
 """
 
 import math
@@ -18,32 +18,33 @@ from typing import Any
 
 from mtl import checks
 
-# The default of a number that stays missing, in gin files: gin has no literal for NaN.
+# This text means NaN as a default in gin files, because gin has no literal for NaN.
 NAN = "nan"
 
-# The spaces that `tf.strings.strip` drops. Python's `strip` also drops U+2028, U+0085 and more.
+# The spaces that `tf.strings.strip` drops. Python's `strip` also drops others, such as U+2028.
 SPACES = " \t\n\v\f\r"
 
 
 def _in_any_case(word: str) -> str:
-    """Return a pattern. A flag would let Python take a dotless i for i, and RE2 a long s for s."""
+    """Return a pattern that ignores case; a flag would match letters such as a dotless i."""
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
-# Python's re and TensorFlow's RE2 match these patterns alike. Their parsers of numbers accept more.
+# Python's re and TensorFlow's RE2 agree on these patterns. The number parsers of the libraries
+# would accept more texts.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
 INT = r"([+-]?[0-9]+)(?:\.0*)?"
-# {word: 0 or 1}, and the types that take these words.
+# {word: 0 or 1}, and the types for which these words are valid.
 TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
 TRUTH_TYPES = ("bool", "int64")
-# A number of this size or more rounds to infinity in float32.
+# Numbers from this number on round to infinity in float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # The largest float32; without NumPy.
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # The largest float32, computed without NumPy.
 _RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
-# {type: the Python types of its default}; an int may stand for a float.
+# {type: Python types of a default}; an int is also a valid default of a float.
 _PYTHON: Mapping[str, Any] = {
     "float32": (float, int),
     "int64": int,
@@ -54,10 +55,10 @@ _PYTHON: Mapping[str, Any] = {
 
 
 def parse_literal(dtype: str, value: Any) -> Any:
-    """Return a Python value, or a text that holds it, as a value of the type.
+    """Convert a Python value, or a text, to a value of a type.
 
     Raises:
-      ValueError: the value does not fit the type; it has no message.
+      ValueError: the value does not suit the type; the error has no message.
     """
     if dtype == "string":
         return _require_text(value)
@@ -73,7 +74,7 @@ def parse_literal(dtype: str, value: Any) -> Any:
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
-    # Raises a ValueError for half of a surrogate pair, which JSON may hold.
+    # This call raises a ValueError for half of a surrogate pair, which JSON may hold.
     value.encode()
     return value
 
@@ -107,17 +108,18 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True, or None."""
+    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True; else None."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
 
 
 def decode_text(where: str, value: Any) -> Any:
-    """Return bytes as text, and all other values unchanged.
+    """Decode bytes as UTF-8; return all other values unchanged.
 
     Raises:
-      UserError: the bytes are not UTF-8. Replacement characters could make two texts equal.
+      UserError: the bytes are not UTF-8. Replacement characters are no option, because they could
+        make two texts equal.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value
@@ -126,7 +128,7 @@ def decode_text(where: str, value: Any) -> Any:
 
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:
-    """Return the default as a value of the type; fail if it does not fit."""
+    """Convert a default to a value of a type; fail if it does not suit the type."""
     if dtype == "float32":
         if _is_nan(value):
             return math.nan

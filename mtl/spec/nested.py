@@ -1,4 +1,4 @@
-"""Flattens the value of a field in Python or JSON: a scalar, a list, or lists in lists.
+"""Flattens values of fields in Python or JSON: scalars, lists, and lists of lists.
 
 nested.flatten(field, [[1, 2], [3, 4]])           # [1, 2, 3, 4] of a field of shape (2, 2)
 """
@@ -17,15 +17,15 @@ _AS_PYTHON = re.compile(r"""\s*\[\s*(?:(['"]).*\1\s*,?\s*)?\]\s*""", re.DOTALL)
 
 
 def is_written_list(text: str) -> bool:
-    """Return True if a text looks like a list of Python or JSON, such as ['a', 'b']."""
+    """Return True if a text looks like a list in Python or JSON, such as ['a', 'b']."""
     return _AS_PYTHON.fullmatch(text) is not None
 
 
 def require_no_list(field: fields.Field, value: Any) -> None:
-    """Fail if a field with a list of texts gets a single text that looks like a list.
+    """Fail if a field for a list of texts gets a single text that looks like a list.
 
     Raises:
-      ValueError: the message continues a sentence that starts with the field's name.
+      ValueError: the message follows the name of the field.
     """
     if not (field.is_ragged and field.dtype == "string" and isinstance(value, str)):
         return
@@ -37,14 +37,14 @@ def require_no_list(field: fields.Field, value: Any) -> None:
 
 
 def flatten(field: fields.Field, value: Any) -> list[Any]:
-    """Return the values of a field as a flat list.
+    """Flatten the value of a field to a list.
 
     Args:
       field: the field.
-      value: a scalar, a list, or lists in lists as in the shape of the field.
+      value: a scalar, a list, or nested lists with the shape of the field.
 
     Raises:
-      ValueError: the lists have another shape.
+      ValueError: the nested lists have another shape.
     """
     if field.is_nested:
         return _join_items(value)
@@ -61,7 +61,7 @@ def flatten(field: fields.Field, value: Any) -> list[Any]:
 
 
 def _join_items(value: Any) -> list[Any]:
-    """Return the values of all items of a list of lists."""
+    """Concatenate the values of all items of a list of lists."""
     is_nested = isinstance(value, list) and all(isinstance(item, list) for item in value)
     values = [part for item in value for part in item] if is_nested else []
     if not is_nested or any(isinstance(part, list) for part in values):

@@ -1,4 +1,4 @@
-"""Reads times as texts in a graph, with the meaning of `mtl.times` in Python.
+"""Parses times from texts in the graph, with the same results as `mtl.times` in Python.
 
 parts, is_time = time_texts.read_digits(texts, times.ISO)                  # {"year": [B], ...}, [B]
 parts, is_time = time_texts.read_parts(texts, times.read_form("a form", "%d.%m.%Y"))
@@ -13,19 +13,19 @@ import calendar
 from mtl import times
 from mtl.deferred import tf
 
-# Days of the months, without leap days.
+# The number of days of each month, without leap days.
 _LENGTHS = [calendar.monthrange(2023, month)[1] for month in range(1, 13)]
 _DAY, _HOUR = 86_400, 3_600
-# Days of 400 years, and from March of the year 0 to 1970, in the Gregorian calendar.
+# The number of days in 400 years, and from March of year 0 to 1970, in the Gregorian calendar.
 _ERA, _TO_1970 = 146_097, 719_468
 
 
 def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read the digits of times; they may be no time of a clock, such as 2024-05-31 25:00.
+    """Parse the digits of times, without a check that the time exists, such as 25:00.
 
     Args:
       texts: [B].
-      form: the form of the texts.
+      form: the format of the texts.
 
     Returns:
       The parts of `times.DIGITS`, int64 [B] each; and a mask of the texts that are times, bool [B].
@@ -41,7 +41,7 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     parts = {part: _read_number(part, digits.get(part), tf.shape(texts)) for part in times.DIGITS}
     if times.HALF in digits:
         parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
-    # The pattern of a name of a month matches any word, such as Mai.
+    # The pattern of a month name matches any word, such as the German Mai.
     return parts, is_time & (parts["month"] >= 1)
 
 
@@ -66,11 +66,11 @@ def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
 
 
 def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Read times that the calendar has.
+    """Parse times, and check that the times exist in the calendar.
 
     Args:
       texts: [B].
-      form: the form of the texts.
+      form: the format of the texts.
 
     Returns:
       The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
@@ -78,27 +78,27 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     """
     parts, is_time = read_digits(texts, form)
     year, month = parts["year"], parts["month"]
-    # `tf.equal`, because == compares tensors by identity in a graph of TF1.
+    # Use `tf.equal`, because `==` compares tensors by identity in a graph of TF1.
     is_leap = tf.equal(year % 4, 0) & (tf.not_equal(year % 100, 0) | tf.equal(year % 400, 0))
     # A text that is not a time has month 0.
     lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
     lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
     is_time &= (parts["day"] <= lengths) & (parts["hour"] < 24)
-    # A second 60 is a leap second.
+    # Second 60 is a leap second.
     is_time &= (parts["minute"] < 60) & (parts["second"] <= 60)
     days = _count_days(year, month, parts["day"])
     return {**parts, "days": days, "weekday": (days + 3) % 7}, is_time
 
 
 def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days since 1970; years start in March, so that a leap day is their last day."""
+    """Return the days since 1970, computed with years from March on, which end on leap days."""
     year -= tf.cast(month <= 2, tf.int64)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970
 
 
 def divide_seconds(seconds: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the parts of `read_parts` of seconds since 1970 in UTC, int64 [B]."""
+    """Divide seconds since 1970 in UTC, int64 [B], into the parts of `read_parts`."""
     days, rest = seconds // _DAY, seconds % _DAY
     shifted = days + _TO_1970
     era, day = shifted // _ERA, shifted % _ERA

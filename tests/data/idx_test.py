@@ -88,17 +88,17 @@ def _cut(tmp_path, end):
 @pytest.mark.parametrize(
     ("end", "damage", "message"),
     [
-        ("", _cut, "images must hold 46 bytes, as its header tells of 5 rows, got 41"),
+        ("", _cut, "images must hold 46 bytes, because its header says 5 rows, got 41"),
         (".gz", _cut, "images.gz must be a whole gzip file"),
         (
             ".gz",
             lambda path, end: write(path / "images.gz", images(), rows=9),
-            "images.gz must hold 70 bytes, as its header tells of 9 rows, got 46",
+            "images.gz must hold 70 bytes, because its header says 9 rows, got 46",
         ),
         (
             "",
             lambda path, end: write(path / "images", images(4)),
-            r"Idx.files\['train'\] must hold files with as many rows, got .*4.*5",
+            r"Idx.files\['train'\] must hold files with the same number of rows, got .*4.*5",
         ),
         (
             "",

@@ -27,7 +27,7 @@ def test_a_sorted_label_is_told_and_a_mixed_one_is_not():
     minutes[::7] = np.nan
     first, second = _describe(clicked, minutes, window=500)
     assert first == "Training mixes 500 of 2,000 rows at a time, about 5 of 20 blocks."
-    assert second.startswith("Label 'clicked' depends on the place of a row")
+    assert second.startswith("Label 'clicked' depends on the position of a row")
     assert len(_describe(draw.permutation(clicked), minutes, window=500)) == 1
     assert len(_describe(clicked, minutes, window=2000)) == 1
 

@@ -276,8 +276,8 @@ def test_the_start_of_a_run_tells_shares_and_epochs(tmp_path):
         "1.00 epochs in 300 steps.",
         "Source 'ratings' of the mixture: 4 of 604 rows (0.7%) give 50.0% of the examples: "
         "150.00 epochs in 300 steps.",
-        "A row of source 'ratings' comes up 150 times as often as a row of 'clicks': the model may "
-        "learn such rows by heart (Mixture.rates).",
+        "Training draws a row of source 'ratings' 150 times as often as a row of 'clicks': the "
+        "model may memorise rows of 'ratings' (Mixture.rates).",
     ]
     rates = {"clicks": 1, "ratings": 0}
     told = _pipe(_mix(tmp_path, sources=sources, rates=rates, batches="alternating"))

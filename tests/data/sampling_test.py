@@ -215,6 +215,20 @@ def test_the_default_of_a_label_is_its_class_also_in_a_stream(tmp_path):
     np.testing.assert_allclose(labels.mean(), 0.5, atol=0.08)
 
 
+def test_a_stream_without_labels_is_an_error(tmp_path):
+    rows = {"x": np.arange(9), "y": np.full(9, -1), "name": np.full(9, b"", object)}
+    data = dataclasses.replace(
+        make(sampling.Power(label="y")), source=tiny.Rows(splits={"train": rows})
+    )
+    batches = data.dataset("train", training=False, seed=0)
+    column = features.Numeric(names=["x"])
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [data.sampler])
+    fitted = features.load_statistics(str(tmp_path / "fitted"))
+    message = "label 'y' of the training split must be in a row, for Power, got 0"
+    with pytest.raises(checks.UserError, match=message):
+        data.dataset("train", training=True, seed=1, statistics=fitted)
+
+
 @pytest.mark.medium
 def test_a_pass_of_a_schedule_has_the_rows_without_a_label_too(tmp_path):
     y = np.random.default_rng(0).permutation(np.repeat([0, 1, -1], [180, 20, 200]))

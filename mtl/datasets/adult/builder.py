@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of UCI Adult, by download or from files in a folder.
+"""The tensorflow-datasets builder of UCI Adult, which downloads files or reads them from a folder.
 
 tfds.Tfds.name = "mtl.datasets.adult.builder.Adult"
 pipeline.Pipeline.train_split = "train"         # the official split: 32,561 and 16,281 people
@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 from mtl.data import files
 from mtl.files import storage
 
-# Columns of whole numbers, and all columns, in the order of the files.
+# The columns of whole numbers, and all columns in the order of the files.
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
@@ -26,9 +26,10 @@ COLUMNS = (
 
 
 class Adult(tfds.core.GeneratorBasedBuilder):
-    """One example for each person; "?" is an unknown category, and income is ">50K" or "<=50K".
+    """UCI Adult with one example for each person.
 
-    The official test file ends each income with a dot, which is dropped here.
+    The income is ">50K" or "<=50K". The category "?" means unknown. The official test file ends
+    each income with a dot, which the builder drops.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -58,7 +59,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
     def _find_by_hand(self, dl_manager: tfds.download.DownloadManager) -> list[str] | None:
         try:
             folder = os.fspath(dl_manager.manual_dir)
-        except AssertionError:  # The folder does not exist, or is empty.
+        except AssertionError:  # The folder of manual files does not exist, or is empty.
             return None
         candidates = [
             next(filter(os.path.exists, (stem, f"{stem}.gz")), None)
@@ -75,7 +76,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         with files.open_binary(path) as lines:
-            # The official test file starts with a remark after "|"; the two files end in a blank
+            # The official test file starts with a remark after "|", and both files end with a blank
             # line.
             texts = (line.decode() for line in lines if line.strip() and not line.startswith(b"|"))
             for key, row in enumerate(csv.reader(texts, skipinitialspace=True)):

@@ -16,10 +16,10 @@ import tensorflow_datasets as tfds
 
 from mtl.data import files
 
-# The number of rows of the official files. The test file, decompressed, has the MD5 sum
+# The number of rows in the official files. The decompressed test file has the MD5 sum
 # b82952d217858365c8e597827e3e5468.
 ROWS = {"census-income.data": 199_523, "census-income.test": 99_762}
-# In the order of the files.
+# All columns in the order of the files.
 COLUMNS = (
     *("age", "class-of-worker", "industry-code", "occupation-code", "education", "wage-per-hour"),
     *("enrolled-in-education", "marital-status", "major-industry", "major-occupation", "race"),
@@ -32,36 +32,39 @@ COLUMNS = (
     *("own-business", "veteran-questionnaire", "veterans-benefits", "weeks-worked", "year"),
     "income",
 )
-# Columns of whole numbers; codes such as the industry's are categories, so they are texts.
+# The columns of whole numbers. Codes, such as of industries, are texts, because they are
+# categories.
 NUMBERS = (
     *("age", "wage-per-hour", "capital-gains", "capital-losses", "dividends"),
     *("persons-worked-for-employer", "weeks-worked"),
 )
 WEIGHT = "instance-weight"
-# The rows of each split in every group of five rows.
+# The positions of each split's rows in every group of five rows.
 _CUT = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
 _CUT_TRAINING = {"train": (0, 1, 2, 3), "validation": (4,)}
 _CYCLE = 5
 
 
 class CensusIncome(tfds.core.GeneratorBasedBuilder):
-    """One example per row: 39 inputs, the two labels of the literature and the row's weight.
+    """UCI Census-Income with 39 inputs, the two labels of the literature and a weight per row.
 
-    "income" is "50000+" or "- 50000", as in the files, without the full stop at the end of a line.
-    "marital-status" is the label of the second task: "Never married" or six other values. "?" and
-    "Not in universe" are categories. "instance-weight" is the number of people that a row stands
-    for; do not use it as an input. The data set keeps rows that are equal in all columns.
+    The label "income" is "50000+" or "- 50000", as in the files, without the full stop at the end
+    of a line. The label of the second task, "marital-status", is "Never married" or one of six
+    other values. "?" and "Not in universe" are categories. "instance-weight" is the number of
+    people that a row represents; do not use this column as an input. The data set contains rows
+    that are equal in all columns.
 
-    With both files, "test" is the official test file. The training file is cut into groups of five
-    rows: the first four go to "train" and the last goes to "validation", so "train+validation" is
-    the whole file. J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships
-    in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD 2018,
-    doi:10.1145/3219819.3220007, cut validation rows from the test file instead, at random.
+    With both files in the folder, the split "test" is the official test file. The training file is
+    divided into groups of five rows: the first four rows of a group belong to "train" and the last
+    row to "validation", so "train+validation" is the whole training file. J. Ma, Z. Zhao, X. Yi, J.
+    Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task Learning with Multi-gate
+    Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, instead draw validation rows from
+    the test file at random.
 
-    With one file, the first three of each five rows go to "train", the fourth to "validation" and
-    the fifth to "test".
+    With only one file, the first three of each five rows belong to "train", the fourth row to
+    "validation" and the fifth row to "test".
 
-    Delete `<data_dir>/census_income` before you add a second file.
+    Before you add a second file, delete the prepared data set, `<data_dir>/census_income`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -101,20 +104,20 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(
         self, path: str, places: tuple[int, ...]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the rows of a file whose number modulo five is one of `places`."""
+        """Yield the rows of a file whose row number modulo five is in `places`."""
         for number, row in enumerate(_read_rows(path)):
             if number % _CYCLE in places:
                 yield number, _parse_row(path, number, row)
 
 
 def _find_file(folder: str, name: str) -> str:
-    """Return the path of a file, gzipped or not; "" if there is none."""
+    """Return the path of a file, gzipped or not; "" if the file does not exist."""
     path = os.path.join(folder, name)
     return next(filter(os.path.exists, (path, f"{path}.gz")), "")
 
 
 def _read_rows(path: str) -> Iterator[list[str]]:
-    """Yield the values of each row; fail at the end if the number of rows is wrong."""
+    """Yield the values of each row of a file; fail at the end if the number of rows is wrong."""
     expected = next(rows for name, rows in ROWS.items() if name in os.path.basename(path))
     count = itertools.count()
     try:
@@ -131,7 +134,7 @@ def _read_rows(path: str) -> Iterator[list[str]]:
 
 
 def _parse_row(path: str, number: int, row: list[str]) -> dict[str, Any]:
-    """Return {column: value}."""
+    """Convert the texts of a row to {column: value}."""
     where = f"{path} row {number + 1}"
     if len(row) != len(COLUMNS):
         raise ValueError(f"{where} must have {len(COLUMNS)} values, got {len(row)}")

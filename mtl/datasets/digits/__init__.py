@@ -1,4 +1,4 @@
-"""Handwritten digits, 1,797 images of 8x8 pixels, which the package contains.
+"""Handwritten digits: 1,797 images of 8x8 pixels, which are part of this package.
 
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"
 spec.Spec.features = {"image": ("uint8", (8, 8, 1))}

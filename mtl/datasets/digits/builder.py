@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of the digits; `README.md` in this folder names their source.
+"""The tensorflow-datasets builder of the digits, whose origin is in `README.md` in this folder.
 
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"
 pipeline.Pipeline.train_split = "train"
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-# Closed loops in the shape of each digit; a handwritten 4 is open at the top.
+# The number of closed loops in the shape of each digit; a handwritten 4 is open at the top.
 LOOPS = (1, 0, 0, 0, 0, 0, 1, 0, 2, 1)
-# Every fifth example, counted from the first, is in the test split.
+# Every fifth example, starting with the first example, is in the test split.
 TEST_EVERY = 5
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):
-    """Optical Recognition of Handwritten Digits, as scikit-learn ships it.
+    """The data set "Optical Recognition of Handwritten Digits", in the version of scikit-learn.
 
-    Three labels for one image: the digit, its parity (1 is odd) and the number of closed loops.
+    Each image has three labels: the digit, the parity (1 is odd) and the number of closed loops.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -47,7 +47,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        del dl_manager  # The package contains the data.
+        del dl_manager  # The data are part of the package, so nothing is downloaded.
         return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
     def _generate_examples(self, test: bool) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -66,7 +66,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 
 
 def _read_rows() -> Iterator[list[int]]:
-    """Yield the rows of the file: 64 pixels, row by row, and the digit."""
+    """Yield the lines of the file, each with 64 pixels, row by row, and the digit."""
     file = importlib.resources.files("mtl.datasets.digits") / "digits.csv.gz"
     with file.open("rb") as compressed, gzip.open(compressed, "rt") as lines:
         yield from (list(map(int, row)) for row in csv.reader(lines))

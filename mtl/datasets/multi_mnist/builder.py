@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 
 from mtl.data import files
 
-# The number of images in which each digit is on the left.
+# Each digit of MNIST is on the left in this number of images.
 PARTNERS = 4
 _SIZE, _CANVAS = 28, 36
 
@@ -22,13 +22,14 @@ _SIZE, _CANVAS = 28, 36
 class MultiMnist(tfds.core.GeneratorBasedBuilder):
     """Images of two overlapping digits, one at the top left and one at the bottom right.
 
-    Two digits of 28 x 28 pixels lie in opposite corners of 36 x 36, the brighter pixel wins, and
-    the picture is scaled to 28 x 28 by averaging areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic
-    Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun,
-    "Multi-Task Learning as Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners
-    and two tasks. Each digit is on the left in four images, with partners that a fixed seed draws
-    from its split: no digit is in both splits. The splits come from MNIST; if there is only one of
-    its two parts, the last fifth of this part is for testing.
+    Two digits of 28 x 28 pixels are put into opposite corners of an image of 36 x 36 pixels. Where
+    the digits overlap, the brighter pixel is used. The image is then scaled to 28 x 28 by averaging
+    areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic Routing Between Capsules", 2017,
+    arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun, "Multi-Task Learning as
+    Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners and two tasks. Each digit
+    is on the left in four images. A fixed seed draws the digits on the right from the same split,
+    so no digit is in both splits. The splits are the two parts of MNIST. If only one part of MNIST
+    is available, the last fifth of this part is the test split.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -82,17 +83,17 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
 
 def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return an image of two overlapping digits, [28, 28], [28, 28] -> uint8 [28, 28]."""
+    """Combine two digits, [28, 28] each, to an image of overlapping digits, uint8 [28, 28]."""
     canvas = np.zeros([_CANVAS, _CANVAS])
     canvas[:_SIZE, :_SIZE] = left
     corner = canvas[-_SIZE:, -_SIZE:]
     np.maximum(corner, right, out=corner)
-    # Averages over areas are separable: rows, then columns.
+    # Area averaging is separable, so average the rows first, and then the columns.
     return np.rint(_SHARES @ canvas @ _SHARES.T).astype(np.uint8)
 
 
 def _compute_shares() -> np.ndarray:
-    """Return the share of each new row that lies in each old row, [28, 36]; rows sum to 1."""
+    """Return the weights of the old rows in each new row, [28, 36]; the weights sum to 1 by row."""
     new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
     old = np.arange(_CANVAS)
     overlap = np.minimum(new + _CANVAS / _SIZE, old + 1) - np.maximum(new, old)
@@ -103,7 +104,7 @@ _SHARES = _compute_shares()
 
 
 def _read_part(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
+    """Read the images [N, 28, 28] and labels [N] of a part of MNIST, if the files exist."""
     stems = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
     existing = [_find_existing(os.path.join(folder, stem)) for stem in stems]
     paths = [path for path in existing if path is not None]
@@ -118,8 +119,8 @@ def _find_existing(stem: str) -> str | None:
 
 
 def _read_values(path: str) -> np.ndarray:
-    """Return the bytes of an IDX file after its header: four bytes, and four for each axis."""
+    """Return the bytes of an IDX file after the header."""
     with files.open_binary(path) as file:
         content = file.read()
-    # The fourth byte of the magic number is the number of axes.
+    # The header has four bytes, the last of which is the number of axes, and four bytes per axis.
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])

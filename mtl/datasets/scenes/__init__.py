@@ -1,4 +1,4 @@
-"""Scenes: rendered images of spheres and boxes, with exact maps of classes, depth and normals.
+"""Rendered images of spheres and boxes, with exact maps of classes, depth and normals.
 
 tfds.Tfds.name = "mtl.datasets.scenes.builder.Scenes"
 spec.Spec.features = {"image": ("uint8", (32, 32, 3))}

@@ -1,4 +1,4 @@
-"""The tensorflow-datasets builder of the scenes, which `rendering.py` draws.
+"""The tensorflow-datasets builder of the scenes, which `rendering.py` renders.
 
 tfds.Tfds.name = "mtl.datasets.scenes.builder.Scenes"
 pipeline.Pipeline.train_split = "train"
@@ -15,14 +15,14 @@ from mtl.datasets.scenes import rendering
 
 
 class Scenes(tfds.core.GeneratorBasedBuilder):
-    """Scenes with maps of classes, depth and normals, rendered by `rendering.render_scene`.
+    """Rendered scenes with maps of classes, depth and normals; see `rendering.render_scene`.
 
-    A scene depends only on its split and its number. A subclass with another name may change the
-    numbers.
+    A scene depends only on the split and on the index of the scene. A subclass with another name
+    may change the sizes.
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    # Height and width, in pixels.
+    # The height and width of an image in pixels.
     SIZE: ClassVar[int] = 32
     COUNTS: ClassVar[Mapping[str, int]] = {"train": 1500, "test": 300}
 

@@ -1,4 +1,4 @@
-"""Renders small scenes of spheres and boxes: an image, and the surface at each pixel.
+"""Renders small scenes of spheres and boxes, with the class, depth and normal of each pixel.
 
 scene = rendering.render_scene(np.random.default_rng(0), 32)
 scene["image"], scene["kind"], scene["depth"], scene["normal"]  # uint8, int64, float32 twice
@@ -11,18 +11,18 @@ import numpy as np
 
 KINDS = ("sky", "floor", "wall", "sphere", "box")
 SKY, FLOOR, WALL, SPHERE, BOX = range(5)
-# Larger depths are missing, as for a sensor.
+# Larger depths are missing values, as from a depth sensor.
 FAR = 10.0
-_FOCAL = 0.8  # In widths of the image: the angle of view is 64 degrees.
+_FOCAL = 0.8  # The focal length in widths of the image, for an angle of view of 64 degrees.
 _AMBIENT = 0.35
 _NOISE = 0.02
 
 
 class Hits(NamedTuple):
-    """The points at which the rays of all pixels meet a surface, and the normals of the surface.
+    """The points at which the rays of all pixels hit a surface, and the normals of the surface.
 
-    The distance is infinite for a ray that meets no surface. Distances are in lengths of the ray.
-    The depth of every ray is 1, so the distance is the depth.
+    The distance is infinite for a ray that hits no surface. Distances are multiples of the ray
+    vector, whose depth is 1, so a distance equals the depth of the point.
     """
 
     distances: np.ndarray
@@ -32,9 +32,10 @@ class Hits(NamedTuple):
 def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray]:
     """Draw a scene and render it.
 
-    A pinhole camera stands on a floor and looks down a little, at two to five spheres and boxes,
-    and mostly at a wall behind them. Each surface has a random colour, and a distant light shades
-    it. All labels are exact at the middle of a pixel; only the image is rounded and has noise.
+    A pinhole camera stands on a floor, and looks down a little at two to five spheres and boxes.
+    Most scenes have a wall behind these objects. Each surface has a random colour, and a distant
+    light shades it. All labels are exact at the centre of a pixel; only the image is rounded and
+    has noise.
 
     Args:
       random: the generator of random numbers.
@@ -42,9 +43,10 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
 
     Returns:
       image: uint8 [size, size, 3].
-      kind: int64 [size, size], a place in `KINDS`.
+      kind: int64 [size, size], an index into `KINDS`.
       depth: float32 [size, size], along the axis of the camera; 0 in the sky and beyond `FAR`.
-      normal: float32 [size, size, 3], to the right, down and away from the camera; 0 in the sky.
+      normal: float32 [size, size, 3], with the axes right, down and away from the camera; 0 in the
+        sky.
     """
     rays = _cast_rays(size)
     turn = _turn_down(random.uniform(0, 0.4))
@@ -55,7 +57,7 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     kind = np.full([size, size], SKY, np.int64)
     depth, normal = np.full([size, size], np.inf), np.zeros([size, size, 3])
     for surface, hits in _draw_surfaces(random, in_world, height):
-        # In front of the camera, and nearer than all earlier surfaces.
+        # The surface is in front of the camera, and nearer than all earlier surfaces.
         is_visible = (hits.distances > 0) & (hits.distances < depth)
         shade = _AMBIENT + (1 - _AMBIENT) * np.maximum(hits.normals @ light, 0)
         colour = random.uniform(0.2, 1.0, 3) * shade[..., np.newaxis]
@@ -72,26 +74,26 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
 
 
 def _cast_rays(size: int) -> np.ndarray:
-    """Return the ray through the middle of each pixel: right, down, and 1 away, [size, size, 3]."""
+    """Return the ray through the centre of each pixel, (right, down, 1), [size, size, 3]."""
     middles = ((np.arange(size) + 0.5) / size - 0.5) / _FOCAL
     right, down = np.meshgrid(middles, middles)
     return np.stack([right, down, np.ones_like(right)], -1)
 
 
 def _turn_down(angle: float) -> np.ndarray:
-    """Return the rotation from the axes of the camera to the axes of the floor, [3, 3]."""
+    """Return the rotation matrix from the axes of the camera to the axes of the floor, [3, 3]."""
     sine, cosine = np.sin(angle), np.cos(angle)
     return np.array([[1, 0, 0], [0, cosine, sine], [0, -sine, cosine]])
 
 
 def _turn_round(angle: float) -> np.ndarray:
-    """Return a rotation about the upright axis, [3, 3]."""
+    """Return a rotation matrix about the vertical axis, [3, 3]."""
     sine, cosine = np.sin(angle), np.cos(angle)
     return np.array([[cosine, 0, sine], [0, 1, 0], [-sine, 0, cosine]])
 
 
 def _draw_light(random: np.random.Generator) -> np.ndarray:
-    """Return the direction to the light, [3]: it shines from above, and from behind the camera."""
+    """Draw the direction to the light, [3], which is above and behind the camera."""
     light = np.array([random.uniform(-1, 1), random.uniform(-1.5, -0.7), random.uniform(-1, -0.2)])
     return light / np.linalg.norm(light)
 
@@ -104,7 +106,7 @@ def _draw_sky(random: np.random.Generator, size: int) -> np.ndarray:
 def _draw_surfaces(
     random: np.random.Generator, rays: np.ndarray, height: float
 ) -> Iterator[tuple[int, Hits]]:
-    """Yield the kind of each surface, and the points at which rays from the camera meet it."""
+    """Yield the kind of each surface, and the points at which rays hit the surface."""
     yield FLOOR, meet_plane(rays, np.array([0.0, -1.0, 0.0]), -height)
     if random.random() < 0.75:
         normal = _turn_round(random.uniform(-0.6, 0.6)) @ np.array([0.0, 0.0, -1.0])
@@ -122,7 +124,7 @@ def _draw_surfaces(
 
 
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
-    """Return where rays meet the front of a plane, the points p with `normal p = offset`."""
+    """Return where rays hit the front of the plane of all points p with `normal p = offset`."""
     along = rays @ normal
     with np.errstate(divide="ignore"):
         distances = np.where(along < 0, offset / along, np.inf)
@@ -130,15 +132,16 @@ def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
 
 
 def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
-    """Return where rays first meet a sphere that does not hold the camera.
+    """Return where rays first hit a sphere that does not contain the camera.
 
     Args:
-      rays: [H, W, 3], from the camera at the origin.
+      rays: the directions of rays from the camera at the origin, [H, W, 3].
       centre: [3].
-      radius: above 0.
+      radius: the radius of the sphere, above 0.
     """
     squares, along = (rays**2).sum(-1), rays @ centre
-    # The discriminant of |t ray - centre|^2 = radius^2 in t; the smaller root is the near side.
+    # The equation |t ray - centre|^2 = radius^2 is quadratic in t; the smaller root is the near
+    # side.
     root = along**2 - squares * (centre @ centre - radius**2)
     distances = np.where(root > 0, (along - np.sqrt(np.maximum(root, 0))) / squares, np.inf)
     points = np.where(np.isfinite(distances), distances, 0)[..., np.newaxis] * rays
@@ -146,24 +149,24 @@ def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
 
 
 def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.ndarray) -> Hits:
-    """Return where rays first meet a box that does not hold the camera.
+    """Return where rays first hit a box that does not contain the camera.
 
-    A ray is inside the box while it is between the planes of all three pairs.
+    A ray is inside of the box while it is between the two planes of each of the three axes.
 
     Args:
-      rays: [H, W, 3], from the camera at the origin.
+      rays: the directions of rays from the camera at the origin, [H, W, 3].
       centre: [3].
-      sides: half the length of each side, [3].
-      turn: the rotation of the box, [3, 3].
+      sides: half of the length of each side, [3].
+      turn: the rotation matrix of the box, [3, 3].
     """
-    # Turn the rays into the axes of the box.
+    # Rotate the rays into the axes of the box.
     rays, start = rays @ turn, -centre @ turn
     with np.errstate(divide="ignore"):
         first, second = ((sign * sides - start) / rays for sign in (-1, 1))
-    # The ray is inside from its last entry to its first exit.
+    # The ray is inside of the box from the last entry to the first exit.
     enter, leave = np.minimum(first, second), np.maximum(first, second).min(-1)
     axis, distances = enter.argmax(-1), enter.max(-1)
     facing = -np.sign(np.take_along_axis(rays, axis[..., np.newaxis], -1))
-    # The plane of the last entry is visible.
+    # The plane of the last entry is the visible side.
     normals = np.eye(3)[axis] * facing @ turn.T
     return Hits(np.where(distances < leave, distances, np.inf), normals)

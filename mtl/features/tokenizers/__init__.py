@@ -1,10 +1,10 @@
-"""Tokenizers: from texts to ids, in the graph.
+"""Tokenizers, which turn texts into token ids in the graph.
 
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000
 
-Plain TensorFlow ops cut the text. So a server needs no further library or kernel, and it cuts text
-exactly as training did. Only learning word pieces needs a library.
+Tokenizers use only plain TensorFlow ops. So a server needs no additional library or kernel, and
+cuts texts exactly like training. Only the learning of word pieces needs a library.
 """
 
 from mtl.features.tokenizers.byte_values import Bytes

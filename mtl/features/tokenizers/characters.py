@@ -1,14 +1,15 @@
-r"""Cleans texts before they are cut into words, by tables of characters.
+r"""Tables that clean characters of texts, before texts are cut into words.
 
 tables = characters.read_tables(lowercase=True)
 characters.clean("Émile\u200b", lowercase=True)               # "emile"
 
-The rules equal BERT's tokenizer (J. Devlin et al., "BERT: Pre-training of Deep Bidirectional
-Transformers for Language Understanding", NAACL 2019, arXiv:1810.04805): control characters, U+FFFD
-and private characters are removed; spaces of all kinds and line breaks become a space. Lower-casing
-also removes accents: the marks (Mn) of the canonical decomposition. The rules look at each
-character alone, so a table holds them, and the served graph needs no library. The tables follow the
-Unicode version of the Python that builds the graph; an export holds them.
+The rules are the same as in BERT's tokenizer (J. Devlin et al., "BERT: Pre-training of Deep
+Bidirectional Transformers for Language Understanding", NAACL 2019, arXiv:1810.04805): control
+characters, U+FFFD and private characters are removed; spaces of all kinds and line breaks become a
+space. Conversion to lower case also removes accents, which are marks (Mn) in the canonical
+decomposition. The rules treat each character separately, so tables can hold the rules, and a served
+graph needs no library. The tables use the Unicode version of the Python that builds the graph, and
+an export contains the tables.
 """
 
 import dataclasses
@@ -18,17 +19,17 @@ import unicodedata
 
 import numpy as np
 
-# The kinds of characters, for the cut into words.
+# The kinds of characters that determine how a text is cut into words.
 LETTER, SPACE, ALONE = 0, 1, 2
 
 # The number of code points of Unicode.
 _END = 0x110000
-# Tables over all code points are cut into pages, and equal pages are stored once.
+# Tables over all code points are cut into pages of this size, and equal pages are stored once.
 _PAGE = 256
-# The ten planes between these ranges hold no characters in any version.
+# The ten planes of Unicode between these ranges hold no characters in any version.
 _IN_USE = (range(0x40000), range(0xE0000, _END))
 _ALWAYS_SPACES = "\t\n\r"
-# BERT makes a word of each ideograph in these ranges.
+# BERT treats each ideograph in these ranges as a word.
 _IDEOGRAPHS = (
     range(0x3400, 0x4DC0),
     range(0x4E00, 0xA000),
@@ -43,11 +44,11 @@ _IDEOGRAPHS = (
 
 @dataclasses.dataclass(frozen=True)
 class Paged:
-    """A number for each code point, in pages of 256; equal pages are stored once.
+    """A table with a number for each code point, in pages of 256 numbers.
 
     Attributes:
       pages: int32 [P, 256].
-      page_of: int32 [4352], the page for the upper bits of a code point.
+      page_of: int32 [4352], the index of the page for the upper bits of a code point.
     """
 
     pages: np.ndarray
@@ -56,12 +57,12 @@ class Paged:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """The tables that the graph reads.
+    """The tables that clean texts in the graph.
 
     Attributes:
-      row_of: the row of `expansions` for each code point; 0 if it stays the same.
+      row_of: the row of `expansions` for each code point; 0 if the code point is not replaced.
       expansions: int32 [E, K], the code points that replace one code point, padded with -1.
-      kinds: LETTER, SPACE or ALONE, of each clean code point.
+      kinds: the kind of each clean code point: LETTER, SPACE or ALONE.
     """
 
     row_of: Paged
@@ -70,12 +71,12 @@ class Tables:
 
 
 def clean(text: str, lowercase: bool) -> str:
-    """Return the text as the graph cleans it before the cut into words."""
+    """Clean a text in Python, with the same result as in the graph."""
     return "".join(_clean_one(character, lowercase) for character in text)
 
 
 def _clean_one(character: str, lowercase: bool) -> str:
-    """Return the characters that replace one character: none, one or several."""
+    """Return the characters, none, one or several, that replace a character."""
     category = unicodedata.category(character)
     if character in _ALWAYS_SPACES or category[0] == "Z":
         return " "
@@ -97,8 +98,8 @@ def _find_kind(character: str) -> int:
 
 @functools.cache
 def read_tables(lowercase: bool) -> Tables:
-    """Build the tables; it takes a fifth of a second, once in each process."""
-    rows: dict[str, int] = {"\0": 0}  # Row 0: cleaning never gives this character.
+    """Build the tables once in each process, in a fifth of a second."""
+    rows: dict[str, int] = {"\0": 0}  # Row 0 means no replacement; NUL never replaces a character.
     row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)
     for point in itertools.chain(*_IN_USE):
         character = chr(point)

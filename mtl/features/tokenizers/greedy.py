@@ -1,9 +1,9 @@
-"""Cuts words into the longest pieces of a vocabulary, in the graph: all words of a batch at once.
+"""Cuts words into the longest pieces of a vocabulary, in the graph.
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-One loop over lengths finds the longest piece that begins at each character. Another loop then
-follows the pieces of each word. Both loops handle all words of a batch at once.
+First, a loop over lengths finds the longest piece that begins at each character. Then, a second
+loop follows the pieces of each word. The loops process all words of a batch at once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from mtl.deferred import tf
 from mtl.features.tokenizers import splitting
 
-# A longer word is unknown, as for BERT.
+# Longer words are unknown, as in BERT.
 MOST_CHARACTERS = 100
 INSIDE = b"##"
 
 
 class Pieces(NamedTuple):
-    """A vocabulary of pieces.
+    """The properties of a vocabulary of pieces.
 
     Attributes:
       size: the number of pieces.
-      longest: the number of characters of the longest piece, without the mark `##`.
+      longest: the number of characters of the longest piece, not counting the mark `##`.
       unknown: the id of a word that cannot be cut.
     """
 
@@ -33,12 +33,12 @@ class Pieces(NamedTuple):
 
 
 class _Letters(NamedTuple):
-    """The characters [M] of words.
+    """Describes the position of M characters in words.
 
     Attributes:
-      word_of: the word of each character, int64.
-      first, end: the places where that word and the next one begin, int64.
-      begins, ends: the bytes where a character begins and ends within its word, int64.
+      word_of: the index of the word of each character, int64.
+      first, end: the indices of the first characters of that word and of the next word, int64.
+      begins, ends: the byte offsets in the word at which a character begins and ends, int64.
     """
 
     word_of: tf.Tensor
@@ -51,21 +51,21 @@ class _Letters(NamedTuple):
 def cut_words(
     words: tf.Tensor, table: tf.lookup.StaticVocabularyTable, pieces: Pieces
 ) -> tf.RaggedTensor:
-    """Cut words, strings [U] -> int64 [U, (P)].
+    """Cut words, strings [U], into the ids of pieces, int64 [U, (P)].
 
     Args:
-      words: not empty.
-      table: from pieces to ids; other texts have the id `pieces.size`.
+      words: words that are not empty.
+      table: maps pieces to ids, and all other texts to the id `pieces.size`.
       pieces: describes the vocabulary of the table.
     """
     unknown = tf.constant(pieces.unknown, tf.int64)
     is_long = tf.strings.length(words, unit="UTF8_CHAR") > MOST_CHARACTERS
-    # Most words are pieces themselves.
+    # Look up whole words first, because most words are single pieces.
     whole = tf.where(is_long, unknown, table.lookup(words))
     is_done = is_long | (whole < pieces.size)
     done, rest = splitting.find_true(is_done), splitting.find_true(~is_done)
     tokens = _cut_others(tf.gather(words, rest), table, pieces)
-    # Join the tokens of both groups, and then restore the order of the words.
+    # Join the tokens of both groups, and then restore the original order of the words.
     values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
     behind = tf.size(done, tf.int64)
     splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)
@@ -77,13 +77,13 @@ def cut_words(
 def _cut_others(
     words: tf.Tensor, table: tf.lookup.StaticVocabularyTable, pieces: Pieces
 ) -> tf.RaggedTensor:
-    """Cut words that are not pieces themselves, strings [N] -> int64 [N, (P)]."""
+    """Cut words that are not single pieces, strings [N], into ids, int64 [N, (P)]."""
     points, begins = tf.strings.unicode_decode_with_offsets(words, "UTF-8")
     letters = _describe_letters(words, points.row_splits, begins)
     ids, lengths = _find_longest(words, letters, table, pieces)
     is_piece, is_cut = _follow_pieces(points.row_splits, lengths)
     is_cut = tf.gather(is_cut, letters.word_of)
-    # The first character of a word that cannot be cut stands for its unknown token.
+    # If a word cannot be cut, its first character yields the unknown token.
     is_first = tf.equal(tf.range(tf.size(ids, tf.int64)), letters.first)
     is_token = tf.where(is_cut, is_piece, is_first)
     ids = tf.where(is_cut, ids, tf.constant(pieces.unknown, tf.int64))
@@ -112,9 +112,9 @@ def _find_longest(
     table: tf.lookup.StaticVocabularyTable,
     pieces: Pieces,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the id and length of the longest piece that begins at each character, int64 [M].
+    """Return ids and lengths of the longest pieces that begin at each character, int64 [M].
 
-    The length is 0 if no piece begins there.
+    The length is 0 if no piece begins at a character.
     """
     count = tf.size(letters.word_of, tf.int64)
 
@@ -127,7 +127,7 @@ def _find_longest(
             tf.gather(words, tf.gather(letters.word_of, places)), begin, end - begin
         )
         is_first = tf.equal(places, tf.gather(letters.first, places))
-        # Pieces inside of a word have a mark in the vocabulary, and pieces at its start have none.
+        # In the vocabulary, pieces inside of a word have a mark, but pieces at the start have none.
         mark = tf.where(is_first, b"", INSIDE)
         piece_ids = table.lookup(tf.strings.join([mark, texts]))
         hits = splitting.find_true(piece_ids < pieces.size)
@@ -148,12 +148,12 @@ def _find_longest(
 
 
 def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Follow the pieces of each word; return where pieces begin, and which words can be cut.
+    """Follow the pieces of each word; return masks of piece starts and of words that can be cut.
 
-    The masks are bool [M] for characters, and bool [N] for words.
+    The mask of piece starts is bool [M] over characters, and the mask of words is bool [N].
     """
     ends = row_splits[1:]
-    # After the last word, add a place of length 0.
+    # Append a length of 0 behind the last word.
     lengths_and_end = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
 
     def find_steps(places: tf.Tensor) -> tf.Tensor:

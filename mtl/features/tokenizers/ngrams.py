@@ -1,4 +1,4 @@
-"""Parts of words by hash: a new spelling shares most of its parts with a known spelling.
+"""A tokenizer that hashes character n-grams, which similar spellings have in common.
 
 features.Text.tokenizer = @tokenizers.CharacterNgrams()
 tokenizers.CharacterNgrams.sizes = [3, 4, 5]
@@ -18,18 +18,19 @@ _BEGIN, _END = ord("<"), ord(">")
 
 @checks.dataclass
 class CharacterNgrams(types.Tokenizer):
-    """Makes tokens of the n-grams of the characters of each word, and of the word, by hash.
+    """Hashes the character n-grams of each word, and the whole word, to tokens.
 
     P. Bojanowski et al., "Enriching Word Vectors with Subword Information" (fastText), TACL 2017,
-    arXiv:1607.04606. A word stands between `<` and `>`: with the size 3, "where" is <wh, whe, her,
-    ere, re> and <where>. Unlike in fastText, the whole word is hashed as well. `Words` says how a
-    text is cut into words. This tokenizer needs no vocabulary. The n-grams of a word come by size,
-    and then the word, unless an n-gram equals it.
+    arXiv:1607.04606. The marks `<` and `>` enclose each word: with the size 3, "where" gives <wh,
+    whe, her, ere, re> and <where>. Unlike in fastText, the whole word is also hashed. Texts are cut
+    into words as in `Words`. This tokenizer needs no vocabulary. The tokens of a word are its
+    n-grams, sorted by size, and then the whole word, unless the word equals an n-gram.
 
     Attributes:
-      sizes: the lengths of n-grams in characters, counting the two marks.
-      num_buckets: hash buckets; several times the number of n-grams keeps collisions rare.
-      lowercase: True makes letters small and removes their accents first.
+      sizes: the lengths of n-grams in characters, including the marks `<` and `>`.
+      num_buckets: the number of hash buckets; several times the number of n-grams keeps collisions
+        rare.
+      lowercase: True first converts letters to lower case and removes accents.
     """
 
     sizes: Annotated[
@@ -41,7 +42,7 @@ class CharacterNgrams(types.Tokenizer):
     lowercase: bool = True
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
-        """Return the buckets of n-grams, strings [B] -> int64 [B, (L)]."""
+        """Return the buckets of the n-grams of strings [B], int64 [B, (L)]."""
         del name, fitted
         words = splitting.split_words(texts, self.lowercase)
         return splitting.cut_distinct(words, self._cut)
@@ -52,11 +53,11 @@ class CharacterNgrams(types.Tokenizer):
         return self.num_buckets
 
     def _cut(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Return the buckets of each word, strings [U] -> int64 [U, (N)]."""
+        """Return the buckets of the n-grams of words [U], int64 [U, (N)]."""
         framed_words = tf.strings.join([chr(_BEGIN), words, chr(_END)])
         letters = tf.strings.unicode_split(framed_words, "UTF-8")
         lengths = letters.row_lengths()
-        # A word that is as long as one of the sizes is an n-gram already.
+        # A word whose length equals one of the sizes is already among the n-grams.
         is_apart = tf.reduce_all(tf.not_equal(lengths[:, tf.newaxis], list(self.sizes)), axis=1)
         whole = tf.RaggedTensor.from_row_lengths(
             tf.gather(framed_words, splitting.find_true(is_apart)),

@@ -4,9 +4,9 @@ gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count
 gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
-The accumulator counts words as the graph will cut them. The library breaks ties by the order of the
-single characters, which comes from a hash map with a random seed. We pass the characters in a fixed
-order, so equal counts give equal pieces.
+The accumulator counts words as the graph cuts words. The library breaks ties by the order of single
+characters, which comes from a randomly seeded hash map. This module passes the characters in a
+fixed order, so that equal counts always give equal pieces.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from mtl import checks, types, versions
 from mtl.deferred import tf
 from mtl.features.tokenizers import greedy, splitting
 
-# Texts for the library repeat a word at most this often.
+# A text for the library repeats a word at most this number of times.
 _COPIES = 1000
 
 
 @dataclasses.dataclass(kw_only=True)
 class Pieces(types.Accumulator):
-    """Counts the words of a field, and learns pieces from them.
+    """An accumulator that counts the words of a field, and learns pieces from the counts.
 
     Attributes:
-      source: describes the texts.
-      read: features -> strings [N].
+      source: a description of the texts.
+      read: a function from features to strings, [N].
       size: the largest number of pieces.
-      min_count: how often a character or a pair must occur to become a piece.
+      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
       lowercase: as in `splitting.split_words`.
     """
 
@@ -51,14 +51,14 @@ class Pieces(types.Accumulator):
         """Count the words of a batch.
 
         Raises:
-          UserError: if the library is not installed.
+          UserError: the library `tokenizers` is not installed.
         """
-        _import_library()  # Fail before the pass over the data, not after it.
+        _import_library()  # Fail at the first batch, not after the pass over the data.
         words = splitting.split_words(self.read(fields), self.lowercase)
         self._counts.update(words.flat_values.numpy().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the pieces, one a line, and return their file, number and greatest length."""
+        """Write the pieces, one per line; return file name, number and greatest length."""
         counts = {word.decode(): count for word, count in self._counts.items()}
         pieces = learn_pieces(counts, self.size, self.min_count)
         rule = f"hold a character that occurs {self.min_count} times (min_count)"
@@ -71,12 +71,12 @@ class Pieces(types.Accumulator):
 
 
 def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[bytes]:
-    """Return at most `size` pieces that occur `min_count` times or more, in the order of ids.
+    """Learn at most `size` pieces that occur `min_count` times or more, in the order of ids.
 
     Args:
-      counts: {word: how often it occurs}.
+      counts: {word: number of occurrences}.
       size: the largest number of pieces.
-      min_count: how often a character or a pair must occur to become a piece.
+      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
     """
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)
@@ -85,7 +85,7 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     letters = set(alphabet)
     words = {word: n for word, n in words.items() if letters.issuperset(_list_singles(word))}
     library = _import_library()
-    # The library counts every character as the beginning of a word, too.
+    # The library also counts every character as the beginning of a word.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_count,
@@ -101,12 +101,12 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
 
 
 def find_longest(pieces: Iterable[bytes]) -> int:
-    """Return the number of characters of the longest piece, without the mark `##`."""
+    """Return the number of characters of the longest piece, not counting the mark `##`."""
     return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
 
 
 def _list_singles(word: str) -> Iterator[str]:
-    """Yield the single characters of a word, and the marked pieces that the library adds."""
+    """Yield the single characters of a word, with the marked forms that the library adds."""
     yield from word
     yield from (f"{greedy.INSIDE.decode()}{character}" for character in word[1:])
 
@@ -120,7 +120,7 @@ def _count_singles(words: Mapping[str, int]) -> dict[str, int]:
 
 
 def _repeat(words: Mapping[str, int]) -> Iterator[str]:
-    """Yield texts that hold each word as often as it was counted."""
+    """Yield texts in which each word occurs as often as it was counted."""
     for word, count in words.items():
         for _ in range(count // _COPIES):
             yield " ".join([word] * _COPIES)

@@ -1,4 +1,4 @@
-"""Cuts texts into words in the graph, with all characters of a batch at once.
+"""Cuts texts into words, in the graph.
 
 words = splitting.split_words(texts, lowercase=True)     # strings [B] -> strings [B, (W)]
 """
@@ -14,24 +14,25 @@ from mtl.features.tokenizers import characters
 
 
 def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
-    """Clean texts and cut them at spaces; each punctuation mark or ideograph is a word.
+    """Clean texts, and cut texts into words.
 
-    Bytes that are not UTF-8 are dropped.
+    Spaces separate words, and each punctuation mark or ideograph is a word. Bytes that are not
+    UTF-8 are dropped.
 
     Args:
       texts: strings [B].
-      lowercase: True makes letters small and removes their accents.
+      lowercase: True converts letters to lower case, and removes accents.
 
     Returns:
-      Strings [B, (W)].
+      The words of each text, strings [B, (W)].
     """
     code_points = tf.strings.unicode_decode(texts, "UTF-8")
     points, rows = _clean_points(code_points.flat_values, code_points.value_rowids(), lowercase)
     kinds = _look_points_up("kinds", points, lowercase)
-    # The first character follows nothing: pretend that a space in row -1 precedes it.
+    # Insert a space in row -1 before the first character, which has no predecessor.
     before = tf.concat([[characters.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     row_before = tf.concat([tf.constant([-1], rows.dtype), rows[:-1]], 0)[: tf.size(kinds)]
-    # In a graph `==` compares objects.
+    # In a graph, `==` would compare tensors by identity.
     is_letter, was_letter = (tf.equal(values, characters.LETTER) for values in (kinds, before))
     begins = ~(is_letter & was_letter & tf.equal(rows, row_before))
     places = find_true(tf.not_equal(kinds, characters.SPACE))
@@ -47,25 +48,25 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
 def _clean_points(
     points: tf.Tensor, rows: tf.Tensor, lowercase: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the clean code points [M] of N code points, and their rows."""
+    """Clean N code points; return the clean code points [M], and the row of each."""
     places = _look_points_up("row_of", points, lowercase)
     expansions = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
     first = tf.where(tf.equal(places, 0), points, expansions[:, 0])
     width = expansions.shape[1]
     expansions = tf.concat([first[:, tf.newaxis], expansions[:, 1:]], axis=1)
     clean_points = tf.reshape(expansions, [-1])
-    indices = find_true(clean_points >= 0)  # Padding is -1.
+    indices = find_true(clean_points >= 0)  # Drop the padding, which is -1.
     return tf.gather(clean_points, indices), tf.gather(rows, indices // width)
 
 
 def _look_points_up(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:
-    """Look code points up in a table of pages, int32 [N] -> [N]."""
+    """Look up code points, int32 [N], in a table of pages."""
     page = tf.gather(_make_constant(f"{name}.page_of", lowercase), points // 256)
     return tf.gather(_make_constant(f"{name}.pages", lowercase), page * 256 + points % 256)
 
 
 def _make_constant(name: str, lowercase: bool) -> tf.Tensor:
-    """Return a table as a constant, once in each graph."""
+    """Create a constant of a table once in each graph."""
 
     def make() -> tf.Tensor:
         value = operator.attrgetter(name)(characters.read_tables(lowercase))
@@ -75,9 +76,9 @@ def _make_constant(name: str, lowercase: bool) -> tf.Tensor:
 
 
 def find_true(mask: tf.Tensor) -> tf.Tensor:
-    """Return the places of True, bool [N] -> int64 [M].
+    """Return the indices at which a mask, bool [N], is True, int64 [M].
 
-    For several tensors, one call and `tf.gather` take fewer ops than `tf.boolean_mask` for each.
+    To select from several tensors, one call and `tf.gather` need fewer ops than `tf.boolean_mask`.
     """
     return tf.reshape(tf.where(mask), [-1])
 
@@ -85,11 +86,11 @@ def find_true(mask: tf.Tensor) -> tf.Tensor:
 def cut_distinct(
     words: tf.RaggedTensor, cut: Callable[[tf.Tensor], tf.RaggedTensor]
 ) -> tf.RaggedTensor:
-    """Cut words into tokens, each distinct word once: strings [B, (W)] -> ids [B, (L)].
+    """Cut words [B, (W)] into token ids [B, (L)], with each distinct word cut once.
 
     Args:
       words: the words of each row.
-      cut: turns distinct words, [U], into the ids of their tokens, [U, (P)].
+      cut: a function from distinct words, [U], to the ids of their tokens, [U, (P)].
     """
     distinct, places = tf.unique(words.flat_values)
     tokens = tf.gather(cut(distinct), places)

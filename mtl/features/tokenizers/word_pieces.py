@@ -1,4 +1,4 @@
-"""Words and parts of words as tokens, by a vocabulary from the training split or from a file.
+"""A tokenizer that cuts words into pieces of a vocabulary, from the training split or a file.
 
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000                         # learned; needs the extra `text`
@@ -20,30 +20,31 @@ _UNKNOWN = b"[UNK]"
 
 @checks.dataclass
 class WordPiece(words.OfWords):
-    """Cuts each word into the longest pieces that the vocabulary holds, from left to right.
+    """Cuts each word from left to right, each time into the longest piece of the vocabulary.
 
-    M. Schuster, K. Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; the cut follows BERT
-    (J. Devlin et al., NAACL 2019, arXiv:1810.04805). Pieces inside a word begin with `##`. A word
-    that cannot be cut, or has more than 100 characters, becomes one unknown token: `[UNK]` if the
-    vocabulary has it, else an extra id after all pieces. [CLS] and [SEP] are not added. `Words`
-    says how a text is cut into words.
+    M. Schuster, K. Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; the algorithm is the
+    same as in BERT (J. Devlin et al., NAACL 2019, arXiv:1810.04805). Pieces inside of a word begin
+    with `##`. A word that cannot be cut, or has more than 100 characters, becomes one unknown
+    token. The unknown token is `[UNK]` if the vocabulary contains it, and otherwise an additional
+    id behind all pieces. The tokens [CLS] and [SEP] are not added. Texts are cut into words as in
+    `Words`.
 
     The library `tokenizers` (the extra `text`) learns a vocabulary from the word counts of the
-    training split: first the single characters, and then, one by one, the most frequent pairs of
-    neighbours. The order of the rows depends only on the counts.
+    training split. The vocabulary first gets the single characters, and then, one by one, the most
+    frequent pairs of neighbouring pieces. The order of the pieces depends only on the counts.
 
     Attributes:
       size: the largest number of pieces to learn.
-      vocabulary: the path of a file with one piece a line, such as BERT's vocab.txt; None learns
-        one. A run refuses a file that has changed since the run was started.
-      min_count: how often a character or a pair must occur to become a piece.
-      lowercase: True makes letters small and removes their accents first.
+      vocabulary: the path of a file with one piece per line, such as BERT's vocab.txt; None learns
+        a vocabulary. A continued run fails if the file has changed since the run started.
+      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+      lowercase: True first converts letters to lower case and removes accents.
     """
 
     size: Annotated[int, checks.AtLeast(2)] = 8000
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
-        """Return the pieces, strings [B] -> int64 [B, (L)]."""
+        """Return the ids of the pieces of strings [B], int64 [B, (L)]."""
         pieces = self._read_pieces(name, fitted)
         table = vocabulary.create_table(self._find_entries(name, fitted), 1)
         words = splitting.split_words(texts, self.lowercase)
@@ -52,7 +53,7 @@ class WordPiece(words.OfWords):
         )
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
-        """Return the number of pieces, plus one if none of them is `[UNK]`."""
+        """Return the number of pieces, plus one if the vocabulary lacks `[UNK]`."""
         pieces = self._read_pieces(name, fitted)
         return max(pieces.size, pieces.unknown + 1)
 
@@ -79,6 +80,6 @@ class WordPiece(words.OfWords):
         rule = "hold pieces that begin with ##, for the inside of words"
         fix = "Vocabularies of whole words are for Words."
         checks.require(has_insides, "WordPiece.vocabulary", rule, self.vocabulary, fix)
-        # Without `[UNK]`, unknown words get an id after all pieces.
+        # Without `[UNK]`, unknown words get an id behind all pieces.
         unknown = lines.index(_UNKNOWN) if _UNKNOWN in lines else len(lines)
         return greedy.Pieces(len(lines), piece_learning.find_longest(lines), unknown)

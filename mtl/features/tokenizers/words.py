@@ -1,4 +1,4 @@
-"""Words as tokens, by a vocabulary.
+"""A tokenizer that looks up whole words in a vocabulary.
 
 features.Text.tokenizer = @tokenizers.Words()
 tokenizers.Words.max_size = 20000
@@ -14,19 +14,19 @@ from mtl.deferred import tf
 from mtl.features import accumulators, vocabulary
 from mtl.features.tokenizers import characters, splitting
 
-# A small share of tokens that texts never contain does not hurt.
+# A vocabulary may hold a small share of tokens that can never occur in texts.
 _MOST_UNREACHABLE = 0.01
 
 
 @checks.dataclass
 class OfWords(types.Tokenizer):
-    """A tokenizer that cuts texts into words first, and finds tokens in a vocabulary.
+    """The base class of tokenizers that cut texts into words, and look up tokens in a vocabulary.
 
     Attributes:
-      vocabulary: the path of a file with one token a line; None takes the tokens of the training
-        split. A run refuses a file that has changed since the run was started.
-      min_count: how often a token must occur in the training split to be in the vocabulary.
-      lowercase: True makes letters small and removes their accents first.
+      vocabulary: the path of a file with one token per line; None learns the tokens from the
+        training split. A continued run fails if the file has changed since the run started.
+      min_count: the least number of occurrences of a token in the training split.
+      lowercase: True first converts letters to lower case and removes accents.
     """
 
     vocabulary: Annotated[str, checks.Is(str, "be the path of a file or None")] | None = None
@@ -39,22 +39,22 @@ class OfWords(types.Tokenizer):
         return self.vocabulary
 
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
-        """Return the tokens."""
+        """Return the tokens, which name the rows of the embedding."""
         if self.vocabulary is not None:
-            self._read_vocabulary()  # Check the file here, where an error can name the setting.
+            self._read_vocabulary()  # Here, an error can name the setting.
         return types.RowNames(names=self._find_entries(name, fitted), axis=0, and_unknown=True)
 
     def _find_entries(self, name: str, fitted: types.Statistics) -> str:
-        """Return the file of the vocabulary."""
+        """Return the path of the vocabulary file, from the settings or the statistics."""
         if self.vocabulary is None:
             return fitted.path(fitted.for_column(name)["file"])
         return self.vocabulary
 
     def _read_vocabulary(self) -> list[bytes]:
-        """Return the tokens of the file `vocabulary`.
+        """Read the tokens of the file in `vocabulary`.
 
         Raises:
-          UserError: it is not a vocabulary, or many of its tokens cannot occur in texts.
+          UserError: the file is not a vocabulary, or many tokens cannot occur in texts.
         """
         kind = type(self).__name__
         lines = vocabulary.read_file(f"{kind}.vocabulary", cast(str, self.vocabulary))
@@ -69,8 +69,8 @@ class OfWords(types.Tokenizer):
 
 
 def _is_unreachable(token: str) -> bool:
-    """Return True if a token cannot occur in texts whose letters were made small."""
-    is_special = token[0] == "[" and token[-1] == "]"  # Like [UNK], which no text contains.
+    """Return True if a token cannot occur in texts in lower case."""
+    is_special = token[0] == "[" and token[-1] == "]"  # No text contains [UNK].
     if token.isascii():
         return not is_special and token != token.lower()
     return token != characters.clean(token, lowercase=True)
@@ -78,27 +78,27 @@ def _is_unreachable(token: str) -> bool:
 
 @checks.dataclass
 class Words(OfWords):
-    """Makes a token of each word, by vocabulary, and finds words like BERT's basic tokenizer.
+    """Turns each word into a token by a vocabulary; cuts words like BERT's basic tokenizer.
 
-    Spaces separate words; each punctuation mark or ideograph is a word. Unknown words have extra
-    ids after the vocabulary. `characters` says how letters are cleaned first.
+    Spaces separate words; each punctuation mark or ideograph is a word. Unknown words have
+    additional ids behind the vocabulary. Texts are first cleaned as in `characters`.
 
     Attributes:
-      vocabulary: the path of a file with one word a line; None takes the words of the training
-        split. A run refuses a file that has changed since the run was started.
-      min_count: how often a word must occur in the training split to enter the vocabulary. The
-        default is 2: a word that occurs once says little, and its row can train the vector of
-        unknown words.
-      max_size: the largest number of words, the most frequent ones; None keeps all.
-      num_unknown: the number of ids for unknown words; a hash chooses among them.
-      lowercase: True makes letters small and removes their accents first.
+      vocabulary: the path of a file with one word per line; None learns the words from the training
+        split. A continued run fails if the file has changed since the run started.
+      min_count: the least number of occurrences in the training split of a word in the vocabulary.
+        The default is 2, because a word that occurs once says little, and its row can train the
+        vector of unknown words.
+      max_size: the largest number of words; the most frequent words are kept. None keeps all words.
+      num_unknown: the number of ids for unknown words; a hash chooses one of these ids.
+      lowercase: True first converts letters to lower case and removes accents.
     """
 
     max_size: checks.Count | None = None
     num_unknown: checks.Count = 1
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
-        """Return the words, strings [B] -> int64 [B, (L)]."""
+        """Return the ids of the words of strings [B], int64 [B, (L)]."""
         words = splitting.split_words(texts, self.lowercase)
         table = vocabulary.create_table(self._find_entries(name, fitted), self.num_unknown)
         return words.with_flat_values(table.lookup(words.flat_values))

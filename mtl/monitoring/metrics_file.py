@@ -117,7 +117,8 @@ def _read(path: str) -> str:
 
 
 def _parse_rows(text: str) -> list[dict[str, Any]]:
-    return [row for row in map(_parse_line, text.splitlines()) if row is not None]
+    # `splitlines` would also split at characters in names, such as U+2028, which JSON allows.
+    return [row for row in map(_parse_line, text.split("\n")) if row is not None]
 
 
 def _parse_line(line: str) -> dict[str, Any] | None:

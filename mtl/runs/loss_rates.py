@@ -132,9 +132,12 @@ class _Decide(types.StepExtension):
         names = list(dict.fromkeys(task for tasks in self._tasks.values() for task in tasks))
         heads = [head for head in self._model.heads_with_loss if head.name in names]
         weights = replicas.sum_over_replicas(together.sum_label_weights(heads, self._labels))
-        # [2, T]: a batch without a label of a task says nothing about its loss.
-        seen = tf.stack([[losses[n] * weights[n] for n in names], [weights[n] for n in names]])
-        seen = tf.cast(seen, tf.float64)
+        # [T] each. A task without a label in the batch has weight 0. A loss that is not finite also
+        # has weight 0, because `Update.if_not_finite` may skip its step.
+        loss, weight = (tf.stack([values[n] for n in names]) for values in (losses, weights))
+        is_finite = tf.math.is_finite(loss)
+        loss, weight = (tf.where(is_finite, x, tf.zeros_like(x)) for x in (loss, weight))
+        seen = tf.cast(tf.stack([loss * weight, weight]), tf.float64)
         count, every = len(names), self._rates.every
         sums = step_state.create_variable("sums", np.zeros([2, count]))
         latest = step_state.create_variable("latest_losses", np.zeros([count]))
@@ -144,8 +147,10 @@ class _Decide(types.StepExtension):
 
         done = tf1.train.get_or_create_global_step().read_value() + 1
         is_end = tf.equal(done % every, 0)
-        total, weight = tf.unstack(sums.read_value() + seen)
-        means = tf.where(weight > 0, tf.math.divide_no_nan(total, weight), latest.read_value())
+        total, weights_sum = tf.unstack(sums.read_value() + seen)
+        means = tf.where(
+            weights_sum > 0, tf.math.divide_no_nan(total, weights_sum), latest.read_value()
+        )
         # The first interval in which the task had a label is what later ones are compared with.
         firsts = tf.where(tf.equal(first.read_value(), 0), means, first.read_value())
         logs = tf.math.log(tf.where((firsts > 0) & (means > 0), means / firsts, 1.0))
@@ -159,7 +164,7 @@ class _Decide(types.StepExtension):
         step_state.assign_with_update(factors, decided)
         step_state.assign_with_update(latest, tf.where(is_end, means, latest.read_value()))
         step_state.assign_with_update(first, tf.where(is_end, firsts, first.read_value()))
-        sums_left = tf.where(is_end, tf.zeros([2, count], tf.float64), tf.stack([total, weight]))
+        sums_left = tf.where(is_end, tf.zeros_like(seen), tf.stack([total, weights_sum]))
         step_state.assign_with_update(sums, sums_left)
 
 

@@ -1,4 +1,4 @@
-"""The command line: flags and gin files become an `Experiment` for a function in `mtl.verbs`."""
+"""Builds an `Experiment` from flags and gin files, and calls a function of `mtl.verbs` with it."""
 
 import sys
 

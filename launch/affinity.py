@@ -1,4 +1,4 @@
-r"""Proposes which tasks to train together, by the affinities that a run has measured.
+r"""Proposes which tasks to train together, by the affinities of tasks that a run has measured.
 
 python -m launch.train --gin_file my.gin --gin_file gin_configs/balancing/affinity.gin \
     --model_dir runs/all
@@ -26,7 +26,7 @@ with deferred.imports():
     from mtl.tools.drawing import affinity_picture, pictures
     from mtl.tools.reports import grouping
 
-MODELS = flags.DEFINE_integer("models", 2, "The most models to train.")
+MODELS = flags.DEFINE_integer("models", 2, "The largest number of models to train.")
 TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")
 OVERLAP = flags.DEFINE_bool(
     "overlap",
@@ -40,30 +40,30 @@ def main() -> None:
     model_dir = app.MODEL_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     experiment, model_dir = app.load()
-    # A head without a loss has no gradient, and so no affinity.
+    # Leave out heads without a loss, which have no gradient and so no affinity.
     tasks = [head.name for head in experiment.model.heads_with_loss]
     for task in TASKS.value:
         checks.one_of("--tasks", task, tasks)
     checks.unique("--tasks", TASKS.value)
-    # In the order of the run, not of the flag.
+    # Keep the order of tasks in the run, which may differ from the order in the flag.
     tasks = [task for task in tasks if not TASKS.value or task in TASKS.value]
     curves = event_files.read_record(model_dir).curves
     pairs = affinity_picture.group(curves)
     fix = "Train with gin_configs/balancing/affinity.gin."
     rule = "be a run that has measured affinities"
     checks.require(bool(pairs), "--model_dir", rule, model_dir, fix)
-    measured = grouping.Measured.from_pairs(pairs, tasks)
-    proposals = grouping.propose(measured, MODELS.value, OVERLAP.value)
+    affinities = grouping.Measured.from_pairs(pairs, tasks)
+    proposals = grouping.propose(affinities, MODELS.value, OVERLAP.value)
     picture, table = pictures.write(model_dir, curves, [affinity_picture])
-    steps = measured.steps
+    steps = affinities.steps
     print(f"{len(steps)} measurements, steps {steps[0]} to {steps[-1]}: {table}, {picture}\n")
     print(f"Groups for at most {MODELS.value} models:\n")
-    print(grouping.describe(measured, proposals))
+    print(grouping.describe(affinities, proposals))
     print("\nNext:")
     for number, group in enumerate(proposals[0].groups, 1):
-        names = grouping.name_tasks(measured, group.trained)
+        names = grouping.name_tasks(affinities, group.trained)
         print(f"  {_suggest_training(experiment, model_dir, number, names)}")
-    for task in measured.find_harmful_steps():
+    for task in affinities.find_harmful_steps():
         reason = "TaskAffinity.learning_rate is too large to measure affinities"
         print(f"Warning: steps of {task!r} raise its own loss: {reason}.", file=sys.stderr)
 
@@ -71,8 +71,8 @@ def main() -> None:
 def _suggest_training(
     experiment: experiment_lib.Experiment, model_dir: str, number: int, tasks: Sequence[str]
 ) -> str:
-    """Return the command that trains only some tasks of a run."""
-    # The command reads the saved file, so it needs only the bindings that differ.
+    """Return a command that trains only some of the tasks of a run."""
+    # The command reads the config.gin of the run, and adds only bindings that differ.
     saved = config.saved_in(model_dir)
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
@@ -87,19 +87,19 @@ def _list_params(
     bindings: Sequence[gin_files.Binding],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Return the bindings that reduce a run to some of its tasks."""
+    """Return the bindings that restrict a run to some of its tasks."""
     params = []
     for binding in bindings:
         if binding.target is model.MultiTaskModel and binding.parameter == "heads":
             pairs = zip(experiment.model.tasks, binding.value, strict=True)
             heads = ", ".join(repr(head) for task, head in pairs if task in tasks)
             params.append(f"{binding.name} = [{heads}]")
-        # The new run combines gradients as this run, but does not measure affinities.
+        # The new run combines gradients like this run, but does not measure affinities.
         if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
             params.append(f"MultiTaskModel.surgery = {binding.value!r}")
     task, _, metric = experiment.best.metric.partition("/")
     if metric and task not in tasks:
-        # The metric belongs to a task that this group does not train.
+        # Replace a metric of a task that the new run does not train.
         params.append('Best.metric = "average_loss"')
         params += ["Best.higher_is_better = None"] * (experiment.best.higher_is_better is not None)
     return params

@@ -1,4 +1,4 @@
-"""Shared code of all commands: flags, help, logs, and mistakes as one line with exit code 2."""
+"""Runs commands: defines shared flags, writes help and logs, and ends mistakes with exit code 2."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIN_PARAM = flags.DEFINE_multi_string(
 MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
-    "The folder of checkpoints, events, exports and the run's config.gin. With a config.gin there, "
+    "The folder of checkpoints, events, exports and the run's config.gin. If it has a config.gin, "
     "you may leave out --gin_file. (default: runs/<name of the last gin file>)",
 )
 
@@ -40,15 +40,15 @@ TRUSTED = flags.DEFINE_list(
     "trusted_packages",
     None,
     "Packages, with commas between them. With this flag, gin files, their includes and the "
-    "config.gin of a run may only build parts of mtl and of these packages. Without it they may "
-    "run any code: see docs/security.md.",
+    "config.gin of a run may only build parts of mtl and of these packages. Without the "
+    "flag, gin files may run any code: see docs/security.md.",
 )
 
 TRUSTED_SETTINGS = flags.DEFINE_list(
     "trusted_settings",
     [],
-    "Settings, with commas between them, such as Distillation.teacher, that --trusted_packages "
-    "would refuse as they may run code, write or connect. docs/security.md lists them.",
+    "Settings, with commas between them, such as Distillation.teacher, that are allowed although "
+    "they may run code, write or connect. docs/security.md lists them.",
 )
 
 JSON_LOG = flags.DEFINE_string(
@@ -58,8 +58,8 @@ JSON_LOG = flags.DEFINE_string(
     "such as the losses of a step.",
 )
 
-# The smallest limit in bytes: a small training on two cores peaks at 3.08e9 (VmPeak), and a limit
-# of 2.56e9 aborts it.
+# The smallest allowed limit of addresses, in bytes. A small training on two cores needs 3.08e9 at
+# its peak (VmPeak), and a limit of 2.56e9 aborts the training.
 _ADDRESSES = 3 * 10**9
 _INDENT = " " * 6
 _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
@@ -68,14 +68,14 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 def run(main: Callable[[], None]) -> None:
     """Parse the flags of a command, and run its `main`."""
     _be_quiet()
-    # `endings.run` is inside, because absl would show an error of `main` as a traceback.
+    # Call `endings.run` inside of `app.run`, because absl would show errors as tracebacks.
     app.run(lambda _: endings.run(lambda: _run_logged(main)), flags_parser=_parse_flags)
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
-    """Run a command whose `main` gets the folders of runs, which are its positional arguments.
+    """Run a command whose positional arguments are folders of runs, the argument of `main`.
 
-    The command has the shared flags, without --gin_file, --gin_param and --model_dir.
+    The command has all shared flags except --gin_file, --gin_param and --model_dir.
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may come after folders.
@@ -86,7 +86,7 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
 
 
 def run_on_files(main: Callable[[list[str]], None]) -> None:
-    """Run a command whose `main` gets files, which are its positional arguments.
+    """Run a command whose positional arguments are files, the argument of `main`.
 
     The command has all shared flags.
     """
@@ -99,25 +99,25 @@ def run_on_files(main: Callable[[list[str]], None]) -> None:
 
 
 def load() -> tuple[experiment.Experiment, str]:
-    """Return the experiment and the model_dir that the flags describe.
+    """Return the experiment and the folder of the run that the shared flags describe.
 
     Raises:
       UserError: a flag is missing, or a gin file has a mistake.
     """
-    # Must come before the first import of TensorFlow.
+    # Check the limit of addresses before the first import of TensorFlow.
     _require_addresses()
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be set. See --help.")
     model_dir = model_dir or config.name_model_dir(files)
     storage.require_plain("--model_dir", model_dir)
-    # A gin file on the command line replaces the saved configuration.
+    # Gin files on the command line replace the config.gin of the run.
     files = files or [config.saved_in(model_dir)]
     return config.load(files, GIN_PARAM.value, trusted(), model_dir), model_dir
 
 
 def _require_addresses() -> None:
-    """Fail if `ulimit -v` is too small for TensorFlow, which would abort in C++."""
+    """Fail if `ulimit -v` is so small that TensorFlow would abort in C++."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     fits = most == resource.RLIM_INFINITY or most >= _ADDRESSES
     fix = "It limits addresses, not memory: raise it, or limit memory by a control group."
@@ -158,7 +158,7 @@ def _parse_flags(
     except flags.Error as error:
         # A message of absl may have several lines.
         endings.fail(" ".join(str(error).split()))
-    # The flag decides which modules of the current folder Python may find.
+    # --trusted_packages decides which modules of the current folder Python may import.
     here.open_to(TRUSTED.value)
     if takes_folders:
         _refuse_flags_of_one_run()
@@ -174,7 +174,7 @@ def _refuse_flags_of_one_run() -> None:
 
 
 def _write_help(takes_folders: bool) -> str:
-    """Return the docstring of the command's module, and its flags."""
+    """Return the help of a command: the docstring of its module, and its flags."""
     docstring = cast(str, sys.modules["__main__"].__doc__)
     lines = [docstring.strip(), "", "Flags:"]
     for flag in _list_flags(takes_folders):
@@ -189,29 +189,29 @@ def _write_help(takes_folders: bool) -> str:
 
 def _list_flags(takes_folders: bool) -> list[flags.Flag]:
     hidden = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
-    # absl lists the flags of the main module under the name of the script.
+    # In absl, the flags of the main module belong to the name of the script.
     of_command = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     return [flag for flag in [*shared, *of_command] if flag.name not in hidden]
 
 
 def _explain_flag(flag: flags.Flag) -> str:
-    # absl adds a second line to the help of a repeatable flag.
+    # Remove the second line that absl adds to the help of a repeatable flag.
     default = f" (default: {flag.default})" if flag.default else ""
     return flag.help.split(";\n")[0] + default
 
 
 def _be_quiet() -> None:
     """Print the log lines of mtl to standard error, and only errors of libraries."""
-    # Users of `mtl` cannot change the code that libraries warn about.
+    # Hide warnings of libraries about code that users of `mtl` cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
-    # Otherwise absl's handler of the root logger would print each line again.
+    # Do not pass records on to the root logger, whose absl handler would print each line again.
     logger.propagate = False
     lines = Lines()
-    # --json_log lowers the level of the logger, which must not change the terminal.
+    # Set the level of the handler, too, because --json_log lowers the level of the logger.
     lines.setLevel(logging.INFO)
     logger.addHandler(lines)
 

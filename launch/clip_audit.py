@@ -1,4 +1,4 @@
-r"""Audits the gradients of a trained model: which training samples have large or clipped ones.
+r"""Finds training samples with large or clipped gradients in a trained model.
 
 python -m launch.clip_audit --model_dir runs/digits
 python -m launch.clip_audit --model_dir runs/digits --key id \

@@ -1,8 +1,8 @@
-r"""Trains in several processes of this machine, each with its TF_CONFIG, as on several machines.
+r"""Trains in several processes on this machine, with a TF_CONFIG for each process.
 
 The first worker is the chief. With --ps, workers train asynchronously with parameter servers,
-otherwise synchronously. Flags after -- go to launch.train. If a process fails, all end with its
-exit code.
+otherwise synchronously. Flags after -- are passed to launch.train. If a process fails, the other
+processes end, too, and the command ends with the exit code of the failed process.
 
     python -m launch.cluster --workers 2 --ps 1 --evaluator -- \
         --gin_file gin_configs/experiments/digits_shared_bottom.gin --model_dir runs/digits
@@ -34,36 +34,37 @@ WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers, including t
 SERVERS = flags.DEFINE_integer("ps", 0, "The number of parameter servers.")
 EVALUATOR = flags.DEFINE_boolean("evaluator", False, "Evaluate in a separate process.")
 RESTARTS = flags.DEFINE_integer(
-    "restarts", 0, "The most restarts of all processes, after a process is lost or stopped."
+    "restarts", 0, "How often to restart all processes at most, if a process is lost or stopped."
 )
 
 _log = logging.getLogger("mtl.distribution.tf_config")
 
-# After a failure, the other processes have this long to save and end.
+# The seconds that the other processes have to save and end after a failure.
 _GRACE_SECS = 30.0
 
-# Larger exit codes mean that a signal ended the process.
+# An exit code above this number means that a signal ended the process.
 _BY_SIGNAL = 128
 
 
 class Members:
-    """The processes of a run; their lines go to standard output, after the name of the process."""
+    """Starts the processes of a run, and prints their output with the name of the process."""
 
     def __init__(self, arguments: Sequence[str], environments: Mapping[str, Mapping[str, str]]):
         self._processes = {
             name: subprocess.Popen(
                 [*here.make_command("train"), *arguments],
-                # With this variable, each process ends by itself if this process is killed.
+                # The environment variable of `launcher_watch` makes each process end if
+                # launch.cluster is killed.
                 env={**os.environ, **environment, **launcher_watch.environment()},
                 stdout=subprocess.PIPE,
-                # A single stream, so that lines keep their order.
+                # Join standard output and error, so that lines keep their order.
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches them only through this process.
+                start_new_session=True,  # Only this process gets Ctrl-C.
             )
             for name, environment in environments.items()
         }
-        # Names are padded with spaces, so that all lines begin in the same column.
+        # Pad names with spaces, so that all lines begin in the same column.
         width = max(map(len, self._processes))
         self._readers = [
             threading.Thread(target=_pass_on, args=(process.stdout, name.ljust(width)))
@@ -73,7 +74,7 @@ class Members:
             reader.start()
 
     def wait(self) -> int:
-        """Wait until all processes have ended; end the others if a process fails.
+        """Wait until all processes have ended; if a process fails, end the other processes.
 
         Returns:
           The exit code of the first process that fails; 0 if all succeed.
@@ -83,13 +84,13 @@ class Members:
             self._end_members()
         for reader in self._readers:
             reader.join()
-        # For SIGTERM, `Popen` returns -15, but a shell 143.
+        # Convert exit codes of signals: for SIGTERM, `Popen` returns -15, but a shell 143.
         return code if code >= 0 else _BY_SIGNAL - code
 
     def _find_code(self) -> int:
-        """Wait until a process fails or all have ended; return the first code that is not 0."""
+        """Wait until a process fails or all have ended; return the failure's exit code, or 0."""
         while True:
-            # Poll all processes, because any of them may be the first to fail.
+            # Poll all processes, because any process may be the first to fail.
             codes = [process.poll() for process in self._processes.values()]
             failed = next(filter(None, codes), 0)
             if failed or None not in codes:
@@ -99,13 +100,14 @@ class Members:
     def signal(self, number: int) -> None:
         """Send a signal to all processes that still run."""
         for process in self._processes.values():
-            # A process may have ended just before.
+            # Ignore a process that has just ended.
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def _end_members(self) -> None:
-        """Wait until all processes end; then send SIGTERM, and at last SIGKILL."""
-        # The processes notice a loss by themselves, and may save before they end.
+        """Wait until all processes end; send SIGTERM, and later SIGKILL, to slow processes."""
+        # Wait before the first signal: processes notice a loss themselves, and may save before they
+        # end.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -128,7 +130,7 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
       {name of a process: {"TF_CONFIG": its value}}.
     """
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
-    # All sockets stay open until each process has a port, so that no port is used twice.
+    # Keep all sockets open until each process has a port, so that no two get the same port.
     with contextlib.ExitStack() as stack:
         jobs = {
             job: [_free_address(stack) for _ in range(count)]
@@ -136,7 +138,7 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
             if count
         }
     places = [(job, index) for job, addresses in jobs.items() for index in range(len(addresses))]
-    # TensorFlow does not count an evaluator among the members of a cluster.
+    # In TensorFlow, an evaluator does not belong to the cluster.
     places += [("evaluator", 0)] if evaluator else []
     return {
         f"{job}-{index}": {
@@ -164,7 +166,7 @@ def arguments() -> list[str]:
 
 def _free_address(stack: contextlib.ExitStack) -> str:
     listener = stack.enter_context(socket.socket())
-    # Port 0 lets the kernel choose a free port.
+    # Bind port 0, for which the kernel chooses a free port.
     listener.bind(("localhost", 0))
     return f"localhost:{listener.getsockname()[1]}"
 
@@ -172,7 +174,7 @@ def _free_address(stack: contextlib.ExitStack) -> str:
 def _pass_on(lines: Sequence[str], name: str) -> None:
     for line in lines:
         sys.stdout.write(f"{name} | {line}")
-        # Standard output is buffered if it goes to a file.
+        # Flush each line, because standard output is buffered if it goes to a file.
         sys.stdout.flush()
 
 
@@ -191,19 +193,19 @@ def main() -> None:
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--restarts", RESTARTS.value, 0)
     checks.at_least("--ps", SERVERS.value, 0)
-    _, model_dir = app.load()  # Reports a mistake once, before any process starts.
-    # Without this check, all processes would start, and the chief would fail at the lock.
+    _, model_dir = app.load()  # Report mistakes once, before any process starts.
+    # Check the lock before all processes start, because the chief would fail to lock the folder.
     lock.require_free(model_dir)
     signals: list[int] = []
     for attempt in range(RESTARTS.value + 1):
         if attempt:
             _log.info("Starting all processes again, %d of %d", attempt, RESTARTS.value)
         members = Members(arguments(), environments(WORKERS.value, SERVERS.value, EVALUATOR.value))
-        # A new handler for each attempt, because it sends signals to the new processes.
+        # Set a new handler in each attempt, to send signals to the new processes.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _make_handler(members, signals))
         code = members.wait()
-        # A mistake would fail again, and a user's signal must end the run.
+        # Do not restart after a mistake, which would fail again, or after a signal of the user.
         if code < _BY_SIGNAL or signals:
             break
     sys.exit(code)

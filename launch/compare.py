@@ -35,7 +35,7 @@ HTML = flags.DEFINE_string("html", None, "A file for the comparison as a page, w
 
 _FILE = "config.gin"
 _WIDTH = 100
-# The most metrics that an error lists.
+# The largest number of metrics that an error lists.
 _MOST_NAMES = 20
 
 
@@ -54,11 +54,12 @@ def main(arguments: list[str]) -> None:
         checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
     else:
         checks.require(METRIC.value is None, "--metric", "come with --runs", METRIC.value)
-    # Read all runs first, so that an error in a folder comes before any table.
+    # Read all runs before printing, so that an error in a folder comes before any table.
     runs = dict(zip(comparison_text.iterate_names(folders), map(_read_run, folders), strict=True))
     _protect_runs(runs)
     runs = _with_metric(runs) if RUNS.value else runs
-    # Runs with different tasks can be sorted by a metric of one task, but not by a sum over tasks.
+    # Runs with different tasks can be sorted by a metric of one task, but not by a metric of all
+    # tasks.
     if not RUNS.value or HTML.value or "/" not in METRIC.value:
         comparison.require_same_tasks(runs)
     result = comparison.compare(runs)
@@ -73,7 +74,7 @@ def main(arguments: list[str]) -> None:
         comparison_text.write_csv(CSV.value, result)
         print(f"CSV: {CSV.value}", file=sys.stderr)
     if HTML.value:
-        # Imported here, because only pages need jinja2.
+        # Import jinja2 with these modules only if a page is written.
         from mtl.tools.reports import comparison_page, report
 
         report.write(HTML.value, comparison_page.describe(result, order))
@@ -84,17 +85,17 @@ def _find_folders(folders: Sequence[str]) -> list[str]:
     """Return the folders of the runs.
 
     Raises:
-      UserError: --runs holds no run, there are fewer than two folders, or a folder comes twice.
+      UserError: --runs has no run, there are fewer than two folders, or a folder is named twice.
     """
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
         paths = [os.path.join(RUNS.value, name) for name in _list_names(RUNS.value)]
-        # The folder may hold other folders besides runs.
+        # Leave out folders that are not runs.
         run_paths = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
         checks.require(bool(run_paths), "--runs", f"hold folders with a {_FILE}", RUNS.value)
         return run_paths
-    # "runs/a" and "runs/a/" are the same run.
+    # Compare real paths, because "runs/a" and "runs/a/" are the same run.
     real_paths = [os.path.realpath(folder) for folder in folders]
     pairs = zip(folders, real_paths, strict=True)
     repeated = [folder for folder, path in pairs if real_paths.count(path) > 1]
@@ -123,7 +124,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
-    """Leave out runs without the metric of --metric, and print their names.
+    """Leave out runs without the metric that --metric names, and print the names of these runs.
 
     Raises:
       UserError: no run has this metric.
@@ -141,7 +142,7 @@ def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
 
 
 def _protect_runs(runs: dict[str, record.Run]) -> None:
-    """Refuse outputs that would replace a file that a run needs."""
+    """Refuse outputs that would replace files that a run needs."""
     for run in runs.values():
         for flag in (CSV, HTML):
             if flag.value:
@@ -149,7 +150,7 @@ def _protect_runs(runs: dict[str, record.Run]) -> None:
                     files=run.experiment.files_read,
                     model_dir=run.model_dir,
                     where=f"--{flag.name}",
-                    # In the folder of a run, only files with this ending may be replaced.
+                    # Only files with this ending may be replaced in the folder of a run.
                     endings=(flag.name,),
                 ).check(flag.value)
 

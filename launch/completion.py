@@ -1,4 +1,4 @@
-"""Writes the script that completes verbs, flags and files of `mtl` in bash or zsh.
+"""Writes a shell script that completes verbs, flags and files of `mtl` in bash or zsh.
 
 mtl completion bash > ~/.mtl_completion      # once for each version of mtl
 source ~/.mtl_completion                     # in ~/.bashrc or ~/.zshrc
@@ -15,10 +15,10 @@ from launch import console
 from launch.processes import endings
 from mtl import checks
 
-# zsh runs completions of bash after `bashcompinit`.
+# The first lines of each script: zsh needs `bashcompinit` to run completions of bash.
 _SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
 _FOLDER = pathlib.Path(__file__).parent
-# If no word fits, the shell completes names of files.
+# The script for all shells. If no word fits, the shell completes names of files.
 _SCRIPT = """\
 _mtl() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
@@ -36,7 +36,7 @@ complete -o default -F _mtl mtl"""
 
 
 def list_flags(verb: str) -> list[str]:
-    """Return the flags of a verb, from its source code, because an import would take seconds."""
+    """Return the flags of a verb; read its source code, because an import would take seconds."""
     names = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
     return ["--help", *names]
 
@@ -48,13 +48,13 @@ def write_script(shell: str) -> str:
       UserError: the shell is neither bash nor zsh.
     """
     checks.one_of("The shell", shell, _SHELLS)
-    # The script holds all flags, because a call of Python at each key would take too long.
+    # Write all flags into the script, because starting Python for each completion takes too long.
     cases = "\n".join(f'      {v}) words="{" ".join(list_flags(v))}" ;;' for v in console.VERBS)
     return _SHELLS[shell] + _SCRIPT.format(verbs=" ".join(console.VERBS), cases=cases)
 
 
 def _list_modules(verb: str) -> list[str]:
-    """Return the module of a verb, and all modules of this package that it imports."""
+    """Return the module of a verb, and all modules of `launch` that this module imports."""
     modules, pending = dict[str, None](), [verb]
     while pending:
         module = pending.pop()
@@ -67,17 +67,18 @@ def _list_modules(verb: str) -> list[str]:
 
 
 def _read_flags(module: str) -> Iterator[str]:
-    """Yield the flags that a module defines, for absl or for argparse."""
+    """Yield the flags that a module defines with absl or argparse."""
     for node in ast.walk(_parse_module(module)):
         if not isinstance(node, ast.Call):
             continue
-        # The function is an attribute, as in `flags.DEFINE_string`, or a name, as in `add`.
+        # The called function is an attribute, as in `flags.DEFINE_string`, or a name, as in `add`.
         function = getattr(node.func, "attr", getattr(node.func, "id", ""))
         value = getattr(node.args[0], "value", None) if node.args else None
         first = value if isinstance(value, str) else ""
         if function == "define_checkpoint":
             yield "--checkpoint"
-        # `define_checkpoint` calls DEFINE_string in `app`, which every verb imports.
+        # Skip the DEFINE_string of `define_checkpoint` in `app`: every verb imports `app`, but only
+        # some define --checkpoint.
         elif function.startswith("DEFINE_") and (module, first) != ("app", "checkpoint"):
             yield f"--{first}"
         elif function in ("add", "add_argument") and first.startswith("--"):

@@ -1,4 +1,4 @@
-r"""The command `mtl`, which an installation of the package provides.
+r"""Runs the command `mtl`, which an installation of the package provides.
 
 mtl train --gin_file gin_configs/experiments/digits_shared_bottom.gin
 mtl evaluate --model_dir runs/digits_shared_bottom
@@ -51,13 +51,13 @@ VERBS = tuple(verb for group in _GROUPS.values() for verb in group)
 
 
 def main() -> int:
-    """Run `python -m launch.<verb>` with the other arguments.
+    """Run the verb in the first argument like `python -m launch.<verb>`.
 
     Returns:
       The exit code; 2 for an unknown verb.
     """
     verb, *rest = sys.argv[1:] or ["--help"]
-    # `mtl clip-audit` means the module clip_audit.
+    # Accept "-" for "_": `mtl clip-audit` runs the module clip_audit.
     verb = verb.replace("-", "_") if not verb.startswith("-") else verb
     if verb in ("--help", "-h"):
         print(_write_help())
@@ -71,9 +71,10 @@ def main() -> int:
         print(f"Error: there is no verb {verb!r}. {hint or names}", file=sys.stderr)
         return 2
     sys.argv[1:] = rest
-    # As in `python -m`, because absl lists the flags of the command under this name.
+    # Set the script's name as `python -m` does, because absl finds the command's flags by this
+    # name.
     sys.argv[0] = str(pathlib.Path(__file__).with_name(f"{verb}.py"))
-    # Python's path begins with the folder of the script `mtl`, not with the current folder.
+    # Remember the current folder: sys.path begins with the folder of the script `mtl` instead.
     here.note()
     imports.guard()
     runpy.run_module(f"launch.{verb}", run_name="__main__", alter_sys=True)

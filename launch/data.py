@@ -1,4 +1,4 @@
-"""Describes the columns of tables or of the splits of a run, and compares two data sets.
+"""Describes the columns of tables or of a run's splits, and compares two data sets.
 
 python -m launch.data train.csv                             # or Parquet, JSON lines, ORC, Feather
 python -m launch.data train.csv --against 'new-*.csv' --fail_above 0.1 --output drift.html
@@ -30,7 +30,7 @@ AGAINST = flags.DEFINE_multi_string(
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "Files or globs of new rows to compare with the training split of a run. They are read as in "
+    "Files or globs of new rows to compare with the training split of a run, read as in "
     "launch.evaluate, but labels may be missing. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
@@ -59,7 +59,7 @@ STATISTICS = flags.DEFINE_string(
     None,
     "A file for tensorflow-metadata's DatasetFeatureStatisticsList, .pb (binary) or .pbtxt (text).",
 )
-MOST = flags.DEFINE_integer("most", 50, "The most columns in the tables, or 0 for all.")
+MOST = flags.DEFINE_integer("most", 50, "The largest number of columns in a table, or 0 for all.")
 MISSING = flags.DEFINE_multi_string(
     "missing", [], "A text that marks a missing value in the files. Repeatable."
 )
@@ -70,7 +70,7 @@ DELIMITER = flags.DEFINE_string(
 COLUMNS = flags.DEFINE_list("columns", [], "The names of the columns of CSV without a header.")
 COMMENT = flags.DEFINE_string("comment", "", "Lines of CSV that start with this text are ignored.")
 
-# Larger differences count as drift.
+# Differences above this value count as drift, unless --fail_above is set.
 _THRESHOLD = 0.1
 _WIDTH = 120
 _PAGE, _TEXT, _BINARY = ".html", ".pbtxt", ".pb"
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files
     datasets = read(arguments)
-    # If standard output is not a terminal, it has this width.
+    # Use this width if standard output is not a terminal.
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     threshold = _THRESHOLD if FAIL_ABOVE.value is None else FAIL_ABOVE.value
     comparison = drift.compare(*datasets) if is_compared else None
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> None:
         print(tell.compare(comparison, MOST.value, width, threshold))
     else:
         print("\n\n".join(tell.describe(dataset, MOST.value, width) for dataset in datasets))
-    # Must come before the exit for a drift, so that the page shows the drift.
+    # Write the page before the exit for a drift, so that the page shows the drift.
     _write_outputs(datasets, comparison, threshold)
     if comparison is not None and FAIL_ABOVE.value is not None:
         _end_on_drift(comparison.list_failures(threshold), threshold)
@@ -138,25 +138,25 @@ def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
         for where, patterns in sources.items()
         if patterns
     ]
-    # Compare identities, because two paths may name the same file.
+    # Compare identities of files, because two paths may name the same file.
     inputs = {atomic.identity(path) for table in open_tables for path in table.paths}
     for where, path in _find_outputs().items():
         is_free = atomic.identity(path) not in inputs
         checks.require(is_free, where, "not be an input", path, "Name another file.")
     datasets: list[facts.Dataset] = []
     for table in open_tables:
-        # New rows are read with the types of the first files.
+        # Read new rows with the types of the first files.
         first = datasets[0] if datasets else None
         datasets.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, first))
     return datasets
 
 
 def _read_delimiter() -> str | None:
-    """Return the separator of values of CSV; None to detect it."""
+    """Return the separator of values in CSV; None if it should be detected."""
     delimiter = DELIMITER.value
     if delimiter is None:
         return None
-    # A tab is hard to type in a shell.
+    # Accept \t and tab, because a tab character is hard to type in a shell.
     delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
     is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
     checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
@@ -198,7 +198,7 @@ def _write_file(where: str, path: str, content: bytes) -> None:
 
 
 def _end_on_drift(failures: Sequence[str], threshold: float) -> None:
-    """End the process with exit code 1 and a line if there are failures."""
+    """End the process with exit code 1 and one line if fields have drifted."""
     if failures:
         line = f"Drift above {threshold:g} in {len(failures)} fields: {'. '.join(failures)}."
         print(checks.UserError(line), file=sys.stderr)

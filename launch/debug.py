@@ -1,6 +1,7 @@
-"""Replays a step of a run under TensorFlow's debugger, and shows the op, code and rows that failed.
+"""Replays a training step under TensorFlow's debugger; shows the op, code and rows that failed.
 
-Without --step, it replays the step at which the run failed. It writes a page to debug/step_<n>.
+Without --step, the command replays the step at which the run failed. The command writes a page to
+debug/step_<n> in --model_dir.
 
     python -m launch.debug --model_dir runs/digits
     python -m launch.debug --model_dir runs/digits --step 1234 --cli
@@ -17,8 +18,8 @@ with deferred.imports():
 STEP = flags.DEFINE_integer(
     "step",
     None,
-    "The step to replay: the global step before it, as in the message of a failure. (default: the "
-    "step that failed)",
+    "The step to replay, by the global step before it, as in the error of a failed run. (default: "
+    "the step that failed)",
 )
 CLI = flags.DEFINE_boolean(
     "cli", False, "Open tfdbg in the terminal at this step, instead of writing a page."

@@ -1,4 +1,4 @@
-"""Checks the installation, shows which features work, and says how to fix problems.
+"""Checks the installation, shows which features work, and explains how to fix problems.
 
 python -m launch.doctor
 # Exit code 0: ready. Exit code 2: a line marked "wrong" must be fixed; the next line says how.
@@ -31,7 +31,7 @@ class Finding:
 
     Attributes:
       name: the package or device that was checked.
-      found: the version, the devices or the problem.
+      found: the text after the name: a version, devices or a problem.
       state: "ok", "note" (works in part) or "wrong" (does not work).
       fix: a command or advice, if the state is not "ok".
     """
@@ -50,7 +50,7 @@ def python() -> Finding:
     """Check that this project and the installed TensorFlow support this Python."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    # Without TensorFlow, check for the newest supported version.
+    # If TensorFlow is not installed, check Python for the newest supported version.
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
     if version in supported:
         return Finding(name="Python", found=found)
@@ -102,7 +102,8 @@ def datasets() -> Finding:
     """Check that tensorflow-datasets can be imported."""
     version = _version("tensorflow-datasets")
     if error := _import_error("tensorflow_datasets"):
-        # Newer versions accept an old protobuf when they are installed, but need 6.31.
+        # Advise an older tensorflow-metadata: newer versions install with an old protobuf, but need
+        # 6.31.
         fix = "pip install tensorflow-datasets 'tensorflow-metadata>=1.17.3,<1.18'"
         return Finding(name="Datasets", found=error, state=WRONG, fix=fix)
     return Finding(name="Datasets", found=f"tensorflow-datasets {version}")
@@ -131,7 +132,7 @@ def cuda() -> Finding:
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
-    # A module of the kernel writes this file, so it shows a driver that no library finds.
+    # The kernel module of the driver provides this file, even if TensorFlow finds no GPU.
     driver = pathlib.Path("/proc/driver/nvidia/version").exists()
     if not build.get("is_cuda_build"):
         state, fix = (NOTE, "pip install 'tensorflow[and-cuda]'") if driver else (OK, "")
@@ -154,7 +155,7 @@ def devices() -> Finding:
     """Return the devices that TensorFlow finds."""
     import tensorflow as tf
 
-    # The cores that this process may use, which need not be all cores of the machine.
+    # Count the cores that this process may use, which may be fewer than the machine has.
     names = [f"{len(os.sched_getaffinity(0))} CPU cores"]
     for device in tf.config.list_physical_devices():
         if device.device_type != "CPU":
@@ -168,7 +169,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.parse_args()
-    # Must come before the import of TensorFlow, which would print notices between the lines.
+    # Set the log level before the import of TensorFlow, which would print notices between the
+    # lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: the installation\n")
     findings = _print_findings([python(), tensorflow()])
@@ -187,7 +189,7 @@ def main() -> int:
 
 
 def _print_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Print each finding as soon as it is known, and return all of them."""
+    """Print each finding as soon as it is known, and return all findings."""
     printed = []
     for finding in findings:
         print(finding, flush=True)
@@ -226,7 +228,7 @@ def _version(package: str) -> str:
 
 
 def _import_error(module: str) -> str:
-    """Return a line that says why a module cannot be imported; '' if it can."""
+    """Return a line with the error of a module's import; '' if the import succeeds."""
     try:
         importlib.import_module(module)
     except KeyboardInterrupt:
@@ -237,7 +239,7 @@ def _import_error(module: str) -> str:
 
 
 def _find_conflicts() -> Iterator[tuple[str, str]]:
-    """Yield (problem, requirement) for each requirement of the packages that is not met."""
+    """Yield (problem, requirement) for each requirement of installed packages that is not met."""
     try:
         from packaging import requirements
     except ImportError:

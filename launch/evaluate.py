@@ -1,4 +1,4 @@
-r"""Evaluates a trained model on a whole split, and prints every task's metrics.
+r"""Evaluates a trained model on a whole split, and prints the metrics of every task.
 
     python -m launch.evaluate --model_dir runs/digits --checkpoint best
 
@@ -7,12 +7,12 @@ With --attacked, Experiment.attack changes the inputs to increase the loss:
     python -m launch.evaluate --model_dir runs/digits --attacked \
         --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin
 
-With --input, it evaluates files with labels, such as last week's rows, instead of a split:
+With --input, the command evaluates files with labels, such as last week's rows, instead of a split:
 
     python -m launch.evaluate --model_dir runs/adult --input 'new/*.csv'
 
-With --curves, it also writes ROC, precision and recall, reliability, histograms and confusion
-matrices of tasks with classes as SVG and CSV to <model_dir>/curves.
+With --curves, the command also writes ROC, precision and recall, reliability, histograms and
+confusion matrices of tasks with classes as SVG and CSV to <model_dir>/curves.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pip
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "Files or globs to evaluate instead of a split. They hold labels, and are all CSV, JSON lines, "
-    "Parquet, ORC, Feather or TFRecords. Repeatable.",
+    "Files or globs with labels to evaluate instead of a split, all of one format: CSV, JSON "
+    "lines, Parquet, ORC, Feather or TFRecords. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
@@ -56,7 +56,7 @@ def main() -> None:
     split = SPLIT.value
     if patterns:
         data, split = scoring.open_files(experiment.data, patterns, INPUT_FORMAT.value)
-        # The files are another split of the run's data; all other settings stay.
+        # Treat the files as another split of the run's data, with the same other settings.
         experiment = dataclasses.replace(experiment, data=data)
     settings = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
     metrics = verbs.evaluate(experiment, model_dir, *settings)

@@ -1,4 +1,4 @@
-"""Explains a trained model: which fields matter, single predictions, dependence, gradients.
+"""Explains a trained model: importance of fields, single predictions, dependence, gradients.
 
 python -m launch.explain --model_dir runs/adult --checkpoint best
 python -m launch.explain --model_dir runs/adult --rows 0,17 --class income='>50K' --output why.html
@@ -31,7 +31,7 @@ _log = logging.getLogger("mtl.tools.explaining")
 
 _DEFAULTS = settings.Settings()
 _PAGE = "explain.html"
-# Seconds between two lines on standard error.
+# The seconds between two progress lines on standard error.
 _SECONDS = 3.0
 
 CHECKPOINT = app.define_checkpoint()
@@ -86,11 +86,11 @@ def main() -> None:
     _check_output(output, folder, is_page)
     paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
     files = [*app.GIN_FILE.value, *experiment.files_read]
-    # The output may lie in the folder of the run, but must not replace its files.
+    # The output may be in the folder of the run, but must not replace files of the run.
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
         guard.check(path)
-    # Check this before the long computation.
+    # Check that the folder is writable before the long computation.
     run_directory.require_writable("--output", folder or ".")
     results = explanation.explain_run(experiment, model_dir, explanation_settings, _tell_progress())
     report.write(paths[0], describe.describe(results))
@@ -103,7 +103,7 @@ def main() -> None:
 
 def _check_output(output: str, folder: str, is_page: bool) -> None:
     is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
-    # A name with an ending, such as "why.htm", is probably a misspelt page, not a folder.
+    # A name with an ending, such as "why.htm", is probably a misspelt page, and not a folder.
     is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
     fits = is_free and (is_named or tf.io.gfile.isdir(output))
     checks.require(fits, "--output", "end in .html or be a folder", output)
@@ -127,7 +127,7 @@ def _read_settings() -> settings.Settings:
         fields=FIELDS.value,
         groups=[[name.strip() for name in group.split(",")] for group in GROUP.value],
         repeats=REPEATS.value,
-        # Remove repetitions, and keep the order of the flag.
+        # Remove repeated rows, and keep the order in the flag.
         rows=list(dict.fromkeys(map(int, ROWS.value))),
         classes=classes,
         steps=STEPS.value,
@@ -138,8 +138,8 @@ def _read_settings() -> settings.Settings:
 
 
 def _tell_progress() -> Callable[[str], None]:
-    """Return a function that logs progress, at most a line in `_SECONDS`."""
-    # A short computation logs nothing, because the first line comes after some seconds.
+    """Return a function that logs progress, with at most one line in `_SECONDS`."""
+    # Start the clock now, so that a short computation logs nothing.
     last = time.monotonic()
 
     def tell(line: str) -> None:

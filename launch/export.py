@@ -50,7 +50,7 @@ COMPARE = flags.DEFINE_boolean(
 
 
 def _check_flags(others: Mapping[str, str | None]) -> None:
-    """Fail if flags have wrong values or exclude each other; `others` are {format: path}."""
+    """Fail if flags have wrong values or exclude each other; `others` is {format: output path}."""
     for ending, path in others.items():
         if path is not None:
             checks.require(path.endswith(f".{ending}"), f"--{ending}", f"end in .{ending}", path)
@@ -78,7 +78,7 @@ def main() -> None:
                 files=files, model_dir=model_dir, where=f"--{ending}", endings=(ending,)
             ).check(path)
     if ONNX.value:
-        # Check the packages before the export is written.
+        # Check for the packages of ONNX before the export is written.
         onnx.require()
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = {}
@@ -124,7 +124,7 @@ def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> No
 
 
 def _compare_formats(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Print a line for each format."""
+    """Print size, latency and deviation of the model in each format."""
     with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
         _print_formats(experiment, model_dir, path)
 

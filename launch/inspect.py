@@ -63,7 +63,7 @@ OUTPUT = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Print the layers, a tensor, or the result of an eager run, as the flags choose."""
+    """Print the layers, a tensor, or the result of an eager run, depending on the flags."""
     _check_flags()
     experiment, model_dir = app.load()
     if OUTPUT.value:
@@ -73,7 +73,7 @@ def main() -> None:
     if SUMMARY.value:
         _show_layers(experiment, model_dir)
         return
-    # Rows for a served model have no labels.
+    # Read no labels in the mode predict, because rows for a served model have none.
     with_labels = MODE.value != "predict"
     if ROWS.value:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
@@ -91,8 +91,8 @@ def _check_flags() -> None:
     _refuse_ignored()
     checks.one_of("--mode", MODE.value, inspection.MODES)
     checks.at_least("--limit", LIMIT.value, 1)
-    both = ROWS.value and SPLIT.value
-    checks.require(not both, "--split", "be left out with --rows", SPLIT.value)
+    has_both = ROWS.value and SPLIT.value
+    checks.require(not has_both, "--split", "be left out with --rows", SPLIT.value)
     ending = ".svg" if SUMMARY.value else ".npz"
     is_named = OUTPUT.value is None or OUTPUT.value.endswith(ending)
     checks.require(is_named, "--output", f"end in {ending}", OUTPUT.value)
@@ -132,7 +132,7 @@ def _show_code(
         result = eager_pass.run_eagerly(
             experiment, model_dir, batch, MODE.value, CHECKPOINT.value, call
         )
-    except bdb.BdbQuit:  # The user has quit the debugger, which is not an error.
+    except bdb.BdbQuit:  # Quitting the debugger is not an error.
         print("Stopped.", file=sys.stderr)
         return
     if OUTPUT.value:
@@ -144,7 +144,7 @@ def _show_code(
 
 
 def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
-    # pdb needs the attribute `__code__`, which only the function of the class has.
+    # Take the function from the class: pdb needs its attribute `__code__`.
     network = type(experiment.model.network).__call__
     return functools.partial(breakpoints.call_under_pdb, stop_in=network)
 

@@ -1,12 +1,12 @@
-r"""Writes a gin file for a table: looks at all rows, decides how each column is used, and says why.
+r"""Writes a gin file for a table: reads all rows, and decides how the model uses each column.
 
     python -m launch.new --data train.csv --task clicked --task minutes
     python -m launch.train --gin_file train.gin
     python -m launch.predict --model_dir runs/train --checkpoint best --input new.csv
 
-A tenth of the rows is held out to test. --holdout changes this share, --key keeps the rows of a
-user together, --time holds out the last rows, and --test names a separate file. --validation holds
-out rows that choose the best checkpoint; the test rows then only measure it.
+A tenth of the rows is held out to test the model. --holdout changes this share, --key keeps the
+rows of a user in one split, --time holds out the latest rows, and --test names a separate file.
+--validation holds out more rows, which then choose the best checkpoint instead of the test rows.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         default=[],
         help="a column to use even if it reveals a task, or looks like an id or a date; repeatable",
     )
-    # For this mistake, argparse would only say that --data is missing.
+    # Explain a table without --data, for which argparse only says that --data is missing.
     has_data = any(arg.partition("=")[0] == "--data" for arg in argv)
     if argv and not argv[0].startswith("-") and not has_data:
         raise checks.UserError(f"unexpected argument {argv[0]!r}. Write --data {argv[0]}")
@@ -83,7 +83,7 @@ def _add_holdouts(parser: argparse.ArgumentParser) -> None:
     add(
         "--validation",
         type=float,
-        help="the share of rows that choose the best checkpoint, besides the test rows",
+        help="the share of rows that choose the best checkpoint, instead of the test rows",
     )
     add(
         "--calibration",
@@ -102,21 +102,21 @@ def main() -> None:
 
 
 def draft(arguments: argparse.Namespace) -> str:
-    """Write the gin file, and return a text that explains it.
+    """Write the gin file, and return a text that explains the file.
 
     Raises:
       UserError: the table or an argument is wrong; the file is not written.
     """
     holdout = holdouts.make_holdout({name: getattr(arguments, name) for name in _HOLDOUTS})
     paths = lines.find_files("--data", arguments.data)
-    # For the table "train.csv.gz", the name is train.gin.
+    # For the table "train.csv.gz", the default name is train.gin.
     out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
     checks.require(out.suffix == ".gin", "--out", "end in .gin", str(out))
     _require_free(arguments, out)
     names = [name.strip() for name in arguments.columns.split(",") if name.strip()]
     delimiter = arguments.delimiter
     if delimiter is not None:
-        # A tab is hard to type in a shell.
+        # Accept \t and tab, because a tab character is hard to type in a shell.
         delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
@@ -133,10 +133,10 @@ def draft(arguments: argparse.Namespace) -> str:
     plan = plans.plan_table(
         dialect, arguments.task, holdout, *settings, number_forms, arguments.value
     )
-    # The gin file holds the command that wrote it.
+    # Write the command into a comment of the gin file.
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
-    # Write the file last, so that a mistake above leaves no file.
+    # Write the files last, so that no file is left after a mistake.
     if arguments.page:
         page.write(arguments.page, plan, str(out), _list_commands(plan, out))
     with storage.writing("--out", "a file", str(out)):
@@ -159,7 +159,7 @@ def _require_free(arguments: argparse.Namespace, out: pathlib.Path) -> None:
 
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
-    """Return the value of --list_delimiter; fail unless it is one character."""
+    """Return the value of --list_delimiter; fail unless the value is one character or empty."""
     delimiter = arguments.list_delimiter
     is_one = not delimiter or (len(delimiter) == 1 and delimiter not in '"\r\n')
     checks.require(is_one, "--list_delimiter", "be one character, not a quote", delimiter)
@@ -169,10 +169,11 @@ def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
 
 
 def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
-    """Return the values of --number_form, {column: the number 1.5 or 1234.5 in its form}."""
+    """Read --number_form as {column: the number 1.5 or 1234.5 in the form of the column}."""
     forms = {}
     for setting in settings:
-        # From the right, because the name of a column may hold "=", but a number does not.
+        # Split at the last "=", because the name of a column may contain "=", but a number does
+        # not.
         column, equals, example = setting.rpartition("=")
         rule = "name a column and the number 1.5, such as 'price=$1.234,5'"
         checks.require(bool(equals), "--number_form", rule, setting)
@@ -183,7 +184,7 @@ def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, st
 
 
 def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
-    """Return the values of --time_form, {column: the form of its times}."""
+    """Read --time_form as {column: the form of its times}."""
     forms = {}
     for setting in settings:
         column, _, form = setting.rpartition("=")
@@ -196,7 +197,7 @@ def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[st
 
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
-    """Fail if a column that flags name is missing, or has two uses."""
+    """Fail if a flag names a column that does not exist, or if flags give a column two uses."""
     uses = {
         "--time": [arguments.time] if arguments.time else [],
         "--key": [arguments.key] if arguments.key else [],
@@ -207,7 +208,7 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
 
 
 def _find_ending(dialect: lines.Dialect) -> str:
-    """Return the ending of a file with new rows, in the format of the table."""
+    """Return the ending of file names in the format of the table, for an example command."""
     if dialect.is_json:
         return ".jsonl"
     return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
@@ -265,7 +266,7 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
     """Return the commands that train, calibrate, test and use the model."""
     file, run = shlex.quote(str(out)), shlex.quote(f"runs/{out.stem}")
     train = f"python -m launch.train --gin_file {file}"
-    # The commands train a run for each fold, and compare them.
+    # With folds, the commands train a run for each fold, and compare the runs.
     if plan.holdout.folds:
         runs = [f"{run}-{fold}" for fold in range(plan.holdout.folds)]
         commands = [
@@ -283,9 +284,9 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
             f"{source} --gin_param {shlex.quote(f'tasks = {json.dumps(binary)}')} --gin_param "
             "'calibration.Platt.split = \"calibration\"'"
         ]
-        # The later commands use the calibrated run.
+        # The following commands use the calibrated run.
         run = f"{run}_calibrated"
-        # This command writes a table of thresholds with recall and precision.
+        # Evaluate with --curves, which writes a table of thresholds with recall and precision.
         commands += [
             f"python -m launch.evaluate --model_dir {run} --checkpoint best --split calibration "
             "--curves"

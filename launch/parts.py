@@ -28,9 +28,9 @@ from mtl import checks
 from mtl.configs import gin_names, run_settings, trust
 
 _OWN = "mtl"
-# The end of a sentence, but not "..." in "t_1 < ... < t_T".
+# Matches the end of a sentence, but not "..." in "t_1 < ... < t_T".
 _SENTENCE_END = re.compile(r"(?<!\.)\. ")
-# Modules whose dataclasses are for code, not for gin files.
+# Modules whose dataclasses are not for gin files.
 _NO_PARTS = (
     "mtl.configs",
     "mtl.data.coded_rows",
@@ -65,14 +65,14 @@ _NO_PARTS = (
 )
 
 
-# The decorator of a dataclass that may be a part.
+# Matches the decorator of a dataclass that may be a part.
 _PART = re.compile(r"kw_only=True|@checks\.dataclass")
-# The reference of a paper in a docstring.
+# Matches the reference to a paper in a docstring.
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
 
 
 class Setting(NamedTuple):
-    """A setting: its type, its default as gin writes it, and its meaning from the docstring."""
+    """A setting of a part, with its type, its default in gin's notation, and its meaning."""
 
     name: str
     kind: str
@@ -83,8 +83,8 @@ class Setting(NamedTuple):
 def find_parts(package: str = _OWN) -> Iterator[type]:
     """Yield all parts of a package or module.
 
-    In mtl, a part is a public, frozen dataclass with keyword-only settings. In another package, it
-    is any public dataclass.
+    In mtl, a part is a public, frozen dataclass with keyword-only settings. In packages other than
+    mtl, any public dataclass is a part.
 
     Raises:
       UserError: the package cannot be imported.
@@ -93,7 +93,7 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
     for module_name in [package, *_list_modules(getattr(root, "__path__", []), package)]:
         module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
-            # A class belongs to the module that defines it, not to modules that import it.
+            # Leave out classes that the module only imports.
             is_own = isinstance(value, type) and value.__module__ == module_name
             if is_own and not name.startswith("_") and _is_part(value):
                 yield value
@@ -105,7 +105,7 @@ def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
         name = info.name.rpartition(".")[2]
         if name == "__main__" or info.name in _NO_PARTS:
             continue
-        # A spec names the file of a module without importing it.
+        # Find the file of the module by its spec, without importing the module.
         spec = info.module_finder.find_spec(info.name, None)
         if spec is not None and _may_define_parts(info.name, str(spec.origin)):
             yield info.name
@@ -114,7 +114,7 @@ def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
 
 
 def _may_define_parts(module_name: str, path: str) -> bool:
-    """Return False for a module of mtl without a part, whose import may need TensorFlow."""
+    """Return False for a module of mtl without parts, which need not be imported."""
     is_own = f"{module_name}.".startswith(f"{_OWN}.")
     return not is_own or _PART.search(pathlib.Path(path).read_text()) is not None
 
@@ -122,7 +122,7 @@ def _may_define_parts(module_name: str, path: str) -> bool:
 def _is_part(kind: type) -> bool:
     if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
         return False
-    # With a dot at the end, because a package "mtl_extra" is not part of mtl.
+    # Compare with a dot at the end, because a package "mtl_extra" does not belong to mtl.
     if not f"{kind.__module__}.".startswith(f"{_OWN}."):
         return True
     is_frozen = vars(kind)["__dataclass_params__"].frozen
@@ -130,9 +130,9 @@ def _is_part(kind: type) -> bool:
 
 
 def list_settings(kind: Any) -> list[Setting]:
-    """Return the settings of a part, or the parameters of a function, in order."""
+    """Return the settings of a part, or the parameters of a function, in their order."""
     meanings: dict[str, str] = {}
-    # Base classes first, because a class may describe an inherited setting again.
+    # Read base classes first, because a class may describe an inherited setting again.
     for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
     types = checks.describe_settings(kind) if isinstance(kind, type) else {}
@@ -145,23 +145,23 @@ def list_settings(kind: Any) -> list[Setting]:
 
 
 def _write_type(parameter: inspect.Parameter) -> str:
-    """Return the type of a parameter without names of modules; "" without an annotation."""
+    """Return the type of a parameter without module names; "" if there is no annotation."""
     if parameter.annotation is inspect.Parameter.empty:
         return ""
     text = inspect.formatannotation(parameter.annotation).strip("'\"")
-    # "collections.abc.Sequence" becomes "Sequence".
+    # Shorten "collections.abc.Sequence" to "Sequence", for example.
     return re.sub(r"(?:\w+\.)+(?=\w)", "", text)
 
 
 def _read_attributes(docstring: str) -> dict[str, str]:
-    """Return {name: text} of the section "Attributes:" of a docstring."""
+    """Return {name: text} of the entries in the section "Attributes:" of a docstring."""
     _, _, section = inspect.cleandoc(docstring).partition("\nAttributes:\n")
     entries = re.findall(r"^ +(\w+(?:, \w+)*): (.*(?:\n {3,}\S.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def describe_part(kind: Any) -> str:
-    """Return the name of a part, its docstring without settings, and a line for each setting."""
+    """Describe a part: its name, its docstring without settings, and a line for each setting."""
     docstring = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0].strip()
     lines = [run_settings.gin_name(kind), "", docstring, ""]
     for setting in list_settings(kind):
@@ -191,7 +191,7 @@ def write_page(package: str) -> str:
 
 
 def _write_section(kind: type) -> list[str]:
-    """Return the lines of a part on the page of its package."""
+    """Return the lines about a part on the Markdown page of its package."""
     first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     lines = [f"## {run_settings.gin_name(kind)}", "", _escape_markdown(first), ""]
     directions = getattr(kind, "directions", None)
@@ -207,7 +207,7 @@ def _write_section(kind: type) -> list[str]:
 
 
 def write_index() -> str:
-    """Return a Markdown page with the meaning and the paper of each part of `mtl`, by package."""
+    """Return a Markdown page with a line for each part of `mtl`, by package: meaning and paper."""
     lines = ["# All parts", "", "`python -m launch.parts --markdown all` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     by_package = sorted(
@@ -232,7 +232,7 @@ def _find_package(kind: type) -> str:
 
 def _escape_markdown(text: str) -> str:
     """Escape special characters of Markdown outside of code."""
-    # Write a formula as code, because it has many special characters.
+    # Write a formula as code, because a formula has many special characters.
     if " = " in text and "`" not in text:
         return f"`{text}`"
     # A character is outside of code if an even number of backquotes follows.
@@ -240,7 +240,7 @@ def _escape_markdown(text: str) -> str:
 
 
 def list_parts(package: str) -> str:
-    """Return a line for each part of a package: its name, its meaning and its paper."""
+    """Return a line for each part of a package, with name, meaning and paper."""
     lines = []
     for kind in sorted(find_parts(package), key=run_settings.gin_name):
         docstring = kind.__doc__ or ""
@@ -256,11 +256,11 @@ def choose_parts(
     packages: Sequence[str] = (),
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Any]:
-    """Return the parts of mtl or of other packages that have certain names.
+    """Return the parts with certain names, from mtl and other packages.
 
     Args:
       names: names of classes, such as `MMoE` or `gates.Softmax`. A full path, such as
-        `ours.towers.Deep`, need not belong to `packages`.
+        `ours.towers.Deep`, is found even if its package is not in `packages`.
       packages: packages or modules to search, besides mtl.
       trusted: the packages whose code may be imported.
 
@@ -281,13 +281,13 @@ def choose_parts(
 
 
 def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
-    """Return the class or function with a full path; [] if its module does not exist."""
+    """Return a list with the class or function of a full path; [] if its package does not exist."""
     module, _, last = name.rpartition(".")
-    # Only the first word, because `find_spec` of a dotted name imports the parents.
+    # Look up only the first word, because `find_spec` of a dotted name imports parent packages.
     top = module.partition(".")[0]
     if not top.isidentifier() or importlib.util.find_spec(top) is None:
         return []
-    # Must come before the import, which runs the code of the module.
+    # Check the trust before the import, which runs the code of the module.
     trusted.check_module(module)
     members = vars(gin_names.import_module(module))
     target = members.get(last)

@@ -30,8 +30,8 @@ INPUT = flags.DEFINE_multi_string(
     "input",
     [],
     "Files or globs to predict instead of a split: CSV, JSON lines, Parquet, ORC, Feather, "
-    "spreadsheets or TFRecords of tf.Examples, with or without labels. They may be remote, such as "
-    "s3://bucket/a.csv. Text and TFRecords may be .gz. Repeatable.",
+    "spreadsheets or TFRecords of tf.Examples, with or without labels. Files may be remote, such "
+    "as s3://bucket/a.csv. Text and TFRecords may be .gz. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
@@ -42,8 +42,8 @@ INPUT_FORMAT = flags.DEFINE_string(
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
-    "The file to write. A folder, or a name that ends in /, gets a file for each input; after an "
-    "interruption, the same command continues there. (default: standard output)",
+    "The file to write. A folder, or a name that ends in /, gets a file for each input file; after "
+    "an interruption, the same command continues in the folder. (default: standard output)",
 )
 OUTPUT_FORMAT = flags.DEFINE_string(
     "output_format",
@@ -82,7 +82,7 @@ BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "The number of rows in a ba
 CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "The number of batches at the same time.")
 DEADLINE = flags.DEFINE_float("deadline_secs", 10.0, "The time limit of each attempt of a request.")
 RETRIES = flags.DEFINE_integer(
-    "retries", 4, "The most retries of a batch, with growing pauses, if the server is busy."
+    "retries", 4, "How often to retry a batch at most, with growing pauses, if the server is busy."
 )
 TLS = flags.DEFINE_boolean("tls", False, "Use TLS with gRPC; REST uses it with https://.")
 CA_FILE = flags.DEFINE_string(
@@ -114,7 +114,7 @@ def main() -> None:
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
     with scoring.open_writer(plan.output, plan.format_name) as write:
-        # Write blocks of rows: columnar formats need them, and all rows may not fit into memory.
+        # Write blocks of rows, for columnar formats, and because all rows may not fit into memory.
         while block := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {
                 name: kept_fields.stack_column([row[name] for row in block]) for name in block[0]
@@ -130,24 +130,25 @@ def _predict_files() -> None:
     checks.require(SPLIT.value is None, "--split", rule, SPLIT.value)
     needs_run = not (SERVER.value or SAVED_MODEL.value)
     has_run = app.GIN_FILE.value or app.MODEL_DIR.value
-    # A server or a SavedModel works without a run; with a run, rows are read as in training.
+    # A server or a SavedModel needs no run, but with a run the command reads rows as in training.
     experiment, model_dir = app.load() if has_run or needs_run else (None, None)
     reader = _make_reader(experiment)
     plan = _plan_outputs(reader.find(INPUT.value), experiment, model_dir)
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(_open_model(experiment, model_dir))
         if experiment is not None and model_dir is not None:
-            # Only a run has the known values of its training split.
+            # Count unknown values only with a run, which has the vocabularies of its training
+            # split.
             model = stack.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
-    # Without an output, standard output holds the predictions.
+    # Without --output, predictions go to standard output, so print nothing else.
     if plan.output is not None:
         note = f", {skipped} files existed already" if skipped else ""
         print(f"Predicted {rows} rows{note}: {plan.output}", file=sys.stderr)
 
 
 def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
-    """Return the plan of the output files; fail if one would replace a file that the run needs."""
+    """Return the plan of the output files; fail if an output would replace a file of the run."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir, anywhere=True)
     return scoring.plan_shards(
@@ -158,7 +159,7 @@ def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None)
 def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
-        # An export describes the features that it takes.
+        # Read the features of the model from its export.
         spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
     return scoring.Reader(
         spec=spec,
@@ -171,7 +172,7 @@ def _make_reader(experiment: Any) -> scoring.Reader:
 
 @contextlib.contextmanager
 def _open_model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
-    """Open the model that the flags name."""
+    """Open the model that the flags choose: on a server, a SavedModel or a checkpoint."""
     if SERVER.value:
         yield scoring.connect_server(SERVER.value, _call(), _make_access())
     elif SAVED_MODEL.value:

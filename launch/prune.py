@@ -1,7 +1,8 @@
-r"""Prunes a finished run in one step, or in rounds that train again from the run's first steps.
+r"""Prunes a finished run in one step, or in rounds that each train again from an early step.
 
-The run does not change. --output_dir gets the pruned run and its masks; launch.train continues it.
-Bindings of --gin_file and --gin_param override the configuration of the run.
+The run in --model_dir does not change. The pruned run and its masks are written to --output_dir;
+launch.train can continue the pruned run. Bindings of --gin_file and --gin_param override the
+settings of the run.
 
     python -m launch.prune --model_dir runs/digits --output_dir runs/digits_half \
         --gin_file gin_configs/sparsity/finished.gin --gin_param 'Pruning.sparsity = 0.5'
@@ -62,7 +63,7 @@ def main() -> None:
     model_dir, output_dir = app.MODEL_DIR.value, OUTPUT_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     checks.require(bool(output_dir), "--output_dir", "name a folder for the result", output_dir)
-    # The run must not change.
+    # Refuse to write into the folder of the run, which must not change.
     is_same = os.path.realpath(output_dir) == os.path.realpath(model_dir)
     checks.require(not is_same, "--output_dir", "be another folder than --model_dir", output_dir)
     cluster = os.environ.get("TF_CONFIG")
@@ -73,25 +74,26 @@ def main() -> None:
     for control in CONTROLS.value:
         checks.one_of("--controls", control, tickets.CONTROLS)
     file = config.saved_in(model_dir)
-    # The run as it was trained, without the bindings of the flags.
+    # Load the run with the settings of its training, without the bindings of the flags.
     source = config.load([file], (), app.trusted())
     load = functools.partial(config.load, [file, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
         rule = "be latest with --rounds"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
-        # Fails if the run has no checkpoint, before any round trains.
+        # Fail before any round trains, if the run has no checkpoint.
         run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
         for flag in (REWIND_TO, CONTROLS):
             fits = not flag.value
             checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
-        # Protect the checkpoint, which a training at the same time could delete.
+        # Protect the checkpoint, which a training in another process could delete.
         with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
-            # The pruned run ends at this step: launch.train continues it only with more steps.
+            # Let the pruned run end at the step of the checkpoint, so that launch.train needs a
+            # larger Run.train_steps to continue.
             last = f"Run.train_steps = {run_directory.step_saved(path)}"
             target = load([*app.GIN_PARAM.value, last])
-            # Schedules keep the length of the trained run, and so their values at this step.
+            # Keep the length of schedules, and thereby their values at this step.
             model = target.model.fill_schedules(source.run.train_steps)
             target = dataclasses.replace(target, model=model)
             _prune_at_once(source, target, model_dir, output_dir, path)

@@ -23,8 +23,9 @@ OUTPUT = flags.DEFINE_string(
 ROWS = flags.DEFINE_integer(
     "rows",
     100_000,
-    "The most rows to read of the training and of the evaluation split, for statistics of the "
-    "data, confusion matrices, reliability, ROC and slices. 0 reads no rows, and saves seconds.",
+    "The largest number of rows to read from the training and the evaluation split, for statistics "
+    "of the data, confusion matrices, reliability, ROC and slices. 0 reads no rows, and saves "
+    "seconds.",
 )
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
-    # Add the page to the tracked run.
+    # Send the report to the trackers of the run.
     trackers = attached.list_trackers(experiment)
     if trackers:
         with reporting.go_on(trackers, model_dir) as reporters:

@@ -64,7 +64,7 @@ BATCHING = flags.DEFINE_boolean("batching", True, "Join requests that arrive at 
 MAX_BATCH_SIZE = flags.DEFINE_integer(
     "max_batch_size",
     _DEFAULTS.max_batch_size,
-    "The most rows of joined requests. A larger request runs alone.",
+    "The largest number of rows of joined requests. A larger request runs alone.",
 )
 BATCH_TIMEOUT = flags.DEFINE_integer(
     "batch_timeout_micros",
@@ -73,15 +73,15 @@ BATCH_TIMEOUT = flags.DEFINE_integer(
     "wait.",
 )
 THREADS = flags.DEFINE_integer(
-    "threads", 0, "The most batches at the same time. (default: one for every two processors)"
+    "threads", 0, "How many batches may run at once. (default: one for every two processors)"
 )
 MAX_QUEUE_ROWS = flags.DEFINE_integer(
-    "max_queue_rows", _DEFAULTS.max_queue_rows, "The most rows that wait or run; more are refused."
+    "max_queue_rows", _DEFAULTS.max_queue_rows, "How many rows may wait or run; more are refused."
 )
 MAX_BODY_BYTES = flags.DEFINE_integer(
     "max_body_bytes", _DEFAULTS.max_body_bytes, "The largest request, in bytes."
 )
-MAX_ROWS = flags.DEFINE_integer("max_rows", _DEFAULTS.max_rows, "The most rows of a request.")
+MAX_ROWS = flags.DEFINE_integer("max_rows", _DEFAULTS.max_rows, "How many rows a request may have.")
 TIMEOUT_SECS = flags.DEFINE_float(
     "timeout_secs",
     _DEFAULTS.timeout_secs,
@@ -106,13 +106,13 @@ LOG_WITHOUT = flags.DEFINE_list(
 LOG_BYTES = flags.DEFINE_integer(
     "request_log_bytes",
     _DEFAULTS.request_log_bytes,
-    "The most bytes of the log; the oldest files are deleted.",
+    "The largest size of the log in bytes; the oldest files are deleted.",
 )
 
 
 def main() -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    # These shared flags have no effect here, so they are errors.
+    # Refuse shared flags that have no effect in this command.
     for flag in (app.GIN_FILE, app.GIN_PARAM):
         rule = "be left out, as an export needs no gin file"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
@@ -126,7 +126,7 @@ def main() -> None:
     name, versions = server.open_versions(MODEL_NAME.value, exports, server_settings)
 
     def tell(running: server.Running) -> None:
-        # Printed when the server runs, because only then the ports are known if a flag is 0.
+        # Print the ports when the server runs: before, a port is unknown if its flag is 0.
         print(startup.describe(running), flush=True)
 
     asyncio.run(server.serve(name, versions, server_settings, tell))

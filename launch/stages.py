@@ -1,7 +1,7 @@
 r"""Trains several gin files in order, each in a separate folder under --model_dir.
 
 Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
-earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. It also binds
+earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. The file also binds
 joint_dir = "runs/joint", the folder for a training without launch.stages. Finished stages are not
 trained again, and an interrupted stage continues.
 
@@ -33,11 +33,11 @@ with deferred.imports():
 _log = logging.getLogger("mtl.stages")
 
 
-# A stage is a whole run with a gin file and a folder, so other commands can evaluate, export or
-# continue it.
+# A stage is a complete run with a gin file and a folder, which other commands can evaluate, export
+# or continue.
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One of several runs that build on each other.
+    """A run in a sequence of runs that build on each other.
 
     Attributes:
       file: the gin file.
@@ -65,11 +65,12 @@ class Stage:
           UserError: `model_dir` holds a run with other settings.
         """
         path = os.path.join(self.model_dir, "config.gin")
-        saved = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
-        # Must come last, because `config.save` writes the configuration that was loaded last.
+        saved_lines = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
+        # Load this experiment last, because `config.save` writes the settings that were loaded
+        # last.
         experiment = config.load([self.file], self.params, self.trusted, self.model_dir)
-        if saved is not None:
-            differences = sorted(saved ^ _loaded_lines())
+        if saved_lines is not None:
+            differences = sorted(saved_lines ^ _loaded_lines())
             rule = f"hold the stage {self.name!r} with the same settings, or no run"
             value = "other settings: " + "; ".join(differences[:2])
             fix = "Choose another --model_dir."
@@ -84,14 +85,14 @@ class Stage:
 
 
 def _read_settings(file: str, trusted: trust.Trusted) -> set[str]:
-    """Return the lines of a saved configuration as this version writes them."""
-    config.read(file)  # Fails if the file is damaged.
+    """Return the lines of a saved config.gin, in the notation of this version."""
+    config.read(file)  # Fail if the file is damaged.
     config.load([file], (), trusted)
     return _loaded_lines()
 
 
 def _loaded_lines() -> set[str]:
-    """Return the lines of the configuration that was loaded last."""
+    """Return the lines of the settings that were loaded last."""
     return set(config.text().split("\n"))
 
 
@@ -101,12 +102,12 @@ def plan(
     root: str,
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Stage]:
-    """Return the stages, and check that all their files can be loaded.
+    """Return the stages, and check that the files of all stages can be loaded.
 
     Args:
       files: the gin files, in the order of the stages.
       params: bindings that are applied after each file.
-      root: the folder that gets a folder for each stage.
+      root: the folder that contains a folder for each stage.
       trusted: the packages and settings that the files may use.
 
     Raises:
@@ -124,7 +125,7 @@ def plan(
         # Trackers show all stages as one run.
         part = types.RunPart(name, root, is_first=not stages)
         stages.append(Stage(file, bindings, os.path.join(root, name), part, trusted))
-    # Load all stages now, so that a mistake in the last stage shows before hours of training.
+    # Load all stages now, so that a mistake in the last stage is reported before hours of training.
     for stage in stages:
         stage.load()
     return stages
@@ -133,7 +134,7 @@ def plan(
 def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
-    """Return the bindings of macros for the folders of earlier stages.
+    """Return bindings of macros to the folders of earlier stages.
 
     Args:
       file: the gin file of a stage.
@@ -145,7 +146,7 @@ def places(
 
 
 def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
-    """Train one stage after another; yield each with its metrics and its number of steps."""
+    """Train stages one after another; yield each stage with its metrics and trained steps."""
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
         metrics, steps = stage.train()

@@ -1,7 +1,7 @@
 r"""Trains, evaluates and exports the model that a gin file describes.
 
-If --model_dir holds a checkpoint, the training continues from it, up to Run.train_steps, and warns
-of settings and training files that have changed.
+If --model_dir has a checkpoint, the training continues from this checkpoint, up to Run.train_steps,
+and warns of settings and training files that have changed.
 
     python -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
@@ -30,7 +30,7 @@ DRY_RUN = flags.DEFINE_boolean(
 
 def main() -> None:
     """Train the experiment that the flags describe, and print a summary."""
-    # Does nothing unless launch.cluster has started this process.
+    # Watch launch.cluster, if it has started this process.
     launcher_watch.start()
     experiment, model_dir = app.load()
     if DRY_RUN.value:

@@ -15,20 +15,20 @@ from typing import Any
 __version__ = "0.2.0"
 
 # Hides lines that TensorFlow's C++ code logs, such as on a machine without a GPU. TensorFlow reads
-# this variable at its import; set it to "0" before to see all lines. Errors still come as Python
-# exceptions, and `python -m launch.doctor` describes the machine.
+# TF_CPP_MIN_LOG_LEVEL when it is imported; set it to "0" before the import to see all lines. Errors
+# are still raised as Python exceptions. `python -m launch.doctor` describes the machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# {public name: its module}. A module is imported at the first use of its name, so that `import mtl`
-# is fast.
+# {public name: its module}. `import mtl` is fast, because each module is imported only when one of
+# its public names is first used.
 _VERBS = dict.fromkeys(("Metrics", "Model", "load", "train"), "from_python") | {"fit": "fitting"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _VERBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with warnings.catch_warnings():  # mtl.configs silences warnings of libraries for good.
-        importlib.import_module("mtl.configs")  # It must run before the import of TensorFlow.
+    with warnings.catch_warnings():  # Undoes changes of mtl.configs to warning filters.
+        importlib.import_module("mtl.configs")  # mtl.configs must be imported before TensorFlow.
         module = importlib.import_module(f"mtl.{_VERBS[name]}")
     return getattr(module, name)
 

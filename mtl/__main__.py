@@ -3,7 +3,8 @@
 import sys
 
 if __name__ == "__main__":
-    # Python has put the current folder first: a file launch.py there would hide our package.
+    # Python puts the current folder first into sys.path: a file launch.py in this folder would hide
+    # the package `launch`.
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)
     from launch.console import main

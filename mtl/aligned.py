@@ -1,4 +1,4 @@
-"""Rows of cells as lines of text, with columns below each other.
+"""Formats a table as lines of text with aligned columns.
 
 lines = aligned.align_columns([("task", "loss"), ("click", "0.31")], right=[1])
 """
@@ -7,7 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def align_columns(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return a line for each row; the columns `right`, such as numbers, end below each other."""
+    """Return a line of text for each row of a table, with aligned columns.
+
+    Args:
+      rows: the cells of each row; all rows have the same number of cells.
+      right: the indices of right-aligned columns, such as numbers.
+    """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -1,28 +1,32 @@
-"""Values that code reads without an argument, while a part of the graph is being built.
+"""Passes settings to code deep inside a graph without arguments, while the graph is built.
 
 _PRUNED = ambient.Ambient("pruned", default={})          # at the end of the module that owns it
 with _PRUNED.set(masks): ...                             # in this block, in this thread
 _PRUNED.get()                                            # in a layer, for example
 
-A user's network calls `layers.dense` and `get_variable`. It does not know whether its variables are
-frozen, quantised, cut into shards or cast, or which slice of the batch it sees. These settings
-reach it from outside. docs/ambient.md lists all of them.
+A user's network calls `layers.dense` and `get_variable`. The network does not know whether its
+variables are frozen, quantised, cut into shards or cast, or which slice of the batch it sees. The
+functions of `mtl.layers` read such settings from ambient values. docs/ambient.md lists all ambient
+values.
 
-A training step sets them in this order, the outermost first:
+A training step sets the ambient values in this order, the outermost first:
 
-1. `Distribution.distribute_model_fn`: sharding; separate replicas with `batch_norm = "replica"`.
-2. `MultiTaskModel.model_fn`: whether equal tasks may be stacked.
-3. `training_loop.run_repeatedly`: the steps in which monitors are due.
-4. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
-5. `moved.move`, if a surgery measures affinities: the moved variables.
-6. `whole_batch.build_batch`: the slice, and separate replicas if there are several slices.
-7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; frozen parts.
-8. A column: the storage of its tables during lookup.
-9. `precision.run_network`: the precision of the network.
+1. `Distribution.distribute_model_fn` sets how tables are cut into shards, and separates replicas if
+   `batch_norm` is "replica".
+2. `MultiTaskModel.model_fn` sets whether the variables of equal tasks may be stacked.
+3. `training_loop.run_repeatedly` sets the steps in which monitors record values.
+4. `MultiTaskModel` sets frozen variables, then the precision, then the values of step extensions.
+5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
+6. `whole_batch.build_batch` sets the slice, and separates replicas if there are several slices.
+7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
+   gradients, they also separate tasks.
+8. A column sets the storage of its tables during a lookup.
+9. `precision.run_network` sets the precision of the network.
 
-Views of variables apply in a fixed order: replaced, moved, pruned, shared out, quantised, selected,
-cast. Evaluation, prediction and export set only quantisation, the storage of tables, the rows of
-random draws and stacked tasks.
+Several ambient values change how a variable is read. The changes of a variable apply in a fixed
+order: replaced, moved, pruned, shared out, quantised, selected, cast. In evaluation, prediction and
+export, only four ambient values are set: quantisation, the storage of tables, the rows of random
+draws and stacked tasks.
 """
 
 import contextlib
@@ -34,13 +38,13 @@ Value = TypeVar("Value")
 
 
 class Ambient(Generic[Value]):
-    """A value for the current thread, private to the module that owns it.
+    """A setting with a separate value in each thread, private to the module that defines it.
 
-    Each replica is built by its own thread, so it has its own value.
+    TensorFlow builds each replica in a separate thread, so replicas have separate values.
 
     Args:
       name: the name of the value in a debugger.
-      default: the value outside of any `set`.
+      default: the value while no `set` is active.
     """
 
     def __init__(self, name: str, default: Value):

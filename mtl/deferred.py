@@ -7,13 +7,13 @@ with deferred.imports():
 
 verbs.train(experiment, model_dir)            # imports mtl.verbs, and TensorFlow with it
 
-Every module of `mtl` gets TensorFlow from here. So gin builds all parts of a run, and their checks
-refuse a mistake, before TensorFlow is imported. A module whose classes inherit from TensorFlow's
-imports it at once; other modules import this module in a block `with deferred.imports()`. A type
-checker sees plain imports.
+Every module of `mtl` imports TensorFlow from `mtl.deferred`. Therefore gin can build all parts of a
+run, and their checks can report mistakes, before TensorFlow is imported. A module whose classes
+inherit from classes of TensorFlow imports TensorFlow at once. A module that imports TensorFlow at
+once is itself imported in a block `with deferred.imports()`. Type checkers see ordinary imports.
 
-A module with annotations of deferred names needs `from __future__ import annotations`. Otherwise
-Python evaluates the annotations at once, and imports TensorFlow.
+A module whose annotations name types of TensorFlow needs `from __future__ import annotations`, so
+that Python does not evaluate the annotations, and import TensorFlow, at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Module:
-    """A module that is imported when one of its attributes is first read."""
+    """Stands in for a module, and imports it when one of its attributes is first read."""
 
     def __init__(self, name: str, load: Callable[[], types.ModuleType] | None = None):
         self.__name__ = name
@@ -44,7 +44,7 @@ class _Module:
 
 
 class _Package:
-    """A package of deferred modules, for `from package import module`."""
+    """Stands in for a package in `from package import module`, and returns deferred modules."""
 
     def __init__(self, name: str):
         self._name = name
@@ -72,7 +72,7 @@ else:
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """Defer the import statements of whole modules in this context."""
+    """Delay the imports of a `with` block: each module is imported when it is first used."""
     before = builtins.__import__
     builtins.__import__ = _defer_import
     try:

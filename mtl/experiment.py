@@ -1,4 +1,4 @@
-"""An experiment: the settings of data, model and run, as a gin file describes them.
+"""Defines `Experiment`: the settings of data, model and run that a gin file describes.
 
 from mtl import experiment
 experiment.Experiment.data = @pipeline.Pipeline()
@@ -32,15 +32,17 @@ class Run:
       checkpoint_steps: save a checkpoint and evaluate it at every multiple of this step.
       checkpoint_secs: save and evaluate a checkpoint each time after this many seconds; set either
         checkpoint_steps or checkpoint_secs, and the other to None.
-      keep_checkpoints: the number of latest checkpoints to keep; the best is kept besides.
+      keep_checkpoints: how many of the latest checkpoints to keep, besides the best checkpoint.
       summary_steps: write TensorBoard scalars at every multiple of this step.
-      steps_per_call: the largest number of steps in one session call; 1 turns the loop in the graph
-        off. Hooks see a step if something is due in it, and about once a second.
+      steps_per_call: the largest number of training steps in one call of `Session.run`; 1 trains
+        without a loop in the graph. Between checkpoints and summaries, hooks see about one step a
+        second.
       micro_batches: the number of slices of a batch that go through the network one by one, to save
-        memory. Updates use the whole batch; only batch norm sees each slice alone.
+        memory. An update uses the gradients of the whole batch, but batch norm normalises each
+        slice separately.
       precision: the number format and the compiler of the network in a training step.
-      profile: [first, last]: profiles the steps between these two global steps, and writes how
-        their time and memory are used; None turns profiling off.
+      profile: [first, last], two global steps: profiles the time and memory of the steps between
+        them; None turns profiling off.
       seed: the seed of initial weights, shuffling and dropout.
       check_numerics: True checks every op of every step, and ends the run at the first op that
         turns finite inputs into NaN or infinity, whatever `Update.if_not_finite` says.
@@ -78,7 +80,7 @@ class Experiment:
     """Describes a run completely: a gin file builds one experiment.
 
     Attributes:
-      data: the source of examples, and how they are batched.
+      data: the source of examples, and how examples are batched.
       model: the network, its heads and its update.
       run: how long to train, and when to write files.
       best: decides which evaluated checkpoint is the best, and when to stop early.
@@ -89,7 +91,7 @@ class Experiment:
       clip_audit: records the gradients of samples in training; None records nothing.
       attack: how `launch.evaluate --attacked` moves inputs, such as `auxiliary.Adversarial`; unused
         in other evaluations and in training.
-      trackers: services to report the run to, besides its folder, such as `tracking.MLflow`.
+      trackers: services that get the metrics and files of the run, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training besides scalars; None shows scalars only.
       hooks: parts of your code that watch a training; each makes a `SessionRunHook`.
       observers: parts of your code that act beside a training; each is called with a
@@ -122,7 +124,7 @@ class Experiment:
             self.attack.check(self.model.heads_by_task)
         self._check_attached()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
-        # Skip the source: it may hold all rows in memory, and they are not parts.
+        # Skip the source: it may hold all rows in memory, and rows have no `check_experiment`.
         parts = [self.data.sampler, *(getattr(self, name) for name in others)]
         types.check_parts(parts, "check_experiment", self)
 
@@ -146,7 +148,7 @@ class Experiment:
 
     @property
     def files_read(self) -> list[str]:
-        """The data and other files that the settings name; outputs may not replace them."""
+        """The paths of data and other files in the settings; outputs must not overwrite them."""
         return [*files.named_by(self.data.source), *self.model.training_files.values()]
 
 

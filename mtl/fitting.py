@@ -1,4 +1,4 @@
-"""Drafts, trains and explains a model of a table in one call; docs/python.md shows it.
+"""Trains a model on a table in one call, with drafted settings; see docs/python.md.
 
 model = mtl.fit(frame, tasks=["clicked", "minutes"])
 model.predict(new), model.metrics, model.report(), model.explain(), model.export("models/clicks")
@@ -38,7 +38,7 @@ with deferred.imports():
 _WHERE = "mtl.fit"
 _RUNS = "runs"
 _DRAFT = "draft.gin"
-# {flag of `launch.new`: the argument of `fit`}, for all flags with an argument.
+# {flag of `launch.new`: the argument of `fit` with the same meaning}.
 _ARGUMENTS = {
     "task": "tasks",
     "time_form": "time_forms",
@@ -46,10 +46,11 @@ _ARGUMENTS = {
     **{name: name for name in ("time", "key", "missing", "leave_out", "keep")},
 }
 _LISTS = ("missing", "leave_out", "keep")
-# A flag at the beginning of an error; and any flag, with the text behind it in a hint.
+# `_PLACE` matches a flag at the beginning of an error. `_FLAG` matches any flag, with the value
+# after it.
 _PLACE = re.compile(rf"--({'|'.join(_ARGUMENTS)})(?![a-z_])")
 _FLAG = re.compile(r"(?<![\w'\"-])--([a-z_]+)(?:[ =]('[^']*'|\"[^\"]*\"))?")
-# Curves of more tasks would fill a notebook: the report has all.
+# A notebook shows curves of this many tasks at most; the report shows all tasks.
 _MOST_DRAWN = 6
 
 
@@ -72,35 +73,35 @@ def fit(  # noqa: PLR0913  Callers name them.
     settings: Sequence[str] = (),
     verbose: bool | None = None,
 ) -> FittedModel:
-    """Decide how each column is used, as `launch.new` does, then train, and return the best model.
+    """Draft settings for each column, train a model, and return its best checkpoint.
 
     Args:
       data: a DataFrame of pandas or polars, an Arrow table, a dict of columns, a list of dicts, or
         the path of a table: CSV, Parquet, ORC or Feather.
       tasks: the columns to predict.
-      model_dir: a new folder for the run; by default the next free one of runs/fit, runs/fit-2, ...
+      model_dir: a new folder for the run; the next new one of runs/fit, runs/fit-2, ... by default.
       test: rows to test on, in the same form as `data`; by default a share of `data`.
-      holdout: the share of rows, or with `time` of the last rows, to test on; a tenth by default.
-      validation: the share of rows that choose the best checkpoint, beside the test rows.
-      calibration: the share of the split "calibration", for `launch.train` of a calibrated run.
-      folds: the number of folds, from 2 on; `settings=["fold = 1"]` tests on the second one.
+      holdout: the share of rows to test on, 0.1 by default; with `time`, the latest rows.
+      validation: the share of rows that choose the best checkpoint, instead of the test rows.
+      calibration: the share of rows with which a later run can calibrate the model.
+      folds: the number of folds, at least 2; `settings=["fold = 1"]` tests on the second fold.
       time: hold out the rows with the greatest values of this column.
       key: keep rows with the same value of this column in one split.
       missing: texts that mark a missing value.
-      time_forms: {column: how it writes times}, such as "%d/%m/%Y", or "seconds" since 1970.
+      time_forms: {column: the form of its times}, such as "%d/%m/%Y", or "seconds" since 1970.
       leave_out: columns that are not used.
       keep: columns that are used even if they reveal a task.
       settings: bindings of gin, such as "Run.train_steps = 500".
-      verbose: True shows progress on standard error; None does so in a terminal or notebook.
+      verbose: True shows progress on standard error; None only in a terminal or notebook.
 
     Returns:
-      The best checkpoint; the latest if none was evaluated.
+      A model of the best checkpoint, or of the latest checkpoint if none was evaluated.
 
     Raises:
-      UserError: the data or an argument is wrong. Nothing is left in `model_dir` unless training
-        finds the mistake.
+      UserError: the data or an argument is wrong. After an error before the training, `fit` removes
+        its files from `model_dir`.
       KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved,
-        and `mtl.load` reads them.
+        and `mtl.load` returns their model.
     """
     uses = {"missing": missing, "leave_out": leave_out, "keep": keep}
     _check_lists(tasks=tasks, settings=settings, **uses)
@@ -119,7 +120,8 @@ def _open_best(
 ) -> FittedModel:
     is_evaluated = os.path.exists(os.path.join(folder, "best", "best.json"))
     model = FittedModel(experiment, folder, "best" if is_evaluated else "latest", plan)
-    # With validation rows, these have chosen the checkpoint, and test rows measure it.
+    # If there are validation rows, the validation rows have chosen the checkpoint. The test rows
+    # measure the quality of the checkpoint.
     model.steps_trained, model.metrics = steps_trained, model.evaluate(split="test")
     return model
 
@@ -147,7 +149,7 @@ class FittedModel(from_python.Model):
 
         Args:
           output: the file; `report.html` in the folder of the run by default.
-          rows: the most rows of each split that are read.
+          rows: the largest number of rows to read from each split.
 
         Returns:
           The path of the file.
@@ -164,7 +166,7 @@ class FittedModel(from_python.Model):
 
         Args:
           output: the page; `explained/index.html` in the folder of the run by default.
-          limit: the most held-out rows that are read.
+          limit: the largest number of held-out rows to read.
 
         Returns:
           The path of the page.
@@ -200,7 +202,7 @@ def _check_lists(**arguments: Any) -> None:
 
 
 def _read_holdout(arguments: Mapping[str, Any], test: Any) -> plans.Holdout:
-    # A table in memory has no path yet, and an error would show its rows.
+    # For a table in memory, use the name of its type: an error would quote all rows.
     name = test if test is None or isinstance(test, str) else type(test).__name__
     return holdouts.make_holdout({**arguments, "test": name}, f"{_WHERE}: ", flag="")
 
@@ -219,7 +221,7 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _name_arguments() -> Iterator[None]:
-    """Name the arguments of `fit` in errors of the draft, which name flags of `launch.new`."""
+    """Replace flags of `launch.new` by arguments of `fit` in errors of the draft."""
     try:
         yield
     except checks.UserError as error:
@@ -233,7 +235,7 @@ def _name_arguments() -> Iterator[None]:
 def rename_flags(text: str) -> str:
     """Return a text with arguments of `fit` in place of flags of `launch.new`.
 
-    A flag without an argument becomes "launch.new --delimiter", for example.
+    If `fit` has no argument for a flag such as --delimiter, the text says "launch.new --delimiter".
     """
 
     def rename(match: re.Match) -> str:
@@ -315,15 +317,15 @@ def _plan_run(
     time_forms: Mapping[str, str],
     uses: Mapping[str, Sequence[str]],
 ) -> plans.Plan:
-    """Store tables of memory in the folder of the run, read all rows, and return the plan.
+    """Write tables in memory to the folder of the run, read all rows, and return the plan.
 
     Args:
       data: the training rows.
       test: the test rows, or None.
       folder: the folder of the run.
       tasks: the columns to predict.
-      holdout: the choice of held-out rows.
-      time_forms: {column: how it writes times}.
+      holdout: the settings that choose the held-out rows.
+      time_forms: {column: the form of its times}.
       uses: the arguments `missing`, `leave_out` and `keep`.
     """
     path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
@@ -336,14 +338,18 @@ def _plan_run(
         rule = f"be left out: {path} has types, and null is a missing value"
         is_fit = not (dialect.is_json and uses["missing"])
         checks.require(is_fit, f"{_WHERE}: missing", rule, uses["missing"])
-        named = {
+        named_columns = {
             "time": [holdout.time] * bool(holdout.time),
             "key": [holdout.key] * bool(holdout.key),
             "leave_out": uses["leave_out"],
             "keep": uses["keep"],
         }
-        named = {f"{_WHERE}: {argument}": columns for argument, columns in named.items()}
-        plans.check_columns(f"{_WHERE}: tasks", tasks, named, dialect.columns, "not be a task")
+        named_columns = {
+            f"{_WHERE}: {argument}": columns for argument, columns in named_columns.items()
+        }
+        plans.check_columns(
+            f"{_WHERE}: tasks", tasks, named_columns, dialect.columns, "not be a task"
+        )
         leave_out, keep = uses["leave_out"], uses["keep"]
         return plans.plan_table(dialect, tasks, holdout, uses["missing"], leave_out, keep)
 

@@ -40,7 +40,8 @@ with deferred.imports():
     from mtl.runs import unknown_values
 
 _log = logging.getLogger("mtl")
-# The default of `launch.predict`: the last digit of a prediction may depend on the batch size.
+# `launch.predict` uses this batch size by default. The last digit of a prediction may depend on the
+# batch size.
 _BATCH_ROWS = 512
 _SPLIT = "data"
 
@@ -50,7 +51,7 @@ def train(
     model_dir: str | os.PathLike[str],
     verbose: bool | None = None,
 ) -> Model:
-    """Train as `launch.train` does, write config.gin, and return the latest checkpoint.
+    """Train like `launch.train`, write config.gin, and return a model of the latest checkpoint.
 
     Training continues from the last checkpoint in `model_dir`. Rows in memory (`frames.Frames`) are
     written to `<model_dir>/data`, so that the commands of `launch` can read them.
@@ -58,8 +59,8 @@ def train(
     Args:
       experiment: the settings of the run.
       model_dir: the folder of the run.
-      verbose: True prints progress to standard error; None does so on a terminal or in a notebook.
-        Warnings are always printed.
+      verbose: True prints progress to standard error; None prints progress only on a terminal or in
+        a notebook. Warnings are always printed.
 
     Raises:
       UserError: the settings, the data or the files in `model_dir` have an error.
@@ -73,8 +74,8 @@ def train(
         storage.require_plain("model_dir", model_dir)
         storage.require_possible("model_dir", model_dir, "a folder", model_dir)
         data = experiment.data
-        stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
-        experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
+        source = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
+        experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=source))
         settings = _write_settings(experiment)
         changes.tell(experiment, model_dir)
         save = functools.partial(_save_settings, model_dir, settings)
@@ -94,7 +95,7 @@ def load(
     trusted_packages: Sequence[str] | None = None,
     trusted_settings: Sequence[str] = (),
 ) -> Model:
-    """Return a checkpoint of a run that `train` or `launch.train` has trained.
+    """Return a model of a checkpoint that `train` or `launch.train` has saved.
 
     Args:
       model_dir: the folder of the run.
@@ -145,10 +146,11 @@ class Metrics(dict):
 
 
 class Model:
-    """One checkpoint of a run; it evaluates, predicts and exports.
+    """Evaluates, predicts and exports with one checkpoint of a run.
 
-    The model does not change if its run trains further; a warning then says so. From its first
-    prediction on, a model holds a session, until `close` or the end of a `with` block.
+    A model does not change if its run is trained further; the next use of the model then logs a
+    warning. The first prediction opens a session of TensorFlow; `close` or the end of a `with`
+    block closes the session.
 
     Attributes:
       experiment: the settings of the run.
@@ -156,7 +158,8 @@ class Model:
       checkpoint: the path of the checkpoint.
       step: the global step of the checkpoint.
       metrics: the metrics of the last evaluation in training; {} if `load` returned the model.
-      steps_trained: the steps that the call of `train` trained; 0 if `load` returned the model.
+      steps_trained: the number of steps that the call of `train` trained; 0 if `load` returned the
+        model.
     """
 
     def __init__(
@@ -181,7 +184,7 @@ class Model:
         self._close = weakref.finalize(self, self._open.close)
 
     def evaluate(self, data: Any = None, *, split: str | None = None) -> Metrics:
-        """Return the metrics of rows with labels or of a split; by default of the run's eval split.
+        """Evaluate the model on rows with labels or on a split, by default the run's eval split.
 
         Args:
           data: a DataFrame, a dict of arrays or a list of dicts, with features and labels.
@@ -276,7 +279,7 @@ class Model:
         return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
 
     def _with_rows(self, data: Any) -> experiment_lib.Experiment:
-        """Return the settings of the run, with these rows as the split to evaluate."""
+        """Return the settings of the run, with `data` as the split to evaluate."""
         pipeline = self.experiment.data
         source: Any = frames.Frames(splits={_SPLIT: data}, cells=self._cell_settings)
         files = image_rows.find(pipeline.source)
@@ -294,11 +297,11 @@ class Model:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Silence libraries, and warn once if the run has a newer checkpoint."""
+        """Hide the logs of libraries meanwhile; warn once if the run has a newer checkpoint."""
         with _quiet():
             if not self._has_warned and self._is_behind():
                 self._has_warned = True
-                message = "%s has trained on, but this model is from step %d. Load it again."
+                message = "%s was trained further, but this model is from step %d. Load it again."
                 _log.warning(message, self.model_dir, self.step)
             with config.isolated(self._gin_state) if self._gin_state else contextlib.nullcontext():
                 yield
@@ -306,7 +309,7 @@ class Model:
     def _is_behind(self) -> bool:
         try:
             path = _find_checkpoint(self.model_dir, self._requested)
-        except checks.UserError:  # The checkpoint is gone: its reader raises a better error.
+        except checks.UserError:  # For a deleted checkpoint, its reader raises a clearer error.
             return False
         return path != self.checkpoint or _read_stamp(path) != self._stamp
 
@@ -322,12 +325,12 @@ def _find_checkpoint(model_dir: str, checkpoint: str | int) -> str:
 
 
 def _read_stamp(checkpoint: str) -> int:
-    """Return the time when a checkpoint was written: a new run in the folder reuses its name."""
+    """Return when a checkpoint was written, in ns; another run may reuse the checkpoint's name."""
     return tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec
 
 
 def _write_settings(experiment: experiment_lib.Experiment) -> str | None:
-    """Return a gin file that builds an equal experiment; None, with a warning, if none can."""
+    """Return the text of a gin file that builds `experiment`; warn and return None on failure."""
     try:
         text = gin_writing.write(experiment)
         with tempfile.TemporaryDirectory() as folder, config.isolated():
@@ -339,7 +342,7 @@ def _write_settings(experiment: experiment_lib.Experiment) -> str | None:
         difference = _first_difference(text, second_text)
         checks.require(second_text == text, "config.gin", rule, difference)
     except checks.UserError as error:
-        _log.warning("No config.gin is written, so launchers cannot take over: %s", error)
+        _log.warning("No config.gin is written, so commands cannot continue the run: %s", error)
         return None
     return text
 
@@ -350,7 +353,7 @@ def _first_difference(text: str, second_text: str) -> str:
 
 
 def _save_settings(model_dir: str, settings: str | None) -> None:
-    # Without settings, a config.gin of an earlier start would describe another experiment.
+    # If there are no settings to write, an old config.gin would describe another experiment.
     config.forget(model_dir) if settings is None else config.save(model_dir, settings)
 
 
@@ -380,7 +383,7 @@ def _quiet(verbose: bool | None = None) -> Iterator[None]:
     tensorflow, verbosity = tf.get_logger(), absl_logging.get_verbosity()
     levels = tensorflow.level, _log.level
     is_verbose = _is_watched() if verbose is None else verbose
-    # A program with log handlers decides by itself which lines it shows.
+    # If the user's program has log handlers, they decide which lines appear.
     lines = None if _log.hasHandlers() else _Lines()
     with warnings.catch_warnings(), storage.explain_storage_errors():
         imports.silence_warnings()

@@ -1,12 +1,13 @@
-"""Mixes the rows of a batch with each other in training, inputs and losses: mixup and CutMix.
+"""Mixes the inputs and the losses of pairs of rows in training: mixup and CutMix.
 
 from mtl import mixing
 model.MultiTaskModel.mixing = @mixing.Mixup()
 mixing.Mixup.alpha = 0.2
 mixing.Mixup.columns = ["image_photo"]                   # encoded columns; all by default
 
-Every slice of a batch, and every replica, mixes only its own rows. It draws one share for all its
-rows, and a partner for each row. The draws depend on the run, the step and the slice.
+Rows are mixed only within a slice of the batch and within a replica. Each slice draws one mixing
+share for all its rows, and a partner for each row. The random draws depend on the seed of the run,
+the step and the slice.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class _Mixing(types.Mixing):
     """The settings that mixup and CutMix share.
 
     Attributes:
-      alpha: both parameters of the Beta distribution of the shares, above 0; 1 is uniform. Near 0
-        most rows stay almost as they are.
+      alpha: both parameters of the Beta distribution of the mixing shares, above 0; 1 is uniform.
+        With alpha near 0, most rows stay almost unchanged.
       rate: the probability that a step mixes, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
@@ -36,7 +37,7 @@ class _Mixing(types.Mixing):
     columns: checks.SomeNames | None = None
 
     def _select_columns(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the columns that are mixed."""
+        """Return the columns whose rows are mixed."""
         names = inputs if self.columns is None else self.columns
         for name in names:
             checks.one_of(f"{type(self).__name__}.columns", name, inputs)
@@ -47,7 +48,7 @@ class _Mixing(types.Mixing):
         return columns
 
     def _draw_share(self) -> tf.Tensor:
-        """Draw the share of this slice, a scalar: 1 if the step does not mix."""
+        """Draw the mixing share of this slice, a scalar; 1 if this step mixes no rows."""
         share = draw_beta(self.alpha, draws.make_step_seed("mixing/share"))
         if self.rate == 1:
             return share
@@ -60,8 +61,8 @@ class Mixup(_Mixing):
     """`x = l x_i + (1 - l) x_j` and `loss = l loss_i + (1 - l) loss_j`, l ~ Beta(alpha, alpha).
 
     H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
-    2018, arXiv:1710.09412. All rows have the same l, as in the authors' code. Any encoded column
-    can be mixed: images, numbers, vectors of tokens.
+    2018, arXiv:1710.09412. As in the authors' code, all rows of a slice have the same l. Mixup
+    works for any encoded column: images, numbers, vectors of tokens.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
@@ -73,7 +74,7 @@ class Mixup(_Mixing):
     alpha: float = 0.2
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Mix every value: {column: [B, ...]} -> the mixture."""
+        """Mix each row of the columns {column: [B, ...]} with its partner."""
         columns, share = self._select_columns(inputs), self._draw_share()
         partners = _draw_partners(columns)
         mixed = {
@@ -85,25 +86,25 @@ class Mixup(_Mixing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutMix(_Mixing):
-    """Copies a box of a partner into each image, and weighs the two losses by area.
+    """Copies a box of another image into each image, and weighs the two losses by area.
 
     The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). The
-    middle of the box is any pixel, and parts outside the image are cut off. The share of a row's
-    own loss is 1 minus the share of the image that the box covers. All rows have the same box, as
-    in the authors' code. S. Yun et al., "CutMix: Regularization Strategy to Train Strong
-    Classifiers with Localizable Features", 2019, arXiv:1905.04899.
+    middle of the box is any pixel, and parts outside the image are cut off. The loss of the image's
+    original labels has the weight 1 minus the share of the image that the box covers. As in the
+    authors' code, all rows of a slice have the same box. S. Yun et al., "CutMix: Regularization
+    Strategy to Train Strong Classifiers with Localizable Features", 2019, arXiv:1905.04899.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 1.
       rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
-      columns: the columns that are mixed, by name; None for all. They must be images of the same
-        height and width. Other columns keep their values.
+      columns: the columns that are mixed, by name; None for all. The columns must be images of the
+        same height and width. Other columns keep their values.
     """
 
     is_even = False
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Put boxes into images: {column: [B, H, W, C]} -> the mixture."""
+        """Copy a box from its partner into each image of the columns {column: [B, H, W, C]}."""
         columns = self._select_columns(inputs)
         height, width = _find_size(columns)
         place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))
@@ -126,37 +127,40 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     Returns:
       A float32 scalar in [0, 1].
     """
-    # Logarithms are used, because numbers from Gamma(alpha) underflow to 0 for a small alpha.
-    # Gamma(a) is Gamma(a + 1) U^(1 / a), G. Marsaglia and W. W. Tsang, 2000.
+    # Compute in logarithms, because draws from Gamma(alpha) underflow to 0 for a small alpha.
+    # Gamma(a) has the distribution of Gamma(a + 1) U^(1 / a), with uniform U: G. Marsaglia and W.
+    # W. Tsang, 2000.
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
     )
     # The seed differs from the seed of the gammas, as the powers must be independent of them.
     powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
     logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
-    # g0 / (g0 + g1) is the sigmoid of log g0 - log g1, and a Beta draw.
+    # The Beta draw g0 / (g0 + g1) equals the sigmoid of log g0 - log g1.
     return tf.cast(tf.sigmoid(logarithms[0] - logarithms[1]), tf.float32)
 
 
 def cut_box(
     share: tf.Tensor, place: tf.Tensor, height: int, width: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cut the box of CutMix out of an image.
+    """Compute which pixels of an image the box of CutMix covers.
 
     Args:
       share: l, a scalar in [0, 1].
-      place: the middle of the box, two shares in [0, 1) of the height and the width.
+      place: the middle of the box, as two shares in [0, 1) of the height and the width.
       height: H.
       width: W.
 
     Returns:
-      The mask, bool [H, W], True within the box, and the share outside, a float32 scalar.
+      The mask, bool [H, W], True within the box; and the share of pixels outside the box, a float32
+      scalar.
     """
     is_inside, side = [], tf.sqrt(1 - share)
     for size, at in ((height, place[0]), (width, place[1])):
         middle = tf.minimum(tf.cast(at * size, tf.int32), size - 1)
         length = tf.cast(side * size, tf.int32)
-        # As in the authors' code, an odd length loses a pixel; the share below counts the pixels.
+        # As in the authors' code, a box with an odd length loses a pixel. The returned share is
+        # computed from the pixels in the box.
         first, last = middle - length // 2, middle + length // 2
         is_inside.append((tf.range(size) >= first) & (tf.range(size) < last))
     is_box = is_inside[0][:, tf.newaxis] & is_inside[1]

@@ -1,10 +1,10 @@
-"""Reads times from texts, and orders them.
+"""Parses times in texts, and returns numbers that order them.
 
 times.read_time("2024-5-31 9:05") < times.read_time("2024/05/31 12:00 PM")
 times.read_parts("31.05.2024", times.read_form("a form", "%d.%m.%Y"))     # (2024, 5, 31, 0, 0, 0)
 
-A time is compared as a number of its digits: year, month, day, hour, minute, second. Zones and
-fractions of a second do not count.
+`read_time` returns the digits of year, month, day, hour, minute and second as one number. Time
+zones and fractions of a second are ignored.
 """
 
 import calendar
@@ -20,7 +20,7 @@ PATTERN = (
     r"(?:[T ]\s*([0-9]{1,2})?(?::?([0-9]{2}))?(?::?([0-9]{2}))?([.,][0-9]+)?"
     r"(?:\s*([AaPp])\.?[Mm]\b)?.*)?"
 )
-"""Groups for year, month, day, hour, minute, second, fraction, and A or P; for Python and RE2."""
+"""Matches a time in Python and RE2; its groups are the parts from year to fraction, and A or P."""
 
 DIGITS = ("year", "month", "day", "hour", "minute", "second")
 """The parts of a time that are numbers: four digits for the year, two for the others."""
@@ -59,7 +59,7 @@ _DIRECTIVES = {
     ),
 }
 LETTERS = " ".join(f"%{letter}" for letter in _DIRECTIVES)
-"""The directives that a form may have."""
+"""The directives of strptime that a form of times may contain."""
 
 _WITHOUT_DAY = {"month": "1", "day": "1"}
 
@@ -68,8 +68,8 @@ class Form(NamedTuple):
     """The form in which a column writes times.
 
     Attributes:
-      pattern: matches a whole text, in Python and in RE2.
-      groups: {part: the group of the pattern that holds it}.
+      pattern: a regular expression for Python and RE2 that matches the whole text of a time.
+      groups: {part of a time: the number of its group in the pattern}.
     """
 
     pattern: str
@@ -77,7 +77,7 @@ class Form(NamedTuple):
 
 
 ISO = Form(PATTERN, {**{part: group for group, part in enumerate(DIGITS, 1)}, HALF: 8})
-"""The form of 2024-05-31 13:45, 2024/5/31 and the like."""
+"""The form of ISO 8601, such as 2024-05-31 13:45, and of variants such as 2024/5/31."""
 
 
 def read_form(where: str, form: str) -> Form:
@@ -120,7 +120,7 @@ def check_form(where: str, form: str) -> None:
 
 
 def read_time(text: str) -> float:
-    """Return the digits of a time as a number, such as 20240531090500; NaN for other texts."""
+    """Return the digits of a time as a number, 20240531090500; NaN if the text is not a time."""
     parts = _find_parts(text, ISO)
     if parts is None:
         return math.nan
@@ -131,7 +131,7 @@ def read_time(text: str) -> float:
 
 
 def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
-    """Return year, month, day, hour, minute and second of a time; None for other texts."""
+    """Return the numbers of a time, from year to second; None if the text is not a time."""
     parts = _find_parts(text, form)
     if parts is None:
         return None

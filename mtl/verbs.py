@@ -33,7 +33,7 @@ from mtl.runs import (
 )
 from mtl.tools import attached
 
-with deferred.imports():  # A verb loads only the tools that it uses.
+with deferred.imports():  # Each command imports only the tools that it uses.
     from mtl.runs import loss_rates, text_codes, unknown_values
     from mtl.tools import clip_audit, scoring
     from mtl.tools.clip_audit import checkpoint_audit, report
@@ -62,7 +62,7 @@ def train(
     on_start: Callable[[], None] = lambda: None,
     part: types.RunPart | None = None,
 ) -> tuple[dict[str, Any], int]:
-    """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
+    """Train up to `run.train_steps`; evaluate every checkpoint, and export the latest and the best.
 
     Training continues from the last intact checkpoint in `model_dir`, as if there had been no
     interruption.
@@ -97,8 +97,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on a whole split.
 
-    `evaluation.evaluate` describes the files that it writes. The trackers of the run get the
-    metrics, too, unless inputs are attacked.
+    `evaluation.evaluate` lists the files that an evaluation writes. Metrics also go to the trackers
+    of the run, unless inputs are attacked.
 
     Args:
       experiment: the settings of the run.
@@ -125,7 +125,7 @@ def evaluate(
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
-    """Return the first value of every variable of a new run, with the reasons; write nothing.
+    """Plan the first value of every variable of a warm start, with reasons; write nothing.
 
     Raises:
       UserError: no warm start is set, or the warm start does not suit the run.
@@ -156,7 +156,7 @@ def predict(
       split: the split; None for `Pipeline.eval_split`.
       checkpoint: "latest", "best" or a path.
       keep: fields of the example to return as well: features, labels, or columns of a CSV file.
-        They pass through the graph with their row, so they cannot get mixed up.
+        The kept fields pass through the graph with their row, and so stay in the order of the rows.
 
     Yields:
       {"<task>/<name>": value} for each example in order; the fields of `keep` come first.
@@ -189,10 +189,12 @@ def prune(
 ) -> tuple[dict[str, Any], float]:
     """Cut weights of a finished run in one step.
 
-    `output_dir` then holds a run that you can evaluate, export, and train further with its masks.
+    The result in `output_dir` is a run that you can evaluate, export, and train further with its
+    masks.
 
     Args:
-      experiment: the experiment of the run, with `model.pruning`; it ends at the checkpoint's step.
+      experiment: the settings of the run, with `model.pruning`; `run.train_steps` is the step of
+        the checkpoint.
       model_dir: the folder of the run, which stays as it is.
       output_dir: the folder of the new run.
       checkpoint: "latest", "best" or a path.
@@ -200,15 +202,15 @@ def prune(
       on_start: called before the new run is written.
 
     Returns:
-      The metrics of the new run, and the share of the weights that is cut, in [0, 1].
+      The metrics of the new run, and the share of weights that were cut, in [0, 1].
 
     Raises:
-      UserError: the parts cannot prune this run, or `output_dir` already holds a run.
+      UserError: the settings cannot prune this run, or `output_dir` already holds a run.
     """
     with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
         storage.require_plain("--output_dir", output_dir)
         is_new = run_directory.find_latest(output_dir) is None
-        fix = "launch.train continues a pruned run, and evaluates it if that is still missing."
+        fix = "launch.train continues or evaluates a pruned run."
         checks.require(is_new, "--output_dir", "hold no run", output_dir, fix)
         cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
         with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
@@ -231,7 +233,8 @@ def audit_clipping(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of a trained run.
-      checkpoint: "all" for all checkpoints in the folder, or a single one.
+      checkpoint: "all" for all checkpoints in the folder; "latest", "best" or a path for a single
+        one.
       output: the folder of the report; `<model_dir>/clip_audit/checkpoints` by default.
       key: the field that identifies samples, instead of `ClipAudit.key`.
       others: reports of other runs on the same samples, for comparison.
@@ -260,7 +263,7 @@ def audit_clipping(
 
 @contextlib.contextmanager
 def _hold_checkpoints(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
-    """Protect "all" checkpoints of a run, or one, from being deleted."""
+    """Yield the paths of "all" checkpoints or of a single one; a training does not delete them."""
     with contextlib.ExitStack() as locks:
         hold = functools.partial(run_directory.hold_checkpoint, model_dir)
         last = locks.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
@@ -278,12 +281,12 @@ def debug(
 ) -> str:
     """Replay a step of a run under TensorFlow's debugger, and find the op that made it fail.
 
-    Writes only `<model_dir>/debug/step_<n>` into the run.
+    The replay writes only the folder `<model_dir>/debug/step_<n>`.
 
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      step: the global step before the step; by default the step at which the run failed.
+      step: the global step before the replayed step; by default the step at which the run failed.
       prompt: True opens tfdbg in the terminal at this step, and writes nothing.
 
     Returns:
@@ -292,7 +295,8 @@ def debug(
     Raises:
       UserError: the step, an earlier checkpoint or the state of the input is missing.
     """
-    # Imported here, because only this verb needs private parts of TensorFlow's debugger.
+    # Import these modules only in `debug`, because they need private parts of TensorFlow's
+    # debugger.
     from mtl.tools.debugging import findings, page, replay
 
     run_directory.checkpoint_path(model_dir, "latest")
@@ -354,8 +358,8 @@ def export(
       model_dir: the folder of the run.
       export_dir: the folder that gets the new version.
       checkpoint: "latest", "best" or a path.
-      before: called with the unpublished export and the rows that checked it; if it fails, the
-        export is not published.
+      before: called with the unpublished export and the rows that checked it; if `before` raises an
+        error, the export is not published.
       is_converted: True prepares the export for a `before` that converts it to another format.
 
     Returns:

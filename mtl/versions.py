@@ -1,4 +1,4 @@
-"""The versions of TensorFlow and Python that this project runs on; imports no other module.
+"""Lists the versions of TensorFlow and Python that this project supports.
 
 versions.is_supported("2.21.0")     # True
 versions.pythons("2.15.1")          # ('3.10', '3.11')
@@ -20,14 +20,14 @@ PYTHONS = {
     "2.20": ("3.10", "3.11", "3.12", "3.13"),
     "2.21": ("3.10", "3.11", "3.12", "3.13"),
 }
-"""{minor version of TensorFlow: the supported Python versions for which it has wheels}."""
+"""{minor version of TensorFlow: the supported Python versions for which wheels exist}."""
 
 REQUIREMENT = "tensorflow>=2.15,<2.22"
 KERAS_SWITCH = "TF_USE_LEGACY_KERAS"
 ESTIMATOR_REQUIREMENT = "tensorflow-estimator==2.15.0"
 
 DISTRIBUTION = "multitask-estimator"
-"""The name of this project for pip: another project has the name `mtl` there."""
+"""The name of this project for pip, because another project is named `mtl` on the package index."""
 
 
 def minor(version: str) -> str:
@@ -54,12 +54,12 @@ def installed(package: str) -> str:
 
 
 def how_to_get(extra: str) -> str:
-    """Return the command that installs an extra of this project."""
+    """Return the pip command that installs an optional extra of this project, such as "onnx"."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def turns_to_keras_2() -> bool:
-    """Return True if `tf.keras` should be tf-keras (Keras 2), because the user has set neither."""
+    """Return True to make `tf.keras` tf-keras: it is installed, and the user chose no Keras."""
     has_keras_2 = importlib.util.find_spec("tf_keras") is not None
     is_unset = KERAS_SWITCH not in os.environ and not installed("keras").startswith("2.")
     return has_keras_2 and is_unset

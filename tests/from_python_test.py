@@ -192,7 +192,7 @@ def test_a_model_that_is_older_than_its_run_says_so_once(copied, shown):
     tf.io.gfile.copy(str(index), f"{index}.new")  # As a run that starts anew writes it.
     pathlib.Path(f"{index}.new").rename(index)
     after = model.predict(ROWS)
-    assert shown() == f"Warning: {copied} has trained on, but this model is from step 20. " + (
+    assert shown() == f"Warning: {copied} was trained further, but this model is from step 20. " + (
         "Load it again.\n"
     )
     assert after["size/value"].tolist() == before["size/value"].tolist()
@@ -267,7 +267,8 @@ def test_a_part_of_a_notebook_trains_without_a_config(copied, shown, monkeypatch
 
     monkeypatch.setattr(verbs, "train", train)
     model = mtl.train(made, copied)
-    assert "No config.gin is written, so launchers cannot take over: MultiTaskModel.weig" in shown()
+    line = "No config.gin is written, so commands cannot continue the run: MultiTaskModel.weig"
+    assert line in shown()
     assert not pathlib.Path(copied, "config.gin").exists()
     with pytest.raises(checks.UserError, match="must hold the config.gin of a run"):
         mtl.load(copied)

@@ -1,1 +1,1 @@
-"""The process of a command: imports, unknown flags, standard streams, logs and exit codes."""
+"""Handles the process of a command: imports, unknown flags, streams, logs and exit codes."""

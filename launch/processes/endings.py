@@ -1,4 +1,4 @@
-"""Ends a command: a mistake is a line and exit code 2, Ctrl-C exit code 130, a bug a traceback.
+"""Ends a command: exit code 2 and one line for a mistake, 130 for Ctrl-C, a traceback for a bug.
 
 endings.run(main)
 endings.fail("unexpected argument 'x'")
@@ -18,16 +18,16 @@ from mtl.files import storage
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call `main`, and end the process if it fails."""
+    """Call `main`, and end the process if `main` fails."""
     with imports.finished():
         try:
             with streams.guarded(), storage.explain_storage_errors():
                 main()
         except checks.UserError as error:
-            # Print one line, even if the message holds more, such as from a library.
+            # Print only the first line of a message, which may come from a library.
             fail(str(error).splitlines()[0])
         except KeyboardInterrupt:
-            # A shell reports 128 + SIGINT.
+            # Exit with 128 + SIGINT, as shells report it.
             sys.exit(130)
         except (Exception, SystemExit) as error:  # An imported package may call sys.exit.
             problem = imports.problem(error)
@@ -37,7 +37,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """End the process with a line and exit code 2."""
+    """End the process with an error line and exit code 2."""
     # `tqdm.write` first clears a progress bar.
     tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
     sys.exit(2)
@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
           UserError: an argument is unknown, missing or wrong.
         """
         options = self._option_string_actions
-        # Check flags before argparse does, which gives no hint, or reports a missing flag first.
+        # Check flags before argparse, which gives no hint, or reports a missing flag first.
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *options):
                 names = [option.lstrip("-") for option in options if option.startswith("--")]

@@ -5,8 +5,8 @@ here.open_to(None)                            # after flags are parsed: all modu
 here.open_to(["ours"])                        # or only the packages of --trusted_packages
 here.make_command("train")                    # a command whose process finds the same modules
 
-The command `mtl` finds modules in the current folder, after all installed modules. With
-`python -m launch.<verb>`, Python puts the current folder first, before installed modules.
+With the command `mtl`, Python searches the current folder after all installed modules. With `python
+-m launch.<verb>`, Python searches the current folder before installed modules.
 """
 
 import importlib.machinery
@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# With -c, Python puts "" (the current folder) first in its path, and this code removes it.
+# The code of a new process removes "", the current folder, which Python's option -c puts first in
+# sys.path.
 _START = "import sys; sys.path[0] or sys.path.pop(0); from launch.console import main; "
 _START += "sys.exit(main())"
-# The current folder; None in `python -m launch.<verb>`, and with Python's safe path.
+# The current folder; None with `python -m launch.<verb>`, and with Python's safe path.
 _folder: str | None = None
 
 
@@ -37,30 +38,30 @@ def open_to(packages: Sequence[str] | None) -> None:
     if _folder is None:
         return
     if packages is None:
-        # At the end, so that Python finds installed modules first.
+        # Append the folder, so that Python finds installed modules first.
         sys.path.append(_folder)
     else:
-        # At the end, so that Python asks this finder only if no other finder knows a module.
+        # Append the finder, so that Python asks it only if no other finder finds a module.
         sys.meta_path.append(_Finder(_folder, packages))
 
 
 def make_command(verb: str) -> list[str]:
-    """Return the command of a verb, for a process that finds the same modules as this process."""
+    """Return the command to run a verb in a new process that finds the same modules as this one."""
     if _folder is None:
         return [sys.executable, "-m", f"launch.{verb}"]
     return [sys.executable, "-c", _START, verb]
 
 
 class _Finder:
-    """A finder that knows only some packages in a folder."""
+    """Finds only some of the packages in a folder."""
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder
-        # To import ours.towers, Python must find the package ours.
+        # Keep the first word: to import ours.towers, Python must find the package ours.
         self._names = {package.partition(".")[0] for package in packages}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        # `path` is set for modules inside a package, which Python finds in the package's folder.
+        # Leave modules inside a package, for which `path` is set, to Python's finders.
         if path is not None or name not in self._names:
             return None
         return importlib.machinery.PathFinder.find_spec(name, [self._folder], target)

@@ -1,4 +1,4 @@
-"""Writes the log lines of a run as JSON, one object a line, for other programs.
+"""Writes the log of a run as JSON lines, for other programs.
 
 with json_log.append_to("runs/digits/log.jsonl"): ...
 
@@ -27,7 +27,7 @@ class Handler(logging.FileHandler):
     """Appends log records as JSON, with additional values {name: value} in `record.fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the JSON line of a log record."""
         time = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         line = {
             "time": time.isoformat(timespec="milliseconds"),
@@ -35,7 +35,8 @@ class Handler(logging.FileHandler):
             "message": checks.mask(record.getMessage()),
             **getattr(record, "fields", {}),
         }
-        # `allow_nan=False`, so that an unexpected NaN fails here, and not in the reader.
+        # Set `allow_nan=False`, so that an unexpected NaN fails now, and not in a program that
+        # reads the log.
         return json.dumps(_simplify_value(line), ensure_ascii=False, allow_nan=False)
 
 
@@ -56,13 +57,13 @@ def append_to(path: str) -> Iterator[None]:
     except OSError as error:
         raise checks.UserError(f"--json_log cannot be written: {error}.") from error
     level = logger.level
-    # With a progress bar, the lines of steps have the level DEBUG.
+    # Include the level DEBUG, which lines about steps have if there is a progress bar.
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
     try:
         yield
     except checks.UserError as error:
-        # The terminal shows this error without a log record.
+        # Write the error to the log, because the terminal shows the error without a log record.
         line = str(error).splitlines()[0]
         handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, line, (), None))
         raise
@@ -73,7 +74,7 @@ def append_to(path: str) -> Iterator[None]:
 
 
 def _require_own(path: str) -> None:
-    """Fail if a file is not a JSON log, but for example the data of the run."""
+    """Fail if a file exists and is not a JSON log, but the data of the run, for example."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, "rb") as file:
@@ -88,7 +89,7 @@ def _require_own(path: str) -> None:
 
 
 def _simplify_value(value: Any) -> Any:
-    """Return a value with types of JSON in place of types of NumPy, and null for NaN."""
+    """Convert a value to types of JSON: NumPy values to Python values, and NaN to null."""
     if isinstance(value, dict):
         return {str(name): _simplify_value(item) for name, item in value.items()}
     if isinstance(value, (np.generic, np.ndarray)):

@@ -1,4 +1,4 @@
-"""Stops a process that launch.cluster has started if launch.cluster ends, even by SIGKILL.
+"""Stops the processes that launch.cluster started when launch.cluster ends, even by SIGKILL.
 
 subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in launch.cluster
 launcher_watch.start()                                                     # in the process
@@ -14,7 +14,7 @@ _INTERVAL_SECS = 0.5
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variable with the id of this process, for the processes it starts."""
+    """Return the environment variable with which new processes watch this process."""
     return {_VARIABLE: str(os.getpid())}
 
 
@@ -22,17 +22,17 @@ def start() -> None:
     """Watch launch.cluster from a thread, if it has started this process.
 
     When launch.cluster ends, the thread sends SIGTERM to this process, which then saves its last
-    step. The kernel could send this signal (PR_SET_PDEATHSIG), but it sends a signal for each
-    thread of launch.cluster, and the second signal would end the process before it has saved.
+    step. The kernel could also send a signal (PR_SET_PDEATHSIG), but it sends a signal for each
+    thread of launch.cluster, and the second signal would end this process before it has saved.
     """
     launcher = os.environ.get(_VARIABLE)
     if launcher:
-        # A daemon thread, so that this process may end before launch.cluster.
+        # Use a daemon thread, so that this process can end before launch.cluster.
         threading.Thread(target=_watch_launcher, args=(int(launcher),), daemon=True).start()
 
 
 def _watch_launcher(launcher: int) -> None:
-    # If the parent ends, the process gets another parent.
+    # A process gets another parent when its parent ends.
     while os.getppid() == launcher:
         time.sleep(_INTERVAL_SECS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Handles standard output and error if a reader such as `head` closes them, or the disk is full.
+"""Handles errors of standard output and error, such as a closed pipe or a full disk.
 
 with streams.guarded():
     print("...")                  # exit code 141 if the reader has closed it
@@ -19,19 +19,20 @@ _NOBODY_READS = 141
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Separate errors of the standard streams from errors of files and of the network.
+    """Handle errors of the standard streams in a `with` block, apart from errors of other files.
 
     Raises:
-      UserError: standard output cannot be written, as on a full disk.
-      SystemExit: the reader of standard output has closed it.
+      UserError: standard output cannot be written, for example on a full disk.
+      SystemExit: the reader of standard output has closed the stream.
     """
     before = sys.stdout, sys.stderr
-    # A stream that was closed before Python started is None, and print() ignores it.
+    # A stream that was closed before Python started is None, and print() ignores it: do not wrap
+    # None.
     sys.stdout = sys.stdout and _Guarded(sys.stdout, _end_run)
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
         yield
-        # Flush here, because an error at the exit of Python could not be handled.
+        # Flush now, because an error while Python exits could not be handled.
         if sys.stdout:
             sys.stdout.flush()
     finally:
@@ -45,7 +46,7 @@ def _end_run(error: OSError) -> None:
 
 
 class _Guarded:
-    """A text file that calls `failed` when it cannot be written, and then ignores all text."""
+    """Wraps a text file: calls `failed` when a write fails, and then ignores all text."""
 
     def __init__(self, file: TextIO, failed: Callable[[OSError], None]):
         self._file, self._failed = file, failed
@@ -56,7 +57,7 @@ class _Guarded:
     def write(self, text: str) -> int:
         with self._explain_error():
             return self._file.write(text)
-        # Reached if `_explain_error` has ignored an error of standard error.
+        # This line runs if `_explain_error` has ignored an error of standard error.
         return len(text)
 
     def flush(self) -> None:
@@ -68,7 +69,8 @@ class _Guarded:
         try:
             yield
         except OSError as error:
-            # Python flushes the rest at its exit, which would fail again.
+            # Redirect the file to /dev/null, because Python flushes the file at exit, and would
+            # fail again.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Guesses the meaning of an unknown flag, which may be a misspelt flag or a setting.
+"""Explains an unknown flag, which may be a misspelt flag, or a setting of a gin file.
 
 unknown_flags.explain("lr", ["gin_file", "gin_param"])     # "It is a setting of the gin file: ..."
 unknown_flags.explain("gin_fiel", ["gin_file"])            # "Did you mean '--gin_file'?"
@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from mtl import checks
 
-# {flag: names of other programs for it}.
+# {flag: names that other programs use for this flag}.
 FLAGS = {
     "model_dir": ("dir", "folder", "logdir", "log_dir", "out_dir", "output_dir", "run", "workdir"),
     "gin_file": ("config", "config_file", "gin", "gin_config", "gin_files", "gin_configs"),
@@ -21,7 +21,7 @@ FLAGS = {
     "checkpoint": ("ckpt", "step"),
     "limit": ("max_rows", "num_rows", "samples"),
 }
-# {binding of a setting: names of other programs for the setting}.
+# {binding of a setting: names that other programs use for this setting}.
 SETTINGS = {
     "Run.train_steps = 1000": (
         "epochs",
@@ -54,7 +54,7 @@ def explain(flag: str, known: Collection[str]) -> str:
       known: the flags of the command, without dashes.
     """
     name = flag.lstrip("-").replace("-", "_").lower()
-    # A flag such as -gin_file or --gin-file.
+    # The name is right, but not the form: -gin_file or --gin-file.
     if name in known:
         return f"Did you mean '--{name}'?"
     for flag_name, others in FLAGS.items():

@@ -1,4 +1,4 @@
-"""The files of a run: its checkpoints, the best checkpoint, the state of the input, its lock.
+"""Manages the files of a run: checkpoints, the best checkpoint, states of the input, the lock.
 
 from mtl import checkpoints
 checkpoints.Best.metric = "digit/accuracy"

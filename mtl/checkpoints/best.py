@@ -1,10 +1,10 @@
-"""Chooses the best evaluated checkpoint, and decides how long to wait for a better one.
+"""Chooses the best evaluated checkpoint, and stops a training that no longer improves.
 
 from mtl import checkpoints
 checkpoints.Best.metric = "digit/accuracy"
 checkpoints.Best.patience = 5
 
-Heads declare in `directions` which direction of their metrics is better.
+A head declares in `directions` whether higher values of its metrics are better.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from mtl.files import atomic, checksums, storage
 
 @checks.dataclass
 class Best:
-    """Chooses the best checkpoint by a metric, and when to stop looking for a better one.
+    """Chooses the best checkpoint by a metric, and stops a training that no longer improves.
 
     Attributes:
       metric: an evaluation metric, such as "digit/accuracy", or a metric of several tasks, such as
-        "mean_gain" of `MultiTaskModel.combined_metrics`. "average_loss", the sum of the tasks'
-        average losses, counts every row alike; "loss" is Estimator's mean over batches.
-      higher_is_better: True if higher values are better. None if this is known, as for losses and
-        all metrics that the head declares in `directions`. A mean, for example, has no known
-        direction, and needs the setting.
-      patience: training stops after this number of evaluations without a new best; None never
-        stops it.
+        "mean_gain" of `MultiTaskModel.combined_metrics`. "average_loss" is the sum of the tasks'
+        mean losses over all rows; "loss" is Estimator's mean over batches, which may differ in
+        size.
+      higher_is_better: True if higher values of the metric are better. Set `higher_is_better` for
+        metrics without a declared direction, such as a mean. None uses the direction that the head
+        declares in `directions`; lower losses are better.
+      patience: training stops after this number of evaluations without a new best checkpoint; None
+        trains up to the last step.
     """
 
     metric: Annotated[str, checks.Is(str, "name an evaluation metric")] = "average_loss"
@@ -43,7 +44,7 @@ class Best:
     patience: checks.Count | None = None
 
     def with_direction(self, known: bool | None) -> Best:
-        """Return a copy with the direction of its metric.
+        """Return a copy of the settings with the direction of the metric.
 
         Args:
           known: True if higher values are better; None if no head declares the direction.
@@ -59,7 +60,7 @@ class Best:
         return dataclasses.replace(self, higher_is_better=known)
 
     def require_direction(self) -> None:
-        """Fail if neither a head nor the setting says which values are better."""
+        """Fail if neither a head nor `higher_is_better` says whether higher values are better."""
         rule = f"be True or False for {self.metric!r}, whose direction its head does not declare"
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
@@ -71,17 +72,17 @@ class Best:
 
 
 class BestKeeper:
-    """Keeps the best checkpoint in `<model_dir>/best`, with a record that outlives restarts.
+    """Copies the best checkpoint to `<model_dir>/best`, and records the evaluations in a file.
 
     `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
-    steps_since}; the last two are the number and the steps of the evaluations since the best.
-    `measured_on` describes the rows and the settings of these evaluations. {value, step,
-    checkpoint} describe the best checkpoint, if there is one.
+    steps_since}. `evaluations_since` and `steps_since` are the number and the steps of the
+    evaluations since the best one. `measured_on` describes the rows and the settings of the
+    evaluations. {value, step, checkpoint} describe the best checkpoint, if there is one.
 
     Args:
       best: the metric and the patience.
       model_dir: the folder of the run.
-      from_step: the first step whose evaluation counts.
+      from_step: evaluations of earlier steps are recorded, but never count as the best.
     """
 
     def __init__(self, best: Best, model_dir: str, from_step: int = 0):
@@ -91,7 +92,7 @@ class BestKeeper:
         self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
 
     def read(self) -> dict[str, Any]:
-        """Return the record; {} before the first evaluation, or if the goal has changed."""
+        """Return the record; {} before the first evaluation, or if `Best.metric` has changed."""
         if not tf.io.gfile.exists(self._path):
             return {}
         record = checksums.read_json(
@@ -102,8 +103,9 @@ class BestKeeper:
     def rewind(self, step: int) -> None:
         """Forget evaluations of steps after `step`, because the run trains these steps again.
 
-        If the best checkpoint is among them, the next evaluated checkpoint replaces it. Records of
-        old versions lack the steps of the evaluations, so patience then begins anew.
+        If the best checkpoint belongs to a later step, the next evaluated checkpoint becomes the
+        best. Records of old versions lack the steps of the evaluations, so the count of
+        `Best.patience` starts anew.
         """
         record = self.read()
         if record.get("last_step", 0) <= step:
@@ -112,7 +114,8 @@ class BestKeeper:
         best_step = record.get("step", 0)
         last_step = max([best_step, *steps])
         if best_step > step or not last_step:
-            # The files of the weights stay, without a record, until the next best replaces them.
+            # The files of the weights stay without a record, until the next best checkpoint
+            # replaces them.
             for name in ("best.json", "checkpoint"):
                 if tf.io.gfile.exists(os.path.join(self._dir, name)):
                     tf.io.gfile.remove(os.path.join(self._dir, name))
@@ -122,18 +125,18 @@ class BestKeeper:
 
     @property
     def checkpoint(self) -> str | None:
-        """The path of the best checkpoint; None before there is a best."""
+        """The path of the best checkpoint; None if there is none yet."""
         name = self.read().get("checkpoint")
         return None if name is None else os.path.join(self._dir, name)
 
     def renew(self, measured_on: Mapping[str, Any], value: float | None, is_other: bool) -> None:
-        """Set the value of the best checkpoint, after a measurement on other rows or settings.
+        """Set the value of the best checkpoint, after its evaluation on other rows or settings.
 
         Args:
-          measured_on: a description of the rows and settings.
-          value: the new value; None if the best checkpoint is gone.
-          is_other: True if the value cannot be compared with earlier values. Patience then begins
-            anew, and checkpoints after the best may be evaluated again.
+          measured_on: a description of the rows and settings of the new evaluation.
+          value: the new value of the metric; None if the files of the best checkpoint are missing.
+          is_other: True if the value cannot be compared with earlier values. If True, the count of
+            `Best.patience` starts anew, and checkpoints after the best may be evaluated again.
         """
         record = {**self.read(), "measured_on": dict(measured_on)}
         if value is not None:
@@ -148,18 +151,18 @@ class BestKeeper:
 
     @property
     def last_step(self) -> int:
-        """The step of the last evaluation; 0 before the first."""
+        """The step of the last evaluation; 0 before the first evaluation."""
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Return True if none of the last `patience` evaluations was a new best."""
+        """Return True if the last `Best.patience` evaluations did not improve on the best."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Return True if an evaluation is new, and better than all earlier evaluations.
+        """Return True if an evaluation is of a new step, and better than all earlier evaluations.
 
-        An evaluation with NaN in its predictions is never the best, even if the metric ignores NaN.
+        An evaluation with NaN in predictions is never the best, even if the metric ignores NaN.
         """
         step = int(metrics["global_step"])
         is_new = step > self.last_step and step >= self._from_step
@@ -178,14 +181,14 @@ class BestKeeper:
         metrics: Mapping[str, Any],
         measured_on: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
-        """Record an evaluation, and keep its checkpoint if it is the best."""
+        """Record an evaluation, and copy its checkpoint to `<model_dir>/best` if it is the best."""
         record, step = self.read(), int(metrics["global_step"])
         # After a restart, the last checkpoint may be evaluated again.
         if step <= self.last_step:
             return
         tf.io.gfile.makedirs(self._dir)
         since, steps = record.get("evaluations_since", 0), record.get("steps_since", [])
-        # Earlier steps cannot be the best, so patience does not count them.
+        # Steps before `from_step` cannot be the best, so `Best.patience` does not count them.
         if step >= self._from_step:
             since, steps = since + 1, [*steps, step]
         if self.is_best(metrics):
@@ -214,10 +217,12 @@ class BestKeeper:
             copy = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, copy, overwrite=True)
             storage.sync([copy])
-        # `tf.train.latest_checkpoint` reads this file. TensorFlow would write an absolute path.
+        # Write the file that `tf.train.latest_checkpoint` reads. TensorFlow would write an absolute
+        # path into this file.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for path in older:
-            # If another process reads an older checkpoint, the next best removes it.
+            # A checkpoint that another process is reading stays until the next best checkpoint is
+            # copied.
             if os.path.basename(path) != name:
                 run_directory.remove_checkpoint(path)
         return name

@@ -1,4 +1,4 @@
-"""The settings of an experiment as a flat list, and the differences between several runs.
+"""Lists all settings of an experiment, and compares the settings of several runs.
 
 for setting in flat_settings.flatten(experiment):
     setting.part, setting.kind, setting.name, setting.value, setting.default
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from mtl import checks
 from mtl.checkpoints import settings as canonical
 
-# The most characters of a value in a table of settings.
+# The largest number of characters of a value in a table of settings.
 _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# The text for a setting of a part that a run does not have.
+# The text for a setting whose part is missing in a run.
 ABSENT = "(none)"
 # Runs that differ only in this setting are repetitions.
 SEED = "run.seed"
@@ -32,8 +32,8 @@ class Setting(NamedTuple):
       name: the name of the setting.
       value: the value as Python writes it, in full.
       default: the default as Python writes it; None if the setting is required.
-      meaning: a text that is equal for equal values, however they are written.
-      default_meaning: the meaning of the default.
+      meaning: a text that is the same for values with the same meaning, such as 1 and 1.0.
+      default_meaning: the `meaning` of the default; None if the setting is required.
     """
 
     part: str
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """True if the value means the same as the default."""
+        """True if the value has the same meaning as the default."""
         return self.meaning == self.default_meaning
 
     @property
@@ -80,8 +80,9 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return {setting: {run: value}} for the settings in which runs differ.
 
-    If some runs lack a part, only those of its settings that differ from their defaults are
-    returned. Different values have different texts, which may be long: `cut_apart` shortens them.
+    If some runs lack a part, only the part's settings with values other than the defaults are
+    returned. Different values have different texts. The texts may be long; `cut_apart` shortens
+    long texts.
 
     Args:
       experiments: {run: its experiment}.
@@ -98,17 +99,17 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _is_difference(by_run: Mapping[str, Setting], num_runs: int) -> bool:
-    """Return True if runs differ in a setting; some runs may lack its part."""
+    """Return True if runs differ in a setting, whose part some runs may lack."""
     if len(by_run) < num_runs:
         return not all(setting.is_default for setting in by_run.values())
     return len({setting.meaning for setting in by_run.values()}) > 1
 
 
 def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
-    """Return a text for the value of each run, different texts for different values.
+    """Write the value of a setting in each run, with different texts for different values.
 
-    The text is the value as the first run writes it. If different values have the same text, as
-    long arrays in `repr`, their meanings are the texts.
+    Equal values get the `repr` in the first run with this value. If different values have the same
+    `repr`, such as long arrays, the texts are their `meaning`s.
     """
     meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
     texts: dict[str | None, str] = {None: ABSENT}
@@ -120,7 +121,7 @@ def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Return a text of at most `most` characters: of a longer text, its start and its end."""
+    """Shorten a text to at most `most` characters, by replacing its middle by "..."."""
     if len(text) <= most:
         return text
     end = most // 6
@@ -128,7 +129,7 @@ def cut(text: str, most: int = _LONGEST) -> str:
 
 
 def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
-    """Return {run: value in at most `most` characters}, with a checksum if values look the same."""
+    """Shorten {run: value} to at most `most` characters each, still different for each value."""
     cuts = {text: cut(text, most) for text in values.values()}
     texts = list(cuts.values())
     return {
@@ -138,12 +139,12 @@ def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]
 
 
 def _mark_text(text: str, max_length: int) -> str:
-    # Ten characters for a space, the # and eight digits.
+    # The mark takes ten characters: a space, the # and eight digits.
     return f"{cut(text, max_length - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
-    """Return groups of the names of runs that differ only in `Run.seed`."""
+    """Group the names of runs that differ only in `Run.seed`."""
     groups: dict[tuple, list[str]] = {}
     for run, part in experiments.items():
         key = tuple((s.path, s.meaning) for s in flatten(part) if s.path != SEED)
@@ -152,7 +153,7 @@ def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _walk_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield a value itself if it is a part, or the parts in it, each with its place."""
+    """Yield (path, part) for a value that is a part, or for all parts in a list or map."""
     if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
@@ -171,7 +172,7 @@ def _find_default(field: Any) -> Any:
 
 
 class _Kind:
-    """A placeholder for a part, whose settings are listed separately."""
+    """Stands for a part in the value of a setting; the part's settings are listed separately."""
 
     def __init__(self, part: Any):
         self._text = f"{type(part).__name__}()"
@@ -181,7 +182,7 @@ class _Kind:
 
 
 def _replace_parts(value: Any) -> Any:
-    """Return a value with each part in it replaced by its class."""
+    """Replace each part in a value by its class name."""
     if checks.is_part(value):
         return _Kind(value)
     if isinstance(value, list | tuple) and any(map(checks.is_part, value)):
@@ -192,5 +193,5 @@ def _replace_parts(value: Any) -> Any:
 
 
 def _write_value(value: Any) -> str:
-    """Return a value as text, without the addresses of objects and without passwords."""
+    """Return the `repr` of a value, without addresses of objects and without passwords."""
     return checks.mask(_ADDRESS.sub("", repr(value)))

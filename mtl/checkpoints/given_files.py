@@ -1,10 +1,10 @@
-"""Checks that a user's files on which a run depends, such as a vocabulary, do not change.
+"""Checks that files on which a run depends, such as a user's vocabulary, do not change.
 
 given_files.keep_checksums({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
 given_files.check_unchanged({"features/categorical_job": "words.txt"}, "runs/a")
 
-Their checksums lie in `<model_dir>/given_files.json` by purpose, so a file may move, but not
-change. If a run of an old version lacks checksums, they are recorded when its training continues.
+`<model_dir>/given_files.json` holds the checksum of the file for each purpose, so a file may move,
+but not change. For a run of an old version, checksums are recorded when its training continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIX = "Copy it back, or delete it if the files whose checksums it holds have no
 
 
 def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
-    """Record the checksums of files; for a continued run, check the files first.
+    """Record the checksums of files; if a run continues, check the files first.
 
     Args:
       files: {purpose: path}.
@@ -60,7 +60,7 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
     record = os.path.join(model_dir, FILE)
     old_checksums = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
     for purpose, path in files.items():
-        # A missing file is not an error here: the code that reads it has a better message.
+        # Ignore a missing file here, because the code that reads the file has a better error.
         is_same = not tf.io.gfile.exists(path) or checksums.matches(
             path, old_checksums.get(purpose)
         )

@@ -1,4 +1,4 @@
-"""Saves the state of a run's input with every checkpoint: its position and its shuffle buffer.
+"""Saves the state of a run's input with every checkpoint: the position and the shuffle buffer.
 
 state = input_state.InputState(model_dir, settings=pipeline)
 state.watch(iterator)                      # while the graph is built
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _FOLDER = "input"
 _CHECKSUMS = ".checksums"
 _PACKED = ".zlib"
-# The fastest level: it cuts 24 MB of lines of text to a seventh in a quarter of a second.
+# The fastest level of zlib: it compresses 24 MB of text to a seventh in 0.25 s.
 _LEVEL = 1
 _CHUNK = 1 << 20
 # Data is compressed only if its first chunk shrinks to this share or less.
@@ -39,14 +39,14 @@ def _list_files(path: str) -> list[str]:
 
 
 def _pack_files(path: str) -> None:
-    """Compress the data that was saved under a path, if it shrinks enough."""
+    """Compress the saved data under a path, if compression makes it much smaller."""
     for file in filter(_is_data, _list_files(path)):
         with tf.io.gfile.GFile(file, "rb") as source:
             sample = source.read(_CHUNK)
             if len(zlib.compress(sample, _LEVEL)) > _WORTH * len(sample):
-                if tf.io.gfile.exists(file + _PACKED):  # An earlier training of this step wrote it.
+                if tf.io.gfile.exists(file + _PACKED):  # Left by an earlier training.
                     tf.io.gfile.remove(file + _PACKED)
-                continue  # Data such as images is compressed already.
+                continue  # Data such as images may already be compressed.
             source.seek(0)
             with (
                 atomic.replacing(file + _PACKED) as partial,
@@ -61,7 +61,7 @@ def _pack_files(path: str) -> None:
 
 @contextlib.contextmanager
 def _unpack_files(path: str) -> Iterator[None]:
-    """Unpack the data that was saved under a path, inside this context."""
+    """Unpack the saved data under a path for the time of a `with` block."""
     packed_files = [file for file in _list_files(path) if file.endswith(_PACKED)]
     targets = [file.removesuffix(_PACKED) for file in packed_files]
     try:
@@ -82,7 +82,7 @@ def _is_data(file: str) -> bool:
 
 
 def copy_states(model_dir: str, output_dir: str, step: int) -> None:
-    """Copy the states of a step to another run, which continues from this step."""
+    """Copy the input states of a step to another run, which continues from this step."""
     target = os.path.join(output_dir, _FOLDER)
     for path in storage.listed(os.path.join(model_dir, _FOLDER)):
         name = os.path.basename(path)
@@ -92,21 +92,22 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 
 
 class InputState:
-    """Saves the iterator of a process in files of their own, beside the checkpoints.
+    """Saves and restores the state of a process's input iterator, in files beside the checkpoints.
 
-    The files are separate from the checkpoint, because evaluations do not need the buffers of an
-    input. They are written before the checkpoint of their step, so no checkpoint lacks a state. The
-    graph holds one iterator for each process, and replicas take slices of its batch, so the
-    strategy has no other state. Buffers hold much text, so files are compressed if they shrink.
+    The state is not part of the checkpoint, because evaluations do not need the buffers of an
+    input. The state of a step is written before the checkpoint, so every checkpoint has a state.
+    Each process has one iterator, and its replicas take slices of the same batch, so there is no
+    other state. The files of an input state are compressed if this makes them smaller, because
+    buffers hold much text.
 
     Args:
       model_dir: the folder of the run.
       settings: the settings that determine the order of the examples. A state is used only if it
-        was saved with settings of the same meaning; the state of an old version, only if Python
-        writes the settings in the same way.
+        was saved with settings of the same meaning. A state of an old version is used only if the
+        `repr` of the settings is the same.
       readers: the number of processes, each of which reads a part of the data.
       rank: the number of this process, from 0.
-      starts_anywhere: True if the input starts at the right step without a state.
+      starts_anywhere: True if the input can start at any step without a saved state.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class InputState:
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
-        """Return the path of a state.
+        """Return the path of the files of an input state, without their endings.
 
         Args:
           step: the global step.
@@ -139,22 +140,23 @@ class InputState:
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Return True if every process has saved its state at this step."""
+        """Return True if every process has saved its input state at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Wait until every process has saved; if a process is lost, the heartbeat ends the wait."""
+        """Wait until every process has saved its input state."""
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 
     def watch(self, iterator: Any, trusted: bool = False) -> None:
-        """Set the iterator whose state is saved, while its graph is built.
+        """Set the iterator whose state is saved; call this while the graph is built.
 
         Args:
           iterator: the iterator of batches.
-          trusted: True also saves a shuffle inside a function, which TensorFlow refuses by default,
-            although it works.
+          trusted: True also saves a shuffle inside a function such as that of `flat_map`.
+            By default, TensorFlow refuses to save a shuffle inside a function, although saving
+            works.
         """
         policy = "ignore" if trusted else "fail"
         saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
@@ -164,7 +166,7 @@ class InputState:
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
         """Save the state of the input after this step.
 
-        If a source cannot save its state, such as a Python generator, this logs a warning once.
+        If a source, such as a Python generator, cannot save its state, a warning says so once.
         """
         if not self._can_be_saved:
             return
@@ -186,15 +188,15 @@ class InputState:
 
     def _require_intact(self, path: str) -> None:
         record = f"{path}{_CHECKSUMS}"
-        if tf.io.gfile.exists(record):  # Old states lack checksums.
+        if tf.io.gfile.exists(record):  # States of old versions lack checksums.
             for ending, checksum in checksums.read_json(record, _FIX).items():
                 checksums.require(f"{path}{ending}", checksum, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Continue the input after the examples of this step.
+        """Restore the input, to continue after the examples of a step.
 
         Returns:
-          False if no state could be used, so that the order of the examples starts anew.
+          False if there is no suitable state, so that the order of the examples starts anew.
 
         Raises:
           UserError: a saved file is damaged.
@@ -210,13 +212,14 @@ class InputState:
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError, zlib.error) as error:
             raise checksums.describe_damage(f"{path}.*", "its checksum differs", _FIX) from error
         except (tf.errors.OpError, ValueError):
-            # A state of an old version may have been restored only in part, so start anew.
+            # Start the iterator anew, because a state of an old version may have been restored only
+            # in part.
             session.run(self._start)
             return False
         return True
 
     def keep(self, steps: Iterable[int]) -> None:
-        """Keep the states of these steps, and remove all others."""
+        """Remove the input states of all steps except `steps`."""
         kept_steps = list(steps)
         for digest in {self._digest, self._earlier}:
             names = {os.path.basename(self.path(step, digest=digest)) for step in kept_steps}

@@ -1,4 +1,4 @@
-"""Finds files that a killed process left in the folder of a run.
+"""Finds half-written and unused files that killed processes left in the folder of a run.
 
 leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
 leftovers.list_unused("runs/digits", ["runs/digits/model.ckpt-20"])
@@ -20,9 +20,9 @@ _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 
 def list_unfinished(directory: str) -> list[str]:
-    """Return all checkpoints with an index in a folder, in any order.
+    """Return all checkpoints in a folder that have an index file, in any order.
 
-    The file `checkpoint`, which lists the checkpoints, need not name them.
+    Checkpoints that are not listed in the file `checkpoint` are included.
     """
     files = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in files if name.endswith(".index")]
@@ -47,13 +47,14 @@ def _list_unpublished(directory: str) -> list[str]:
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
     """Return files that no checkpoint of a run needs.
 
-    These are incomplete checkpoints, for example after an interrupted removal, and input states
-    that are incomplete or older than all checkpoints in the list. A later input state stays: its
-    checkpoint may not be in the list yet. A complete checkpoint stays: it may be a user's copy.
+    Unused files belong to incomplete checkpoints, for example after an interrupted removal, and to
+    input states that are incomplete or older than all listed checkpoints. A later input state is
+    kept, because its checkpoint may not be listed yet. A complete checkpoint is kept, because it
+    may be a copy of a user.
 
     Args:
       model_dir: the folder of the run.
-      named: the paths of the checkpoints in the list.
+      named: the paths of the checkpoints that the file `checkpoint` lists.
     """
     names = [os.path.basename(path) for path in named]
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]

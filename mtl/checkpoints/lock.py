@@ -6,9 +6,9 @@ with lock.hold_lock("runs/digits", lock.EVALUATOR):   # the process of a cluster
     ...
 lock.require_free("runs/digits")        # before processes start that need the lock
 
-Evaluations, predictions and exports may run beside a training. The operating system locks a file in
-the folder, and releases the lock when the process ends in any way. Object stores have no locks:
-users must prevent a second training themselves, and a log line tells them.
+Evaluations, predictions and exports need no lock, so they can run during a training. The operating
+system locks a file in the folder, and releases the lock when the process ends in any way. Object
+stores have no locks: a log line tells users to prevent a second training themselves.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Role(NamedTuple):
     Attributes:
       file: the name of the locked file.
       name: the name of the role.
-      does: a verb for the work of the process.
+      does: a verb for the work of a process with this role, such as "trains".
     """
 
     file: str
@@ -48,7 +48,7 @@ EVALUATOR = Role("evaluate.lock", "evaluator", "evaluates")
 
 _log = logging.getLogger(__name__)
 
-# `require_free` holds the lock for an instant. A training waits this long for the lock.
+# A training waits this long for the lock, because `require_free` holds it for an instant.
 _PATIENCE_SECS = 0.3
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -72,7 +72,8 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
         os.pwrite(descriptor, _describe_holder(), 0)
         yield
     finally:
-        # Remove the file before the lock ends: after that, another process may have locked it.
+        # Remove the file before releasing the lock: later, another process may have locked the
+        # file.
         with contextlib.suppress(OSError):
             os.remove(path)
         os.close(descriptor)
@@ -85,7 +86,8 @@ def require_free(model_dir: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             descriptor = _open_file(path, os.O_RDONLY)
             try:
-                # A shared lock, because two such checks must not refuse each other.
+                # Take a shared lock, so that two processes can call `require_free` at the same
+                # time.
                 _is_locked(descriptor, path, fcntl.LOCK_SH, TRAINING)
             finally:
                 os.close(descriptor)
@@ -99,7 +101,7 @@ def _take_lock(path: str, role: Role) -> int | None:
             stack.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
                 return None
-            if in_work.is_at(descriptor, path):  # Otherwise the last holder has just removed it.
+            if in_work.is_at(descriptor, path):  # The holder may have removed the file.
                 stack.pop_all()
                 return descriptor
 

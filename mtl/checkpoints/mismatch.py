@@ -1,4 +1,4 @@
-"""Refuses a checkpoint that does not fit the model, before anything is restored.
+"""Refuses a checkpoint that does not fit the model, before any variable is restored.
 
 model_fn = mismatch.refuse_mismatch(model_fn, "runs/digits/model.ckpt-500")
 mismatch.require_same("runs/digits/model.ckpt-500", saved, wanted)      # {name: shape} each
@@ -18,10 +18,11 @@ with deferred.imports():
 
 
 def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
-    """Return a `model_fn` that fails if a checkpoint does not fit its graph, before it is restored.
+    """Return a `model_fn` that fails before the restore if the checkpoint does not fit the graph.
 
-    In training, the graph must hold every saved variable; other modes ignore optimizer state.
-    Checkpoints of old versions lack the decays of averages: their averages count as up to date.
+    In training, the graph must have every variable of the checkpoint; other modes ignore variables
+    of the optimizer. Checkpoints of old versions lack the decays of moving averages; their averages
+    count as up to date.
     """
     if checkpoint is None:
         return model_fn
@@ -59,7 +60,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
     restored_shapes = {
         name: saved_shapes[name] for name in saved_shapes if is_training or name in graph_shapes
     }
-    # Zeros may replace all decays, but not some of them: decays are compared with each other.
+    # Zeros may replace all decays of averages or none, because decays are compared with each other.
     knows_decays = any(map(averaging.is_decay, saved_shapes))
     missing = set() if knows_decays else set(filter(averaging.is_decay, graph_shapes))
     _require_types(checkpoint)
@@ -72,7 +73,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
 
 
 def _require_types(checkpoint: str) -> None:
-    """Fail if a variable has another number format in the checkpoint, such as 16 bits for 32."""
+    """Fail if a variable has another dtype in the checkpoint, such as float16 for float32."""
     dtypes = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
     fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
     for variable in tf1.global_variables():
@@ -98,7 +99,7 @@ def require_same(
       wanted: {variable: its shape in the graph}.
 
     Raises:
-      UserError: names the first variable that differs.
+      UserError: variables differ; the text names the first difference.
     """
     common, differ = sorted(set(saved) & set(wanted)), set(saved) ^ set(wanted)
     problems = {
@@ -110,7 +111,7 @@ def require_same(
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         rest = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
-        # Name a mask of pruning rather than its statistics, because it explains more.
+        # Name statistics of pruning last, because other variables, such as masks, explain more.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         if all(map(pruned.is_of_pruning, problems)):
             cause = "pruning"

@@ -29,7 +29,7 @@ from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)
 
-# The files that a training writes; see the table in docs/architecture.md.
+# The paths that a training writes; docs/architecture.md describes these files.
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|warm_start(\.txt)?|export/(latest|best)|clip_audit/training"
@@ -38,10 +38,10 @@ _OWN = re.compile(
     r"|(balancing|gates|sparsity)\.svg|projector_config\.pbtxt)(\.([0-9a-f]{16}\.)?partial)?"
 )
 _NOTES = ("given_files.json", "training_files.json", "row_names.json", "warnings.json")
-# Folders that other commands write to as well.
+# Folders to which other commands write, too.
 _SHARED = ("export", "clip_audit")
 
-# TensorFlow's reader of checkpoints also raises Python's own errors.
+# Built-in errors of Python that TensorFlow's reader of checkpoints raises, besides `OpError`.
 _OTHER_READ_ERRORS = (IndexError, RuntimeError, ValueError)
 
 
@@ -65,16 +65,17 @@ def tell_unlisted(directory: str) -> str:
 
 
 def list_checkpoints(directory: str) -> list[str]:
-    """Return the checkpoints in `directory`, oldest first; empty if none was ever saved."""
+    """Return the paths of the checkpoints in `directory`, oldest first; [] if there are none."""
     state = _read_list(directory)
     if state is not None:
         earlier = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
         return [*earlier, state.model_checkpoint_path]
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
-    # The list is damaged, so look at the files themselves.
+    # The file `checkpoint` is damaged, so search for checkpoints by their names.
     checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    # If no checkpoint is complete, return all: the caller reports the error of the last.
+    # If no checkpoint is complete, return all, so that the caller reports the error of the last
+    # one.
     return [path for path in checkpoints if _find_open_error(path) is None] or checkpoints
 
 
@@ -82,7 +83,7 @@ def _read_list(directory: str) -> Any:
     """Return TensorFlow's list of checkpoints; None if it is absent or damaged."""
     try:
         state = tf.train.get_checkpoint_state(directory)
-    except ValueError:  # The file is empty, or not a text.
+    except ValueError:  # The file `checkpoint` is empty, or not a text.
         return None
     if state is None:
         return None
@@ -92,16 +93,16 @@ def _read_list(directory: str) -> Any:
 
 
 def step_in_name(path: str) -> int:
-    """Return the global step in a name `model.ckpt-<step>`; for other names, the saved step."""
+    """Return the step in a name `model.ckpt-<step>`; for other names, the step in the file."""
     match = re.search(r"-([0-9]+)$", path)
     return int(match.group(1)) if match else step_saved(path)
 
 
 def find_latest(directory: str) -> str | None:
-    """Return the latest checkpoint in `directory`; None if none was ever saved.
+    """Return the path of the latest checkpoint in `directory`; None if there is none.
 
     Raises:
-      UserError: the files of the last saved checkpoint are gone or cannot be read.
+      UserError: the files of the latest checkpoint are missing or cannot be read.
     """
     paths = list_checkpoints(directory)
     if not paths:
@@ -115,12 +116,13 @@ def find_latest(directory: str) -> str | None:
 def repair_run(directory: str) -> None:
     """Make the newest undamaged checkpoint of a run the latest, and remove half-written files.
 
-    Every value of the checkpoint is read and compared with its checksum. The file `checkpoint`
-    lists the checkpoints; without it, a run starts anew. Old checkpoints then move to another
-    folder, because a damaged new list would bring them back.
+    Every variable of the checkpoint is read and compared with its checksum. If the file
+    `checkpoint`, which lists the checkpoints, is missing, the run starts anew. In this case, old
+    checkpoints move to a folder `earlier-<n>`: in the folder of the run, they would count as
+    checkpoints of the new run if the new file `checkpoint` is damaged.
 
     Raises:
-      UserError: there are checkpoints, but all are damaged.
+      UserError: all checkpoints of the run are damaged.
     """
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
@@ -128,7 +130,7 @@ def repair_run(directory: str) -> None:
     whole = _drop_damaged(paths)
     if whole and (whole != list_checkpoints(directory) or state is None):
         _write_list(directory, whole)
-    # A list that a crash cut off, or that a user wrote, may not name all checkpoints.
+    # Keep unlisted files if the list is incomplete, because of a crash or an edit by a user.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
     leftover_paths = leftovers.list_unused(directory, paths) if is_list else []
     for path in [*leftovers.half_written(directory), *leftover_paths]:
@@ -136,8 +138,8 @@ def repair_run(directory: str) -> None:
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
-    """Return the checkpoints up to the newest undamaged one; warn about damaged ones after it."""
-    # Start with the newest. Checkpoints before the first undamaged one need no check.
+    """Return the checkpoints up to the newest undamaged one; warn about later, damaged ones."""
+    # Check from the newest checkpoint on, and stop at the first undamaged one.
     whole, errors = list(paths), {}
     while whole and (error := _find_damage(whole[-1])):
         errors[whole.pop()] = error
@@ -151,12 +153,12 @@ def _drop_damaged(paths: Sequence[str]) -> list[str]:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """Return checkpoints without those that a killed `add_checkpoint` has begun to remove."""
+    """Leave out checkpoints whose removal a killed `add_checkpoint` has begun."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 
 def _set_aside(directory: str) -> None:
-    """Move the checkpoints of a folder into a new folder inside it."""
+    """Move the checkpoints of a run into a new folder `earlier-<n>` in the folder of the run."""
     checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     if not checkpoints:
         return
@@ -177,20 +179,20 @@ def _set_aside(directory: str) -> None:
 
 
 def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
-    """Add a new checkpoint to the list as the latest, once its files are on the disk.
+    """List a new checkpoint as the latest in the file `checkpoint`, after writing it to the disk.
 
     Args:
       checkpoint: the path of the checkpoint.
-      keep: the number of latest checkpoints to keep; older checkpoints are removed.
-      evaluated: the last evaluated step. Checkpoints of later steps stay, too.
+      keep: how many of the latest checkpoints to keep; older checkpoints are removed.
+      evaluated: the last evaluated step; checkpoints of later steps are kept, too.
     """
     storage.sync(_list_files(checkpoint))
     directory = os.path.dirname(checkpoint)
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _write_list(directory, paths)
-    # The list names old checkpoints until they are removed, so the next start can remove the rest
-    # after a kill.
+    # List old checkpoints until they are removed: after a kill, the next start removes their
+    # remaining files.
     removed_paths = [path for path in old if remove_checkpoint(path)]
     if removed_paths:
         _write_list(directory, [path for path in paths if path not in removed_paths])
@@ -209,7 +211,7 @@ def remove_checkpoint(checkpoint: str) -> bool:
 def _list_files(checkpoint: str) -> list[str]:
     """Return the files of a checkpoint, its index first.
 
-    TensorFlow's search for files would take the path for a pattern.
+    TensorFlow's search for files would read special characters in the path as a pattern.
     """
     index = f"{checkpoint}.index"
     files = storage.listed(*os.path.split(f"{checkpoint}."))
@@ -217,9 +219,9 @@ def _list_files(checkpoint: str) -> list[str]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Return True if files of a checkpoint exist.
+    """Return True if files of a checkpoint exist at `path`.
 
-    Checkpoints of TensorFlow's first format are a file without an ending.
+    In TensorFlow's first format, a checkpoint is a single file without an ending.
     """
     is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     return is_file or tf.io.gfile.exists(f"{path}.index")
@@ -264,13 +266,13 @@ def name_run(model_dir: str) -> str:
 
 
 def step_of(model_dir: str) -> int:
-    """Return the global step of the latest checkpoint in `model_dir`; 0 without one."""
+    """Return the global step of the latest checkpoint in `model_dir`; 0 without checkpoints."""
     path = find_latest(model_dir)
     return step_saved(path) if path else 0
 
 
 def step_saved(checkpoint: str) -> int:
-    """Return the global step that a checkpoint holds, whatever its name says."""
+    """Return the global step that is saved in a checkpoint, which its name may not contain."""
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
@@ -284,7 +286,7 @@ def require_regular(model_dir: str) -> None:
 
 
 def checkpoint_path(model_dir: str, which: str) -> str:
-    """Return the checkpoint that "latest", "best" or a path names.
+    """Return the path of the checkpoint that "latest", "best" or a path names.
 
     Raises:
       UserError: the checkpoint does not exist.
@@ -312,8 +314,8 @@ def checkpoint_path(model_dir: str, which: str) -> str:
 def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     """Protect the checkpoint that "latest", "best" or a path names, and yield its path.
 
-    A training at the same time does not remove the checkpoint before the context ends. On a file
-    system without locks it may; an error then says so.
+    A training in another process keeps the checkpoint until the `with` block ends. On a file system
+    without locks, the training may remove the checkpoint; an error then reports the removal.
 
     Raises:
       UserError: the checkpoint does not exist, or was removed meanwhile.
@@ -324,7 +326,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     except Exception as error:
         if is_checkpoint(path):
             raise
-        fix = "Its run has trained on. Use --checkpoint best, or a copy of a checkpoint."
+        fix = "Its run was trained further. Use --checkpoint best, or a copy of a checkpoint."
         message = f"checkpoint {path} was removed while it was read. {fix}"
         raise checks.UserError(message) from error
     finally:
@@ -342,7 +344,8 @@ def _hold_index(model_dir: str, which: str) -> tuple[str, int | None]:
             if is_lockable or is_checkpoint(path):
                 return path, in_work.hold(index) if is_lockable else None
         except (checks.UserError, FileNotFoundError):
-            # If a training has just removed the checkpoint, another is the latest: try again.
+            # If a training has just removed the checkpoint, try again with the next latest
+            # checkpoint.
             if _list_all(model_dir) == before:
                 raise
 
@@ -362,7 +365,7 @@ def require_intact(checkpoint: str) -> None:
 def lock_run(model_dir: str) -> Iterator[None]:
     """Hold the lock of a run, whose folder must be writable; create the folder if needed.
 
-    A new folder that is still empty at the end is removed.
+    If the folder is new and still empty at the end, it is removed.
 
     Raises:
       UserError: the folder cannot be written, or another process trains there.
@@ -376,7 +379,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropping_empty(folder: str) -> Iterator[None]:
-    """At the end of this context, remove a folder that it created if the folder is empty."""
+    """Remove a folder at the end of a `with` block that created it, if the folder is empty."""
     is_new = not tf.io.gfile.isdir(folder)
     try:
         yield
@@ -387,13 +390,13 @@ def dropping_empty(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
-    """After an error, remove the files that a new run has written; keep all other files.
+    """Remove the files of a new run after an error in a `with` block; keep all other files.
 
-    The folder must be locked. A continued run keeps its files, and gets back its earlier notes,
-    such as warnings.json.
+    The caller must hold the lock of the folder. A continued run keeps its files, and gets back the
+    earlier content of small files such as warnings.json.
 
     Yields:
-      A function that turns the removal off: call it once there is something to keep.
+      A function that turns the removal off; call the function at the first trained step.
     """
     before, notes = set(_list_written(model_dir)), _read_notes(model_dir)
     keeps: set[bool] = set()
@@ -412,14 +415,14 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
 
 
 def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
-    """Copy a checkpoint into the folder of another run, as its only checkpoint."""
+    """Copy a checkpoint into the folder of another run, which has no other checkpoint."""
     for file in _list_files(checkpoint):
         tf.io.gfile.copy(file, os.path.join(output_dir, os.path.basename(file)), overwrite=True)
     _write_list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:
-    """Copy the statistics and notes of a run to another run on the same data."""
+    """Copy the statistics and small files, such as warnings.json, to a run on the same data."""
     folder = "statistics"
     tf.io.gfile.makedirs(os.path.join(output_dir, folder))
     files = [
@@ -447,9 +450,9 @@ def require_writable(where: str, directory: str) -> None:
 
 
 def _list_written(model_dir: str) -> list[str]:
-    """Return the files in a folder that its training may have written.
+    """Return the files in the folder of a run that a training may have written.
 
-    It leaves out files of users and of evaluations.
+    Files of users and of other commands are left out.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     paths = [path for folder in folders for path in storage.listed(folder)]

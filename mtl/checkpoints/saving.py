@@ -1,4 +1,4 @@
-"""Saves checkpoints of a run, each with the state of the input, so that a run continues exactly.
+"""Saves checkpoints together with the state of the input, so that a run can resume exactly.
 
 votes = saving.Votes(interruption, shared=False)
 hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=inputs, votes=votes,
@@ -26,13 +26,13 @@ ALL_CHECKPOINTS = 2**31 - 1
 
 
 class Votes:
-    """Lets synchronous processes agree after every step whether to continue, stop or end.
+    """Lets synchronous processes decide together after every step whether to go on, stop or end.
 
-    The processes vote inside the step, so all of them save the same step.
+    The processes vote by an op in the training step, so all of them stop at the same step.
 
     Args:
       interruption: records a request to stop this process.
-      shared: True if there are several processes; each step then sums two numbers over them.
+      shared: True if there are several processes; each step then sums two votes over the processes.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption, shared: bool):
@@ -43,7 +43,7 @@ class Votes:
             self._sums = replicas.sum_over_replicas(self._votes)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
-        """Return the fetches and the feeds of a session call."""
+        """Return the tensors that a call of `Session.run` fetches and feeds for the vote."""
         if self._votes is None:
             return tf1.train.SessionRunArgs([step])
         votes = [float(self._interruption.requested), float(self._ends)]
@@ -53,10 +53,11 @@ class Votes:
         """Return the result of a vote.
 
         Args:
-          fetched: the values of the fetches of `args`.
+          fetched: the values of the tensors that `args` fetches.
 
         Returns:
-          True if training must stop, to be started again; and True if training must end.
+          Two bools: True if a request to stop interrupts the training; True if the training is
+          complete.
         """
         if self._votes is None:
             return self._interruption.requested, self._ends
@@ -64,35 +65,35 @@ class Votes:
         return bool(stops), bool(ends)
 
     def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """End training: a single process at once, several processes after one more step."""
+        """End the training: one process ends at once, several processes after one more step."""
         self._ends = True
         if self._votes is None:
             run_context.request_stop()
 
     def leave(self, step: int) -> None:
-        """End this process, after everything is saved."""
+        """End this process after its checkpoint is saved."""
         self._interruption.leave(f"at step {step}, which is saved")
 
 
 class Saving(tf.compat.v1.train.SessionRunHook):
     """Saves a checkpoint at the first step, at regular intervals, and at the end.
 
-    The state of the input is saved first, so no checkpoint lacks it. After a request to stop, a run
-    saves after the step in progress, and ends.
+    The state of the input is saved before the checkpoint, so every checkpoint has a state of the
+    input. After a request to stop, the run finishes the current step, saves and ends.
 
     Args:
       result: the results of the steps.
       model_dir: the folder of the checkpoints.
       saved: the checkpoint that training continues from; None for a new run.
       every: the interval (steps, seconds); one of the two is None.
-      inputs: the state of the input of this process.
+      inputs: saves and restores the state of the input of this process.
       votes: decides when to stop.
       evaluate: called with each checkpoint of a trained step; returns True to end training.
-      keep: the number of latest checkpoints to keep.
+      keep: how many of the latest checkpoints to keep.
       evaluated: returns the last evaluated step; checkpoints of later steps are kept, too.
       before: called with the step before its checkpoint is written, to save additional state.
-      is_chief: True if this process writes the checkpoints. Other processes also save, to a scratch
-        folder, because a saved value may be a sum over all processes.
+      is_chief: True if this process writes the checkpoints. Other processes also save, to a
+        temporary folder, because a saved value may be a sum over all processes.
     """
 
     def __init__(  # noqa: PLR0913  Callers name them.
@@ -119,12 +120,13 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step(session.graph)))
         is_saved = self._saved and run_directory.step_in_name(self._saved) == step
-        # A session that is created after an error starts from the last checkpoint.
+        # A session that replaces another one after an error starts from the last checkpoint.
         is_again = self._timer.last_triggered_step() is not None
         if not (is_saved or is_again):
             self._save(session, step)
         elif not self._inputs.restore(session, step):
-            _log.info("Step %d was saved without this input: its order starts anew.", step)
+            message = "Step %d was saved without the state of its input: the order starts anew."
+            _log.info(message, step)
         self._timer.update_last_triggered_step(step)
 
     def before_run(self, run_context):
@@ -154,7 +156,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         return step != last and self._timer.should_trigger_for_step(step)
 
     def _save(self, session: tf.compat.v1.Session, step: int) -> str:
-        """Save a checkpoint, and return its path; a crash leaves the last checkpoint intact."""
+        """Save a checkpoint, and return its path; a crash does not damage the last checkpoint."""
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)
         try:

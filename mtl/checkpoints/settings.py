@@ -19,16 +19,16 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def canonical_text(value: Any) -> str:
     """Return a text that is the same for all settings with the same meaning.
 
-    The order of a map's keys or of a set does not matter. A list equals a tuple, and an integer
-    equals the same float. True is not 1, and text is not bytes. For an object that is not a
-    dataclass, the text is its `repr` without its address in memory.
+    The order of keys in a map and of values in a set does not change the text. A list has the same
+    text as a tuple, and 1 as 1.0; but True differs from 1, and text from bytes. An object that is
+    not a dataclass gives its `repr` without the address in memory.
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
             return canonical_text(value.item())
         case np.ndarray():
             return _write_array(value)
-        # This case comes before numbers, because a bool is an int, but True must not equal 1.
+        # Match bools before numbers: a bool is an int in Python, but True must differ from 1.
         case bool() | None | str() | bytes():
             return repr(value)
         case float() if value.is_integer():
@@ -44,15 +44,16 @@ def canonical_text(value: Any) -> str:
             return _join_parts("<>", sorted(map(canonical_text, value)))
     if checks.is_part(value):
         return _write_part(value)
-    # The address of an object differs from process to process.
+    # Leave out the address of an object, which differs between processes.
     return _ADDRESS.sub("", repr(value))
 
 
 def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
-        # A field with its earlier default is left out, because old records lack it. Other fields
-        # are not compared: an array has no truth value.
+        # Leave out a field that has its default of an earlier version, because old records lack the
+        # field. Compare only fields with an earlier default, because comparing arrays gives no
+        # bool.
         if "earlier" in field.metadata and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]
     parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
@@ -65,7 +66,7 @@ def compute_digest(value: Any) -> str:
 
 
 def digest_of_repr(value: Any) -> str:
-    """Return the digest of old versions, which depends on the `repr` of the settings."""
+    """Return the digest that old versions computed, from the `repr` of the settings."""
     return _sum_text(_ADDRESS.sub("", repr(value)))
 
 
@@ -79,7 +80,7 @@ def _join_parts(brackets: str, parts: Iterable[str]) -> str:
 
 
 def _write_array(array: np.ndarray) -> str:
-    """Return a text that depends on all values of an array; `repr` shows only the ends."""
+    """Return a text with a checksum of all values of an array; `repr` shows only some values."""
     if array.dtype.hasobject:
         return canonical_text(array.tolist())
     content = zlib.crc32(np.ascontiguousarray(array).tobytes())

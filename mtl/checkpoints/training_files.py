@@ -2,9 +2,9 @@
 
 training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
-Their sizes and checksums lie in `<model_dir>/training_files.json`. Unlike the files of
-`given_files`, they may change, because a run may continue with other rows. If a run of an old
-version lacks the record, it is written when the training continues.
+`<model_dir>/training_files.json` holds the sizes and checksums of the files. In contrast to the
+files of `given_files`, training files may change, because a run may continue with other rows. For a
+run of an old version, the record is written when its training continues.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _log = logging.getLogger(__name__)
 
 FILE = "training_files.json"
 _FIX = "Delete it, or copy it back."
-# The most changes that a warning lists; it counts the others.
+# The largest number of changes that a warning lists; it only counts the other changes.
 _SHOWN = 3
 
 
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
-    """Warn if the files of a continued run hold other rows, and record the files.
+    """Warn if the training files of a continued run have changed, and record the files.
 
-    A local file may move, or be written again with the same content. A file is read only if its
-    size or its time of change differs.
+    Moved files, and local files with the same content, cause no warning. A file is read only if its
+    size or its time of change differs from the record.
 
     Args:
       paths: the files of the training split.
@@ -48,8 +48,8 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
         more = [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN)
         text = ", ".join([*changes[:_SHOWN], *more])
         step = run_directory.step_of(model_dir)
-        message = "%s goes on from step %d, with other training rows: %s. Another folder starts "
-        _log.warning(message + "anew.", model_dir, step, text)
+        message = "%s goes on from step %d, with other training rows: %s. Choose another "
+        _log.warning(message + "folder to start anew.", model_dir, step, text)
     if now:
         checksums.write_json(record, now)
     elif tf.io.gfile.exists(record):
@@ -59,7 +59,7 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
 def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return {"bytes": size, "changed": time of change, "checksum": checksum} of a file.
 
-    A remote file is not read: its time of change stands for its checksum.
+    Remote files are not read: their time of change replaces the checksum.
     """
     if remote.is_remote(path):
         size, change_time = remote.look(path)
@@ -72,7 +72,7 @@ def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return messages about files that are new, gone or changed; none if files only moved."""
+    """Return messages about new, missing and changed files; [] if files only moved."""
     old, new = _read_contents(before), _read_contents(now)
     if list(old.values()) == list(new.values()):
         return []

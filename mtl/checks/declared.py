@@ -1,4 +1,4 @@
-"""Dataclasses that check their settings by the annotations of the settings.
+"""Makes dataclasses whose annotations check the values of their settings.
 
 @checks.dataclass
 class Convolution:
@@ -10,11 +10,12 @@ Convolution(filters=0)     # UserError: Convolution.filters must be at least 1, 
 
 A check is a function (where, value) that raises a `UserError`, such as `checks.positive`, or an
 instance of a class in `mtl.checks.rules`. The types int, float, str and bool, and lists and maps of
-them, are checks, too. `X | None` also allows None. `__post_init__` runs after these checks and
-holds only rules about several settings.
+them, are checked, too. `X | None` also allows None. `__post_init__` runs after the checks of single
+settings, and checks only rules about several settings.
 
-We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. Both
-would replace our errors. Users' parts and `dataclasses.replace` need plain dataclasses.
+We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. attrs
+and pydantic would replace the errors of this project. Users' parts and `dataclasses.replace` need
+plain dataclasses.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _TYPES = {
     str: rules.Is(str, "be a text"),
 }
 
-# The texts of checks that are functions; instances of `rules` have `__str__`.
+# The description of each check that is a function; checks of `mtl.checks.rules` have `__str__`.
 _TEXTS: dict[Check, str] = {
     values.positive: "above 0",
     values.bound: "above 0",
@@ -67,8 +68,9 @@ def dataclass(cls: _Class) -> _Class:
 
 
 def _check_first(cls: _Class) -> _Class:
-    """Let `__post_init__` of a class begin with the checks of the settings that it declares."""
-    # Not `cls.__post_init__`, which may belong to a base: a base's method runs as `super()`.
+    """Check the settings that a class declares at the beginning of its `__post_init__`."""
+    # `cls.__post_init__` may belong to a base class, whose method is called through `super()`
+    # below.
     post_init = vars(cls).get("__post_init__")
 
     def check(self: Any) -> None:
@@ -90,7 +92,7 @@ def _check_first(cls: _Class) -> _Class:
 
 @functools.cache
 def _find_checks(cls: type) -> dict[str, Check]:
-    """Return {setting: its check} of a class, without the settings of its bases."""
+    """Return {setting: its check} of a class, without the settings of base classes."""
     checks_by_setting = {}
     for setting, annotation in read_annotations(cls).items():
         check = _combine_checks(annotation)
@@ -100,7 +102,7 @@ def _find_checks(cls: type) -> dict[str, Check]:
 
 
 def read_annotations(cls: type) -> dict[str, Any]:
-    """Return {setting: its type} of a class, without the settings of its bases.
+    """Return {setting: its type} of a class, without the settings of base classes.
 
     Settings with types of TensorFlow are left out, because TensorFlow may not be imported yet.
     """
@@ -129,19 +131,20 @@ def _combine_checks(annotation: Any) -> Check | None:
 
 
 def _list_checks(annotation: Any) -> Iterator[Check]:
-    """Yield the checks of a type, from its whole values to their parts."""
+    """Yield the checks of a type: first of the whole value, then of the items in it."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _TYPES:
         yield _TYPES[annotation]
     elif origin is Annotated:
-        # Checks of the kind of a value come first: the annotation's own, then the type's.
+        # Check the type of a value first: by checks in `Annotated`, then by the annotated type
+        # itself.
         kinds = [check for check in annotation.__metadata__ if isinstance(check, _KINDS)]
         yield from kinds
         yield from _list_checks(arguments[0])
         yield from (check for check in annotation.__metadata__ if check not in kinds)
     elif origin in (typing.Union, types.UnionType):
         yield from map(_unless_none, _list_union(arguments))
-    # A text is a sequence, too: `_Each` accepts only lists and tuples.
+    # `_Each` accepts only lists and tuples, because a text is a sequence, too.
     elif origin in _LISTS and (item_check := _combine_checks(arguments[0])):
         kind = getattr(arguments[0], "__origin__", arguments[0])  # int of Annotated[int, ...]
         yield _Each(item_check, _LIST_RULES.get(kind, "be a list"))
@@ -153,7 +156,7 @@ def _list_checks(annotation: Any) -> Iterator[Check]:
 
 
 def _list_union(kinds: Iterable[Any]) -> Iterator[Check]:
-    """Yield the checks of `X | None`; none for several types, since any of them may be right."""
+    """Yield the checks of X in `X | None`; yield nothing if other unions allow several types."""
     types_but_none = [kind for kind in kinds if kind is not type(None)]
     if len(types_but_none) == 1 and len(types_but_none) < len(tuple(kinds)):
         yield from _list_checks(types_but_none[0])
@@ -193,16 +196,16 @@ class _Items:
 
 
 def takes_class(cls: type, setting: str) -> bool:
-    """Return True if a setting of a part takes a class, which the part itself calls."""
+    """Return True if a setting takes a class, of which the part makes the instances itself."""
     annotations = (vars(base).get("__annotations__", {}).get(setting) for base in cls.__mro__)
-    # As texts: the annotations of a user's class may name what only a type checker imports.
+    # Search the annotations as texts: some names in them may be imported only for type checkers.
     return any(f"{rules.PartClass.__name__}(" in str(annotation) for annotation in annotations)
 
 
 def describe_settings(cls: type) -> dict[str, str]:
-    """Return {setting: its type and its values} of a part, such as `int, at least 1`.
+    """Return {setting: its type and allowed values} of a part, such as `int, at least 1`.
 
-    Settings without a check are left out: their annotation says everything.
+    Settings without a check are left out, because their annotation describes them completely.
     """
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -221,7 +224,8 @@ def _describe_type(annotation: Any) -> str | None:
     inner = [_describe_type(argument) for argument in arguments]
     if origin is Annotated:
         texts = [_TEXTS.get(check) or str(check) for check in annotation.__metadata__]
-        # Leave out texts that Python makes: an object's address, or the fields of a check.
+        # Leave out a default repr of Python, which shows an object's address or the fields of a
+        # check.
         texts = [text for text in texts if text and not re.match(r"\w+\(|<", text)]
         return ", ".join([inner[0] or _name_type(arguments[0]), *texts])
     if not any(inner):

@@ -1,4 +1,4 @@
-"""Checks with arguments, such as limits or choices, and names for common types of settings.
+"""Defines checks of settings, such as limits or choices, and names for common types of settings.
 
 units: checks.Count = 64                                     # 1, 2, ...
 kind: Annotated[str, checks.OneOf(["mean", "sum"])] = "mean"
@@ -13,12 +13,13 @@ from typing import Annotated, Any
 from mtl.checks import values
 
 Check = Callable[[str, Any], None]
-# The checks below have `eq=False`, because annotations hash them, and lists have no hash.
+# The classes of checks have `eq=False`, because annotations hash checks, and lists in checks have
+# no hash.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AtLeast:
-    """A finite number from `least` on."""
+    """Accepts finite numbers of at least `least`."""
 
     least: float
 
@@ -32,7 +33,7 @@ class AtLeast:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AtMost:
-    """A number up to `most`."""
+    """Accepts numbers up to `most`."""
 
     most: float
 
@@ -46,7 +47,7 @@ class AtMost:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class In:
-    """A number of an interval, such as `(0, 1]`."""
+    """Accepts numbers in an interval, such as `(0, 1]`."""
 
     interval: str
 
@@ -65,7 +66,7 @@ class In:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneOf:
-    """One of `choices`; the error names the nearest one."""
+    """Accepts the values in `choices`; the error names the choice most similar to a wrong value."""
 
     choices: Iterable[Any]
 
@@ -102,11 +103,12 @@ class Map:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """A part that was built, such as `@example()`.
+    """Accepts a part that was built, such as `@example()`, but not the class `@example`.
 
     Attributes:
-      example: a part as gin names it.
-      arguments: the number of arguments of a call; None checks no number.
+      example: the name of a suitable class in gin, for the error.
+      arguments: the number of positional arguments with which the part can be called; None skips
+        this check.
       attributes: the names that the part must have.
     """
 
@@ -115,26 +117,26 @@ class Part:
     attributes: Collection[str] = ()
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is such a part."""
+        """Fail unless `value` is a part that fits."""
         values.require_part(where, value, self.example, self.arguments, self.attributes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartClass:
-    """A class of parts, such as `@example` without brackets, or a function that returns a part.
+    """Accepts a class, such as `@example` without brackets, or a function that builds a part.
 
-    Its owner calls it, once for each part.
+    The part whose setting takes the class calls it to build each part that it needs.
 
     Attributes:
-      example: a class as gin names it.
-      attributes: names that a part has, but no function.
+      example: the name of a suitable class in gin, for the error.
+      attributes: names that instances of the class have, but functions do not have.
     """
 
     example: str
     attributes: Collection[str] = ()
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
+        """Fail unless `value` is a class or a function."""
         is_part = values.is_built(value) and any(hasattr(value, a) for a in self.attributes)
         rule = f"be a class without brackets, such as @{self.example}"
         values.require(callable(value) and not is_part, where, rule, value)
@@ -142,13 +144,13 @@ class PartClass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scheduled:
-    """A number that passes a check, or a schedule such as `@example()`."""
+    """Accepts a number that passes `check`, or a schedule such as `@example()`."""
 
     check: Check
     example: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is a right number or a schedule."""
+        """Fail unless `value` is a number that passes the check, or a schedule."""
         if isinstance(value, (int, float)):
             self.check(where, value)
             return
@@ -163,7 +165,7 @@ class Scheduled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Has:
-    """A part that was built and has these attributes."""
+    """Accepts a part that was built and has the attributes `names`."""
 
     names: Collection[str]
     rule: str
@@ -175,7 +177,7 @@ class Has:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Filled:
-    """A list or map with at least one value."""
+    """Accepts lists and maps with at least one value."""
 
     rule: str
 
@@ -187,7 +189,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """A value for which `holds` returns True. `rule` is the text of the error."""
+    """Accepts values for which `holds` returns True. `rule` is the text of the error."""
 
     rule: str
     holds: Callable[[Any], bool]
@@ -207,7 +209,7 @@ Positive = Annotated[float, values.positive]
 """A finite number above 0."""
 
 Bound = Annotated[float, values.bound]
-"""A number above 0, or infinite for no bound."""
+"""A number above 0; infinity means that there is no bound."""
 
 NotNegative = Annotated[float, AtLeast(0)]
 """A finite number of at least 0."""
@@ -216,7 +218,7 @@ Rate = Annotated[float, values.rate]
 """A number in [0, 1)."""
 
 Name = Annotated[str, values.scope_name]
-"""A name of a variable scope, and of a file or folder."""
+"""A name that is valid for a variable scope, a file and a folder."""
 
 Names = Annotated[Sequence[str], values.unique]
 """A list of different texts."""

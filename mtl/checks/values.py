@@ -13,15 +13,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
-# The most characters of a value, and of a whole error.
+# The largest number of characters of a value, and of a whole error.
 _LONGEST = 500
 _LONGEST_LINE = 2000
-# Line ends, codes that a terminal takes for commands, and characters that UTF-8 cannot hold.
+# Matches line ends, control codes of terminals, and characters that UTF-8 cannot encode.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# The address of an object in memory does not help a reader.
+# Errors leave out the addresses of objects in memory, which do not help a reader.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# The login in a URL. For http, all of it is secret, because it may be a token. For other schemes,
-# only the text after the colon is secret: `wasbs://container@account` has no password.
+# The login in a URL. In http, the whole login is secret, because it may be a token. In other
+# schemes, only the text after the colon is secret: `wasbs://container@account` has no password.
 _LOGIN = re.compile(r"(?i)(\bhttps?://|://[^\s/'\"<>:@]*:)[^\s/'\"<>]+(?=@)")
 _PASSWORD = re.compile(r"(?i)([?&;](?:password|passwd|pwd|token|secret|api_?key)=)[^\s&;'\"<>]+")
 _BEARER = re.compile(r"(?i)\b((?:Bearer|Basic) )[\w.~+/=\-]{8,}")
@@ -30,21 +30,22 @@ _FLOAT32 = 3.4028235e38
 
 
 class UserError(ValueError):
-    """A mistake that the user can fix: shown as one line, without a traceback, with exit code 2.
+    """A mistake that the user can fix: printed as one line without a traceback, with exit code 2.
 
-    It may quote files and servers, which can hold anything. Line ends are escaped, secrets are
-    masked, and a very long line loses its middle.
+    The line may quote files and answers of servers, which can contain any characters. Line ends are
+    escaped, secrets are masked, and a very long line loses its middle.
     """
 
     def __init__(self, line: str = ""):
-        # Escape first: a line end in a password would end the match of the password's pattern.
+        # Escape before masking, because a line end inside a password would end the match of its
+        # pattern.
         line = mask(escape(line))
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
 
 
 class UserTypeError(UserError, TypeError):
-    """A `UserError` for a value of the wrong kind."""
+    """A `UserError` for a value of the wrong type."""
 
 
 def escape(text: str) -> str:
@@ -64,7 +65,7 @@ def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserErr
 
     Args:
       where: the setting, such as "MLP.units".
-      rule: the rule for its value, such as "be positive"; it continues "must".
+      rule: the rule for its value, such as "be positive", which follows the word "must".
       value: the value of the user, which the message quotes.
       fix: a sentence of advice.
       error: the class of the error.
@@ -83,7 +84,7 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
     Args:
       condition: True if the value is right.
       where: the setting, such as "MLP.units".
-      rule: the rule for its value, such as "be positive"; it continues "must".
+      rule: the rule for its value, such as "be positive", which follows the word "must".
       value: the value of the user, which the message quotes.
       fix: a sentence of advice.
 
@@ -95,27 +96,27 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
 
 
 def nearest(value: Any, choices: Iterable[Any]) -> str:
-    """Return `Did you mean 'x'?` for the closest of `choices`; "" if none is close."""
+    """Return `Did you mean 'x'?` for the choice closest to `value`; "" if no choice is close."""
     match = closest(value, choices)
     return f"Did you mean {match!r}?" if match else ""
 
 
 def closest(value: Any, choices: Iterable[Any]) -> str | None:
-    """Return the choice that looks most like `value`; None if none is close."""
+    """Return the choice that is spelled most like `value`; None if no choice is close."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return matches[0] if matches else None
 
 
 def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> None:
-    """Fail unless `value` is an instance of `kind` that TensorFlow can hold.
+    """Fail unless `value` is an instance of `kind`, and fits into a tensor.
 
-    A bool and NaN do not count as numbers, and a text may not hold the character NUL.
+    Bools and NaN do not count as numbers, and a text may not contain the character NUL.
 
     Args:
       where: the setting, for the error.
       value: its value.
       kind: the type or types that are right.
-      rule: continues "must", such as "be a text".
+      rule: the rule, which follows the word "must", such as "be a text".
 
     Raises:
       UserTypeError: the value has another type.
@@ -127,17 +128,17 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
         case bool():
             pass
         case int():
-            # A larger number would fail later, when a tensor is made of it.
+            # Fail here, because a larger integer fails only when it is converted to a tensor.
             require(value in _INT64, where, "be an int64", value)
         case float() if not math.isinf(value):
-            # NaN fails as well, as it compares as False.
+            # This condition also refuses NaN, because every comparison with NaN is False.
             require(abs(value) <= _FLOAT32, where, "be a float32", value)
         case str():
             require("\0" not in value, where, "hold no character NUL", value)
 
 
 def no_password(where: str, text: str) -> None:
-    """Fail for a text with a password or a token in a URL: a run saves and shows its settings."""
+    """Fail if a URL in `text` has a password or token: a run saves and shows its settings."""
     fix = "Set it in the environment instead; MLflow reads MLFLOW_TRACKING_USERNAME and "
     fix += "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI for a database."
     is_free = "://" not in text or mask(text) == text
@@ -157,7 +158,7 @@ def mapping(where: str, value: Any, rule: str) -> None:
     Args:
       where: the setting, for the error.
       value: its value, whose keys must be texts; the values of the map may be anything.
-      rule: continues "must", such as "map tasks to numbers".
+      rule: the rule, which follows the word "must", such as "map tasks to numbers".
     """
     is_a(where, value, Mapping, rule)
     for key in value:
@@ -165,12 +166,12 @@ def mapping(where: str, value: Any, rule: str) -> None:
 
 
 def is_built(value: Any) -> bool:
-    """Return True if a part was built: in gin, `@X()` and not `@X`."""
+    """Return True if a part was built (`@X()` in gin), and False for a class (`@X`)."""
     return not isinstance(value, type)
 
 
 def is_part(value: object) -> bool:
-    """Return True if a value is an instance of a dataclass, like every part that was built."""
+    """Return True if a value is an instance of a dataclass, as all built parts are."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -194,7 +195,7 @@ def require_part(
     require(is_right, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:
-            # Only the number of arguments counts; nothing is called.
+            # `bind` checks the number of arguments without calling the part.
             inspect.signature(value).bind(*[None] * arguments)
         except TypeError:
             fail(where, f"be a part such as @{example}()", value, error=UserTypeError)
@@ -213,7 +214,7 @@ def positive(where: str, value: float) -> None:
 
 
 def bound(where: str, value: float) -> None:
-    """Fail unless `value` is a number above zero, or infinite for no bound."""
+    """Fail unless `value` is a number above zero; infinity is allowed, and means no bound."""
     is_a(where, value, (int, float), "be a number above 0")
     require(value > 0, where, "be above 0", value)
 
@@ -238,14 +239,14 @@ def rate(where: str, value: float) -> None:
 
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
-    """Fail unless `value` is among `choices`, and name the nearest one.
+    """Fail unless `value` is among `choices`; the error names the most similar choice.
 
     Args:
       where: the setting, for the error.
-      value: its value; a value without a hash is never right.
+      value: its value; a value that cannot be hashed fails if `choices` is a map or set.
       choices: the right values; the error lists them in this order.
     """
-    # An iterator would be empty after the search.
+    # Make a list of an iterator, which would be empty after the search.
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices
@@ -259,7 +260,7 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 def unique(where: str, names: Iterable[str]) -> None:
     """Fail if a name occurs twice."""
-    # A single text would pass as a list of its letters.
+    # A single text is not a list of names, although Python iterates over its letters.
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     require(is_list, where, "be a list of texts", names)
     texts(where, names := list(names), "hold names")
@@ -268,7 +269,7 @@ def unique(where: str, names: Iterable[str]) -> None:
 
 
 def scope_name(where: str, value: str) -> None:
-    """Fail unless `value` can name a variable scope, and a file or folder."""
+    """Fail unless `value` is valid as the name of a variable scope, a file and a folder."""
     is_a(where, value, str, "be a name")
     is_scope = re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None
     require(is_scope, where, "consist of letters, digits, '_', '-' and '.'", value)
@@ -276,12 +277,12 @@ def scope_name(where: str, value: str) -> None:
 
 
 def whole(where: str, value: int, least: int) -> None:
-    """Fail unless the value is a whole number from `least` on."""
+    """Fail unless `value` is a whole number of at least `least`."""
     is_a(where, value, int, "be a whole number")
     at_least(where, value, least)
 
 
 def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
-    """Fail unless `value` was built and has these attributes."""
+    """Fail unless `value` is a built part with the attributes `names`."""
     has_all = is_built(value) and all(hasattr(value, name) for name in names)
     require(has_all, where, rule, value)

@@ -1,8 +1,9 @@
-"""Lets replicas in several processes gather a different number of rows in each step.
+"""Lets replicas in several processes gather tensors whose number of rows differs between steps.
 
-TensorFlow records the shape of a collective op's first run under the op's instance key, and fails
-for any other shape. In graph mode, an op has only one key. The gradient of an embedding of lists
-has as many rows as the batch has tokens, so it would end a run.
+TensorFlow records the shape of the first run of a collective op under the op's instance key, and
+fails if a later shape differs. In graph mode, a collective op has only one instance key. The
+gradient of an embedding of token lists has a row for each token in the batch, so a change in the
+number of tokens would end a run.
 
     collectives.install()     # `import mtl.compat` calls it
 """
@@ -13,22 +14,23 @@ from typing import Any
 
 import tensorflow as tf
 
-# Larger than TensorFlow's keys, which count the collective ops of a graph.
+# The distance between the keys of two sizes; TensorFlow's keys, which count collective ops, are
+# smaller.
 _KEYS_APART = 2**20
 
 
 def install() -> None:
-    """Let gathers in graph mode take any number of rows; eager gathers get new keys anyway."""
+    """Let gathers in graph mode take any number of rows; eager gathers already do."""
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
-    # Wrap it only once: `functools.wraps` sets this attribute.
+    # Wrap the method only once: `functools.wraps` sets the attribute `__wrapped__`.
     if not hasattr(launcher._all_gather, "__wrapped__"):
         launcher._all_gather = _pad_rows(launcher._all_gather)
 
 
 def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Return a gather that pads the rows to one of about 200 sizes, each with its own key."""
+    """Return a gather that pads rows to one of about 200 sizes; each size has its own key."""
 
     @functools.wraps(all_gather)
     def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:
@@ -39,13 +41,13 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         index = tf.searchsorted(sizes, [count])[0]
         size, next_key = sizes[index], launcher._next_instance_key
         padding = tf.zeros(tf.concat([[size - count], inner], 0), rows.dtype)
-        # Replace the method of this launcher only until its op is built.
+        # Replace the method that returns keys, only while the op is built.
         launcher._next_instance_key = lambda: next_key() + index * _KEYS_APART
         try:
             padded = all_gather(launcher, tf.concat([rows, padding], 0), options)
         finally:
             del launcher._next_instance_key
-        # Remove the padding: [replicas, size, ...] -> [replicas, N, ...].
+        # Remove the padding of each replica: [replicas, size, ...] -> [replicas, N, ...].
         by_replica = tf.reshape(padded, tf.concat([[-1, size], inner], 0))[:, :count]
         total = tf.concat([[tf.shape(by_replica)[0] * count], inner], 0)
         shape = tf.TensorShape([None]).concatenate(rows.shape[1:])
@@ -57,6 +59,6 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 def _sizes() -> list[int]:
     """Return the numbers of rows to which gathers are padded.
 
-    They are 1 to 8, and then eight numbers for each doubling, so at most an eighth is padding.
+    The sizes are 1 to 8, then eight sizes for each doubling, so at most an eighth is padding.
     """
     return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

@@ -1,4 +1,4 @@
-"""Turns failures of `import mtl.compat` into errors of one line, with a fix.
+"""Turns failures of `import mtl.compat` into errors of one line with advice.
 
 with errors.naming("tensorflow_estimator"):
     importlib.import_module("tensorflow_estimator")
@@ -18,18 +18,18 @@ _INSTALL = {
 
 
 class CompatError(checks.UserError, ImportError):
-    """TensorFlow, tensorflow-estimator or Keras is missing or does not fit."""
+    """TensorFlow, tensorflow-estimator or Keras is missing, or its version does not fit."""
 
 
 @contextlib.contextmanager
 def naming(piece: str) -> Iterator[None]:
-    """Turn errors of imports and missing names in this context into a CompatError.
+    """Turn errors about imports and missing names in a `with` block into a CompatError.
 
     Args:
-      piece: the package, or the name in TensorFlow, that the context needs, for the message.
+      piece: the package, or the name in TensorFlow, that the block needs, for the message.
 
     Raises:
-      CompatError: a package is missing, or this TensorFlow lacks a name that the context needs.
+      CompatError: a package is missing, or this TensorFlow lacks a name that the block needs.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def naming(piece: str) -> Iterator[None]:
                 f"mtl.compat must find {package}, got no such package. "
                 f"pip install '{_INSTALL[package]}'."
             ) from None
-        if piece == "tensorflow":  # The original error says more: commands show file and line.
+        if piece == "tensorflow":  # The original error explains more, such as file and line.
             raise
         raise CompatError(
             f"mtl.compat must prepare {piece} on TensorFlow {_find_version('tensorflow')}, got "

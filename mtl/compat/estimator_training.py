@@ -1,9 +1,9 @@
 """Runs an Estimator under TensorFlow's distribute coordinator.
 
 TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training`, but kept the
-coordinator. This module replaces the dropped module: it decides from RunConfig and TF_CONFIG if the
-coordinator runs, and gives every worker a copy of the Estimator with the worker's strategy and
-place in the cluster.
+distribute coordinator. `mtl.compat.estimator_training` replaces the dropped module. It decides by
+RunConfig and TF_CONFIG whether the coordinator runs. Every worker gets a copy of the Estimator,
+with the strategy of the worker and its place in the cluster.
 
     init_run_config(config, tf_config)                 # RunConfig.__init__, with a strategy
     if should_run_distribute_coordinator(config):      # tf.estimator.train_and_evaluate
@@ -30,10 +30,10 @@ _VERBS = {"train": "train", "eval": "evaluate"}
 
 
 def init_run_config(config, tf_config: dict[str, Any]) -> None:
-    """Set the cluster and the coordinator's mode of a RunConfig that has a strategy.
+    """Set the cluster and the mode of the coordinator in a RunConfig that has a strategy.
 
     Args:
-      config: a RunConfig, which is changed.
+      config: a RunConfig, which this function changes in place.
       tf_config: the content of TF_CONFIG; {} if it is not set.
 
     Raises:
@@ -43,7 +43,7 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     remote = getattr(config._experimental_distribute, "remote_cluster", None)
-    # Start with the settings of a single process; the cases below add a cluster.
+    # Start with the settings of a single process, to which the branches add a cluster.
     config._init_distributed_setting_from_environment_var({})
     config._distribute_coordinator_mode = None
     if config._train_distribute and remote:
@@ -66,7 +66,7 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config) -> bool:
-    """Return True if `train_and_evaluate` uses the coordinator."""
+    """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator."""
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:
         return False
@@ -83,7 +83,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
     """Train on the workers and evaluate on the evaluator, if the cluster has one.
 
     Args:
-      estimator: the Estimator, whose RunConfig names the coordinator's mode.
+      estimator: the Estimator, whose RunConfig has the mode of the coordinator.
       train_spec: a TrainSpec.
       eval_spec: an EvalSpec.
       executor_cls: Estimator's `_TrainingExecutor`, which evaluates in the evaluator.
@@ -95,7 +95,8 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
 
     def train(strategy):
         local, context = _copy_for_worker(estimator, "train", strategy)
-        # A standalone client runs all workers as threads of one process, which need the hooks once.
+        # A standalone client runs all workers as threads of one process, in which only the chief
+        # needs the hooks.
         hooks = train_spec.hooks if mode == INDEPENDENT_WORKER or context.is_chief else ()
         local.train(
             train_spec.input_fn,
@@ -114,7 +115,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
         evaluate,
         config.eval_distribute,
         mode=mode,
-        # An independent worker reads the cluster, and its place in it, from TF_CONFIG.
+        # An independent worker reads the cluster, and its own place in the cluster, from TF_CONFIG.
         cluster_spec=config.cluster_spec if mode == STANDALONE_CLIENT else None,
         session_config=config.session_config,
     )
@@ -126,7 +127,7 @@ def estimator_train(estimator, train_distributed_fn: Callable, hooks) -> Any:
     Args:
       estimator: the Estimator.
       train_distributed_fn: trains in one worker, called with (estimator, strategy, hooks).
-      hooks: the hooks of the chief; other workers have none.
+      hooks: the hooks of the chief; other workers run without hooks.
     """
     return _run_as_client(estimator, "train", train_distributed_fn, hooks)
 
@@ -137,13 +138,13 @@ def estimator_evaluate(estimator, evaluate_distributed_fn: Callable, hooks) -> A
     Args:
       estimator: the Estimator.
       evaluate_distributed_fn: evaluates in one worker, called with (estimator, strategy, hooks).
-      hooks: the hooks of the chief; other workers have none.
+      hooks: the hooks of the chief; other workers run without hooks.
     """
     return _run_as_client(estimator, "eval", evaluate_distributed_fn, hooks)
 
 
 def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
-    """Call `run(estimator, strategy, hooks)` on all workers, from a standalone client."""
+    """Call `run(estimator, strategy, hooks)` on all workers, as a standalone client."""
     config = estimator._config
     where = f"Estimator.{_VERBS[phase]}"
     strategy = getattr(config, f"_{phase}_distribute")
@@ -170,7 +171,7 @@ def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
 
 
 def _take_experimental_strategy(config, phase: str) -> None:
-    """Move `experimental_distribute.<phase>_distribute` to the field that Estimator reads."""
+    """Copy `experimental_distribute.<phase>_distribute` to the field that Estimator reads."""
     name = f"{phase}_distribute"
     strategy = getattr(config._experimental_distribute, name, None)
     if not strategy:
@@ -191,14 +192,14 @@ def _copy_for_worker(estimator, phase: str, strategy) -> tuple[Any, Any]:
     setattr(local._config, f"_{phase}_distribute", strategy)
     setattr(local, f"_{phase}_distribution", strategy)
     _set_place(local._config, context)
-    # The copy already runs under the coordinator, and must not start it again.
+    # The copy of the Estimator already runs under the coordinator, and must not start another one.
     local._config._distribute_coordinator_mode = None
     logging.info("This worker's RunConfig: %s", vars(local._config))
     return local, context
 
 
 def _set_place(config, context) -> None:
-    """Write the worker's place in the cluster into its RunConfig."""
+    """Write the place of a worker in the cluster into the worker's RunConfig."""
     cluster = context.cluster_spec
     config._service = None
     config._task_type, config._task_id = context.task_type, context.task_id
@@ -207,7 +208,7 @@ def _set_place(config, context) -> None:
     if not cluster:
         ps, workers, global_id = 0, 1, 0
     elif context.task_type == EVALUATOR:
-        # The evaluator works alone, so it must not see the other processes.
+        # The evaluator works alone, so its RunConfig must not name the other processes.
         cluster = server_lib.ClusterSpec({})
         ps, workers, global_id = 0, 0, None
     else:
@@ -224,7 +225,7 @@ def _count_tasks(cluster, job: str) -> int:
 
 
 def _global_id(cluster, task_type: str | None, task_id: Any) -> int:
-    """Return the number of a task: chief first, parameter servers last, other jobs by name."""
+    """Return the number of a task among all tasks of a cluster: chief first, servers last."""
     if not task_type:
         return 0
     jobs = sorted(cluster.jobs, key=lambda job: (job != CHIEF, job == PS, job))

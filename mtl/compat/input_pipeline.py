@@ -16,13 +16,14 @@ _POLICIES = {policy.name.lower(): policy for policy in tf.data.experimental.Exte
 class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
     """Saves and restores the state of all iterators in separate checkpoints.
 
-    They lie beside the checkpoints of the model: `input.ckpt-<step>`, or, if several workers train,
-    `input_<task type>_<task id>.ckpt-<step>`. RunConfig sets how often they are written.
+    The states are in the folder of the model: `input.ckpt-<step>`, or, if several workers train,
+    `input_<task type>_<task id>.ckpt-<step>`. The states are written as often as RunConfig saves
+    checkpoints.
 
     Args:
       estimator: the Estimator that trains.
-      external_state_policy: "fail", "warn" or "ignore" if a pipeline has state that cannot be
-        saved, such as a random seed that is drawn at run time.
+      external_state_policy: the reaction to state that cannot be saved, such as a random seed that
+        is drawn at run time: "fail", "warn" or "ignore".
     """
 
     def __init__(self, estimator, external_state_policy: str | None = None):
@@ -54,7 +55,8 @@ class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
         self._is_new_session = True
 
     def before_run(self, run_context):
-        # Not in after_create_session: a later hook may initialise the iterators there.
+        # Do not restore in after_create_session, in which a later hook may initialise the
+        # iterators.
         if self._is_new_session:
             self._restore_or_save(run_context.session)
             self._is_new_session = False

@@ -1,7 +1,7 @@
-"""Restores `tf.estimator`, and the parts of TensorFlow that tensorflow-estimator needs.
+"""Restores `tf.estimator`, and the names in TensorFlow that tensorflow-estimator needs.
 
-A name is restored only if it is missing. Only `collectives` changes an existing function, because
-this function would end some runs, also on TensorFlow 2.15.
+A name is restored only if it is missing. An existing function is changed only by
+`mtl.compat.collectives`, because the original would end some runs, even on TensorFlow 2.15.
 
     estimator, estimator_v1 = install.install()     # `import mtl.compat` calls it
 """
@@ -15,7 +15,7 @@ from mtl.compat import errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
 _HOOK = "CheckpointInputPipelineHook"
-# TensorFlow has copies of its namespace, such as compat.v1.compat.v2.
+# Matches TensorFlow's copies of its own namespace, such as compat.v1.compat.v2.
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
 _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
@@ -58,13 +58,13 @@ def _restore_export_names() -> None:
 def _forget_failed_import() -> None:
     """Remove modules of an earlier `import tensorflow_estimator` that failed."""
     if "tensorflow_estimator" not in sys.modules:
-        # Modules that were imported before the failure may lack names.
+        # Import again all modules that a failed import may have left incomplete.
         for name in [name for name in sys.modules if name.startswith("tensorflow_estimator.")]:
             del sys.modules[name]
 
 
 def _attach_names(v1: types.ModuleType, v2: types.ModuleType) -> None:
-    """Set the dropped names on `tensorflow` and on every copy of its compat.v1 and compat.v2."""
+    """Add the dropped names to `tensorflow` and to every copy of its compat.v1 and compat.v2."""
     from mtl.compat import input_pipeline
 
     for name in ("compat.v1", "compat.v2", "data.experimental", "compat.v1.data.experimental"):

@@ -1,7 +1,7 @@
 """Provides Keras 2 to the parts of tensorflow-estimator that need it.
 
-Estimator itself does not need Keras. The canned estimators, the heads and model_to_estimator call
-Keras 2, which is part of TensorFlow 2.15 and, from 2.16 on, the package tf-keras.
+Estimator itself does not need Keras. The canned estimators, the heads and model_to_estimator need
+Keras 2. TensorFlow 2.15 includes Keras 2; for later versions, the package tf-keras provides it.
 
     keras.prefer_version_2()    # makes tf.keras tf-keras, if tf-keras is installed
     keras.guard()               # makes functions that need Keras 2 fail in one line without it
@@ -37,11 +37,11 @@ NEEDS_VERSION_2 = {
     "head.sequential_head": r"SequentialHeadWrapper",
     "keras_lib": r"model_to_estimator\w*",
 }
-"""{module of tensorflow_estimator: pattern of its public names that call Keras 2}."""
+"""{module of tensorflow_estimator: pattern of the public names in it that call Keras 2}."""
 
 
 def prefer_version_2() -> None:
-    """Make `tf.keras` an installed tf-keras, unless TF_USE_LEGACY_KERAS is set or it is in use.
+    """Make `tf.keras` the package tf-keras, if it is installed and TF_USE_LEGACY_KERAS is not set.
 
     Raises:
       CompatError: TF_USE_LEGACY_KERAS is set, but tf-keras is not installed.
@@ -58,14 +58,14 @@ def prefer_version_2() -> None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         os.environ[SWITCH] = "1"
-    # `tf.keras` is a lazy loader until its first use; after that, it cannot be replaced.
+    # `tf.keras` is a lazy loader until its first use, and cannot be replaced later.
     elif not getattr(vars(tensorflow).get("keras"), "_tfll_initialized", True):
         os.environ[SWITCH] = "1"
         _redirect_imports()
 
 
 def in_use() -> str:
-    """Return the version of the Keras that `tf.keras` is."""
+    """Return the version of Keras that `tf.keras` refers to."""
     import tensorflow as tf
 
     package = tf.keras.Model.__module__.partition(".")[0]
@@ -73,7 +73,7 @@ def in_use() -> str:
 
 
 def guard() -> None:
-    """If `tf.keras` is not Keras 2, let functions that need Keras 2 fail with instructions."""
+    """Let functions that need Keras 2 fail with instructions, if `tf.keras` is another version."""
     version = in_use()
     if version.startswith("2."):
         return
@@ -88,7 +88,7 @@ def guard() -> None:
 
 
 def how_to_get() -> str:
-    """Return instructions to make `tf.keras` Keras 2."""
+    """Return instructions for the user to make `tf.keras` Keras 2."""
     if importlib.util.find_spec("tf_keras") is None:
         minor = versions.minor(versions.installed("tensorflow"))
         return f"pip install 'tf-keras~={minor}.0' (the extra 'heads')."
@@ -97,7 +97,7 @@ def how_to_get() -> str:
 
 def _redirect_imports() -> None:
     """Make `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
-    # Callers have checked that tf-keras is installed.
+    # All callers of this function have checked that tf-keras is installed.
     spec = cast(importlib.machinery.ModuleSpec, importlib.util.find_spec("tf_keras"))
     package = pathlib.Path(cast(str, spec.origin)).parent
     for name, version in (("tensorflow", "_v2"), ("tensorflow.compat.v1", "_v1")):
@@ -114,7 +114,7 @@ def _public_members(module, pattern: str) -> list[tuple[str, Callable]]:
 
 
 def _make_refusal(name: str, version: str) -> Callable:
-    """Return a function that fails: `name` needs Keras 2, and the error says how to get it."""
+    """Return a function whose error says that `name` needs Keras 2, and how to install Keras 2."""
 
     def refuse(*args, **kwargs):
         checks.fail(name, "run on Keras 2", version, how_to_get(), errors.CompatError)
@@ -123,10 +123,10 @@ def _make_refusal(name: str, version: str) -> Callable:
 
 
 def _replace(function: Callable, replacement: Callable) -> None:
-    """Replace a function in all modules of tensorflow_estimator that hold it."""
+    """Replace a function in all modules of tensorflow_estimator that import it."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
-                # Modules import functions by name, so each of them holds a reference.
+                # Every module that imports the function by name has a reference to replace.
                 if value is function:
                     setattr(module, key, replacement)

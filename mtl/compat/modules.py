@@ -1,6 +1,6 @@
 """Imports replacements for modules that TensorFlow dropped.
 
-If TensorFlow still has a module, its own module is imported.
+If TensorFlow still has a module, no replacement is imported.
 
     modules.install()
     from tensorflow.python.distribute import estimator_training   # from mtl on TensorFlow 2.16
@@ -16,9 +16,11 @@ from typing import cast
 _ESTIMATOR = "tensorflow_estimator.python.estimator"
 
 STAND_INS = {
-    # For the distribute coordinator; `estimator`, `run_config` and `training` import it.
+    # Needed for the distribute coordinator: `estimator`, `run_config` and `training` import this
+    # module.
     "tensorflow.python.distribute.estimator_training": "mtl.compat.estimator_training",
-    # For TPUs; tpu_estimator imports these, but TPUEstimator(use_tpu=False) never calls them.
+    # Needed for TPUs: tpu_estimator imports these modules, but TPUEstimator(use_tpu=False) does not
+    # call them.
     "tensorflow.python.tpu.session_support": "mtl.compat.tpu",
     "tensorflow.python.tpu.tpu_embedding": "mtl.compat.tpu",
     "tensorflow.python.tpu.tpu_embedding_gradient": "mtl.compat.tpu",
@@ -26,11 +28,11 @@ STAND_INS = {
 """{dropped module: the module of mtl that replaces it}."""
 
 ALIASES = {
-    # Names of tf.estimator in import statements.
+    # Names of tf.estimator that import statements use.
     "tensorflow.estimator": f"{_ESTIMATOR}.api._v2.estimator",
     "tensorflow.compat.v1.estimator": f"{_ESTIMATOR}.api._v1.estimator",
     "tensorflow.compat.v2.estimator": f"{_ESTIMATOR}.api._v2.estimator",
-    # Modules of TensorFlow 2.15 that only forward to tensorflow_estimator.
+    # Modules of TensorFlow 2.15 that only import tensorflow_estimator.
     "tensorflow.python.estimator": _ESTIMATOR,
     "tensorflow.python.tpu.async_checkpoint": f"{_ESTIMATOR}.tpu.async_checkpoint",
     "tensorflow.python.tpu.error_handling": f"{_ESTIMATOR}.tpu.error_handling",
@@ -39,17 +41,17 @@ ALIASES = {
     "tensorflow.python.tpu.tpu_estimator": f"{_ESTIMATOR}.tpu.tpu_estimator",
     "tensorflow.python.tpu.util": f"{_ESTIMATOR}.tpu.util",
 }
-"""{dropped name of a module: the module of tensorflow_estimator}; also for submodules."""
+"""{dropped name of a module: its name in tensorflow_estimator}; also for submodules."""
 
 
 def install() -> None:
-    """Register the finder, if it is not registered yet."""
+    """Register the finder of replacements in `sys.meta_path`, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def successor(name: str) -> str | None:
-    """Return the module that replaces a dropped module; None for other modules."""
+    """Return the name of the module that replaces a dropped module; None if no module does."""
     if name in STAND_INS:
         return STAND_INS[name]
     for old, new in ALIASES.items():
@@ -59,7 +61,7 @@ def successor(name: str) -> str | None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads the replacement of a dropped module, as the same module object under both names."""
+    """Loads the replacement of a dropped module; both names refer to the same module."""
 
     def find_spec(self, name, path=None, target=None):
         if successor(name) is None or self._is_in_tensorflow(name, path):
@@ -67,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self)
 
     def _is_in_tensorflow(self, name: str, path) -> bool:
-        """Return True if TensorFlow has a module; files below an alias belong to its target."""
+        """Return True if TensorFlow still has a module; submodules of an alias count as dropped."""
         parent = name.rpartition(".")[0]
         is_below_alias = parent in sys.modules and sys.modules[parent].__name__ != parent
         if is_below_alias:
@@ -75,12 +77,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.PathFinder.find_spec(name, path) is not None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        # `find_spec` returns a spec only if there is a replacement.
+        # A successor exists, because `find_spec` returns a spec only for modules with a
+        # replacement.
         module = importlib.import_module(cast(str, successor(spec.name)))
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has set the spec of the dropped name; restore the module's own spec.
+        # The import system has set the spec of the dropped name, so restore the spec of the
+        # replacement.
         spec = cast(importlib.machinery.ModuleSpec, module.__spec__)
         module.__spec__ = spec.loader_state

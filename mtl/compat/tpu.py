@@ -1,7 +1,8 @@
-"""Replaces modules for TPUs that TensorFlow 2.16 dropped.
+"""Stands in for modules for TPUs that TensorFlow 2.16 dropped.
 
-tensorflow-estimator imports them on every machine, but uses them only on a TPU. Any name can be
-imported from here; its use is an error, because it needs a TPU and TensorFlow 2.15.
+tensorflow-estimator imports these modules on every machine, but uses them only on a TPU. Any name
+can be imported from this module. Using an imported class is an error, because only TensorFlow 2.15
+has the real classes for TPUs.
 """
 
 from mtl.compat import errors
@@ -14,7 +15,7 @@ def __getattr__(name: str) -> type:
 
 
 class _NeedsTPU:
-    """A class that fails when it is used."""
+    """Base of the stand-ins for classes of TPUs; making an instance fails."""
 
     def __init__(self, *args, **kwargs):
         raise errors.CompatError(

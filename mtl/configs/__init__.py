@@ -1,6 +1,6 @@
-"""Reads, checks, writes and compares gin files, and limits the code that they may name.
+"""Reads, checks, writes and compares gin files, and limits the code that gin files can run.
 
-An import of this package silences warnings of libraries, and prepares the import of TensorFlow.
+Importing this package hides warnings of libraries, and prepares the import of TensorFlow.
 """
 
 from mtl.configs import imports

@@ -1,4 +1,4 @@
-"""Reports changed settings of a continued run, once, when it starts.
+"""Reports changed settings when a run continues.
 
 changes.tell(experiment, "runs/a")
 """
@@ -23,24 +23,25 @@ def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
     """Warn if a run continues with settings that differ from its saved settings."""
     if run_directory.find_latest(model_dir) is None:
         return
-    # Loading the saved file must not import packages that the program does not use.
+    # Trust only packages that this program already uses, to build the saved settings.
     parts = list(types.walk_parts(experiment))
     modules = [type(part).__module__ for part in parts]
     modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
     packages = {module.partition(".")[0] for module in modules}
-    # All settings are allowed: they are only compared, and no file or server is opened.
+    # All settings are allowed, because they are only compared: no file or server is opened.
     trusted = trust.Trusted(sorted(packages), places.REFUSED)
     try:
-        # Loading would replace gin's bindings, which functions of this run still look up.
+        # Loading replaces the bindings of gin, which functions of the new run still need.
         with config.isolated():
             file = config.saved_in(model_dir)
             before = config.load([file], (), trusted)
-    except checks.UserError:  # The saved file is missing, or cannot be built any more.
+    except checks.UserError:  # The saved file is missing, or describes parts that no longer exist.
         return
     changes = flat_settings.compare({"before": before, "now": experiment})
     if changes:
         texts = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changes.items()]
         step = run_directory.step_of(model_dir)
-        message = "%s goes on from step %d, with other settings: %s. Another folder starts anew."
+        message = "%s goes on from step %d, with other settings: %s. Choose another folder to "
         more = [f"and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)
-        _log.warning(message, model_dir, step, ", ".join([*texts[:_SHOWN], *more]))
+        text = ", ".join([*texts[:_SHOWN], *more])
+        _log.warning(message + "start anew.", model_dir, step, text)

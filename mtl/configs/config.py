@@ -1,6 +1,6 @@
-"""Builds the experiment that gin files describe, and saves its settings in the run's folder.
+"""Builds the experiment that gin files describe, and saves the settings in the run's folder.
 
-A mistake in a gin file is a `checks.UserError`. A gin file describes one run.
+A mistake in a gin file raises a `checks.UserError`.
 
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
@@ -36,9 +36,9 @@ with deferred.imports():
 _log = logging.getLogger("mtl")
 
 _FILE = "config.gin"
-# The warnings so far: a command may load the same files several times.
+# Warnings that were logged: a command may load the same files several times.
 _WARNINGS = set[str]()
-# The first line of a saved file; gin reads it as a comment.
+# The start of the first line of a saved file, which gin reads as a comment.
 _SEAL = b"# checksum of the lines below: "
 
 
@@ -48,14 +48,14 @@ def load(
     trusted: trust.Trusted = trust.EVERYTHING,
     model_dir: str | None = None,
 ) -> experiment.Experiment:
-    """Build the experiment that the files and then the bindings `params` describe.
+    """Build the experiment that gin files and additional bindings describe.
 
-    Only `trusted` code is imported and built. If a default has changed since a run in `model_dir`
-    was trained, the run keeps its earlier default.
+    Only `trusted` code is imported and built. If a later version of `mtl` has changed the default
+    of a setting, a run in `model_dir` keeps the default with which it was trained.
 
     Args:
       files: paths of gin files; later bindings override earlier bindings.
-      params: bindings such as "Run.seed = 2", which come after all files.
+      params: bindings such as "Run.seed = 2", which override the files.
       trusted: the packages whose code may run.
       model_dir: the folder of the run; None for a run without a folder.
 
@@ -67,15 +67,15 @@ def load(
         if line not in _WARNINGS:
             _WARNINGS.add(line)
             _log.warning("Warning: %s", line)
-    # Gin keeps its bindings for the whole process: bindings of an earlier call would still hold.
+    # Clear the bindings of earlier calls, which gin keeps for the whole process.
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
-    # Parse all bindings with the same imports at once: gin spends half its time on imports.
+    # Parse bindings with the same imports together, because imports take half of gin's time.
     for imports, group in itertools.groupby(used, lambda binding: binding.imports):
         gin.parse_config(gin_files.write_bindings(imports, group))
     try:
         gin.finalize()
-        # Gin calls all constructors here; their checks raise most of the errors of settings.
+        # Gin calls all constructors here, and their checks raise most errors about settings.
         built = gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
         raise checks.UserError(gin_errors.explain(error, bindings)) from error
@@ -83,7 +83,8 @@ def load(
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
     try:
-        # Checked after building: settings may also come from defaults and from other packages.
+        # Check after building, because settings may also come from defaults and from other
+        # packages.
         trusted.check_built(built)
     except checks.UserError as error:
         part = str(error).partition(".")[0]
@@ -96,11 +97,11 @@ def find_bindings(
     params: Sequence[str],
     trusted: trust.Trusted,
 ) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
-    """Return all bindings, and the bindings that an experiment uses.
+    """Return all bindings of gin files, and the bindings that an experiment uses.
 
     Args:
       files: paths of gin files.
-      params: bindings that come after all files.
+      params: bindings such as "Run.seed = 2", which override the files.
       trusted: the packages whose code may run.
 
     Raises:
@@ -115,12 +116,12 @@ def find_bindings(
 
 
 def name_model_dir(files: Sequence[str]) -> str:
-    """Return the folder of a run without --model_dir: `runs/` and the name of its last file."""
+    """Return the default folder of a run: `runs/` and the name of the last gin file."""
     return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
 def saved_in(model_dir: str) -> str:
-    """Return the path of the configuration that a run saved in `model_dir`.
+    """Return the path of the config.gin that a run saved in `model_dir`.
 
     Raises:
       UserError: the file is missing, or it has changed since the run wrote it.
@@ -134,7 +135,7 @@ def saved_in(model_dir: str) -> str:
 
 
 def read(path: str) -> str:
-    """Return the text of a configuration that a run saved.
+    """Return the text of a config.gin that a run saved.
 
     Raises:
       UserError: the file has changed since the run wrote it.
@@ -147,10 +148,11 @@ def read(path: str) -> str:
         )
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
-        # An earlier version wrote the file, or a user removed the checksum to edit the file.
+        # A file without a checksum: an earlier version wrote it, or a user edited it.
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
-    # After a crash, a file can consist of zeros; it then looks like a file without a checksum.
+    # Refuse a file of zeros, which a crash can leave, and which would count as a file without a
+    # checksum.
     if seal != _sealing(text) or b"\0" in text:
         raise checksums.describe_damage(path, "its checksum differs", fix)
     if not text.strip():
@@ -162,51 +164,52 @@ def read(path: str) -> str:
 
 
 def _sealing(text: bytes) -> bytes:
-    """Return the line with the checksum; it comes first, so that a truncated file still has it."""
+    """Return the line with the checksum, the first line, which a truncated file still has."""
     return _SEAL + checksums.compute_checksum(text).encode()
 
 
 def save(model_dir: str, written: str | None = None) -> None:
-    """Write the effective configuration, or another text, to config.gin in the run's folder.
+    """Write the settings that were loaded last, or another text, to config.gin in the run's folder.
 
     Args:
       model_dir: the folder of the run.
-      written: the text of a gin file; None for the configuration that was loaded last.
+      written: the text of a gin file; None for the settings that were loaded last.
     """
     data = (text() if written is None else written).encode()
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
 
 
 def forget(model_dir: str) -> None:
-    """Remove the configuration that a run saved, if there is one."""
+    """Remove the config.gin that a run saved, if there is one."""
     path = os.path.join(model_dir, _FILE)
     if storage.exists(path):
         tf.io.gfile.remove(path)
 
 
 class GinState:
-    """A snapshot of gin's state: its bindings, and the classes that they name.
+    """A snapshot of gin's state: the bindings, and the classes that the bindings name.
 
-    A function that a gin file names, such as `KerasModel.build`, looks up its bindings when it is
-    called. Building a graph therefore needs gin's state from the load of the experiment.
+    A function that a gin file names, such as `KerasModel.build`, looks up bindings when it is
+    called. When a graph is built later, gin must therefore have the same bindings as when the
+    experiment was loaded.
     """
 
     def __init__(self):
         config = gin.config
-        # Gin has no public way to save its state.
+        # Read private attributes, because gin has no public way to save its state.
         self._maps = [config._CONFIG, config._SINGLETONS, config._IMPORTS]
         self._maps += [config._OPERATIVE_CONFIG, config._INVERSE_REGISTRY]
         self._copies = [state.copy() for state in self._maps]
-        # The registry is not a dict: it also indexes the endings of its keys.
+        # The registry is not a dict, because it also indexes the endings of its keys.
         self._registry, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
 
     def restore(self) -> None:
-        """Restore this state, without any later bindings."""
+        """Set gin's state to this snapshot; later bindings are removed."""
         for current, saved in zip(self._maps, self._copies, strict=True):
             current.clear()
             current.update(saved)
         gin.config._REGISTRY.clear()
-        # Set the items one by one: that builds the index of the endings again.
+        # Set the items one by one, to build the index of the endings again.
         for selector, configurable in self._registry.items():
             gin.config._REGISTRY[selector] = configurable
         gin.config._set_config_is_locked(self._is_locked)
@@ -214,9 +217,9 @@ class GinState:
 
 @contextlib.contextmanager
 def isolated(state: GinState | None = None) -> Iterator[None]:
-    """Set gin's state to `state`, or keep it, inside this context; restore it at the end.
+    """Restore gin's state at the end of a `with` block, which may begin with another state.
 
-    A program may use gin for its own purposes, so mtl must not change gin's state.
+    The user's program may use gin, too, so mtl must not change the bindings of the program.
     """
     before = GinState()
     try:
@@ -228,18 +231,18 @@ def isolated(state: GinState | None = None) -> Iterator[None]:
 
 
 def text() -> str:
-    """Return the configuration that was loaded last, with the order of its dictionaries."""
+    """Return the settings that were loaded last as a gin file; dictionaries keep their order."""
     with _in_order():
         return gin.config_str()
 
 
 @contextlib.contextmanager
 def _in_order() -> Iterator[None]:
-    """Make gin write dictionaries in their order inside this context, instead of sorting them.
+    """Make gin keep the order of dictionaries in a `with` block, instead of sorting their keys.
 
-    Some orders have a meaning: for example, which rows a split holds out first.
+    The order of a dictionary may matter, such as the order in which splits hold out rows.
     """
-    # `gin.config_str` formats each value with this module.
+    # Replace the module `pprint`, with which `gin.config_str` formats each value.
     before = gin.config.pprint
     format_value = functools.partial(pprint.pformat, sort_dicts=False)
     gin.config.pprint = types.SimpleNamespace(pformat=format_value)

@@ -1,10 +1,10 @@
-"""Keeps the earlier defaults of settings for runs that were trained with them.
+"""Keeps old defaults of settings for runs that were trained before the defaults changed.
 
 bindings += earlier_defaults.fill_in(used, files, model_dir)
 
-If the default of a setting has changed, its dataclass field has the metadata {"earlier": the
-earlier default}. Every saved config.gin names such a setting, so a file without it comes from an
-earlier version.
+If the default of a setting has changed, the dataclass field has the metadata {"earlier": the old
+default}. Every config.gin that is saved since then names the setting, so a config.gin without the
+setting comes from an earlier version.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ _FILE = "config.gin"
 def fill_in(
     used: Sequence[gin_files.Binding], files: Sequence[str], model_dir: str | None
 ) -> list[gin_files.Binding]:
-    """Return bindings for settings with a changed default that the files omit.
+    """Return bindings for settings that the files omit, and whose default has changed.
 
-    The value is the default with which the run was trained.
+    The bound value is the default with which the run was trained.
 
     Args:
-      used: the bindings of an experiment.
+      used: the bindings that an experiment uses.
       files: the files of these bindings.
       model_dir: the folder of the run, or None.
     """
     added: dict[tuple[str, type, str], gin_files.Binding] = {}
-    bound = {binding.key for binding in used}
+    bound_keys = {binding.key for binding in used}
     for binding in used:
         for field in _list_fields(binding.target):
-            # A binding without a scope holds in every scope.
+            # A binding without a scope applies in every scope.
             keys = {(scope, binding.target, field.name) for scope in ("", binding.scope)}
-            if keys & bound:
+            if keys & bound_keys:
                 continue
             is_earlier = _is_earlier(binding.target, field, files, model_dir)
             added[binding.scope, binding.target, field.name] = dataclasses.replace(
@@ -57,13 +57,14 @@ def _list_fields(target: Any) -> Iterator[dataclasses.Field]:
 def _is_earlier(
     target: type, field: dataclasses.Field, files: Sequence[str], model_dir: str | None
 ) -> bool:
-    """Return True if a saved config.gin shows that its run uses the earlier default.
+    """Return True if a saved config.gin shows that its run was trained with the old default.
 
-    The file then omits the setting, or names the earlier default, which this version saved.
+    If the run was trained with the old default, its config.gin omits the setting, or this version
+    has written the old default into it.
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")
-        # A file that does not build this part says nothing about its default.
+        # Ignore files that do not build the part, because they tell nothing about its default.
         has_part = re.search(rf"\b{target.__name__}\.\w+ *=", text)
         match = re.search(rf"\b{target.__name__}\.{field.name} *= *(.*)", text)
         if has_part and (match is None or match[1].strip() == repr(field.metadata["earlier"])):
@@ -72,8 +73,8 @@ def _is_earlier(
 
 
 def _list_saved(files: Sequence[str], model_dir: str | None) -> list[str]:
-    """Return the saved files among a run's files, and the saved file in its folder."""
-    saved = [file for file in files if os.path.basename(file) == _FILE]
+    """Return the paths of saved config.gin files: among `files`, and in the folder of the run."""
+    saved_files = [file for file in files if os.path.basename(file) == _FILE]
     file = os.path.join(model_dir, _FILE) if model_dir else ""
-    is_new = file and file not in saved and storage.exists(file)
-    return [*saved, file] if is_new else saved
+    is_new = file and file not in saved_files and storage.exists(file)
+    return [*saved_files, file] if is_new else saved_files

@@ -1,4 +1,4 @@
-"""Adds the file and line of a setting to the errors that arise when gin builds parts.
+"""Adds the file and line of a setting to errors that are raised while gin builds parts.
 
 raise checks.UserError(gin_errors.explain(error, bindings))
 # train.gin line 12: MLP.activation must be one of relu, tanh, got 'rleu'. Did you mean 'relu'?
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from mtl import checks
 from mtl.configs import gin_files, gin_usage
 
-# Gin appends this line to an error for each constructor on the stack, the innermost first.
+# Matches the line that gin appends to an error for each constructor on the stack, innermost first.
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")
 
 
 def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """Return the message of an error that gin raised, after the file and line of the setting.
+    """Return the message of an error, with the file and line of the wrong setting before it.
 
     Args:
-      error: the error that gin raised when it called the constructors.
-      bindings: all bindings of the files, for their places.
+      error: the error that was raised while gin called the constructors.
+      bindings: all bindings of the files, with their files and lines.
     """
     message = str(error).splitlines()[0]
     call = _CALL.search(str(error))
@@ -31,7 +31,7 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
     if missing and isinstance(error, TypeError):
         return _tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
     if not isinstance(error, checks.UserError):
-        # Python's messages, such as "'NoneType' object is not iterable", do not name a part.
+        # Add the part to messages of Python, such as "'NoneType' object is not iterable".
         message = f"{name} cannot be built: {type(error).__name__}: {message}"
     return put_place(message, name, scope, bindings)
 
@@ -55,17 +55,18 @@ def _tell_lacking(
 def put_place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """Return a message about a class, after the file and line of the setting if there are any.
+    """Return a message that starts with the file and line of its setting, if they are known.
 
     Args:
-      message: an error that starts with "<class>.<setting>", or quotes the value.
+      message: an error that starts with "<class>.<setting>", or quotes the wrong value.
       name: the name of the class.
-      scope: the gin scope in which it was built; None if that is unknown.
+      scope: the gin scope in which the class was built; None if the scope is unknown.
       bindings: all bindings of the files.
     """
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     of_setting = _list_named(of_class, name, message)
-    # An inner scope overrides an outer scope, so its binding set the value.
+    # The binding of the innermost scope has set the value, because inner scopes override outer
+    # scopes.
     innermost = sorted(of_setting, key=lambda binding: len(binding.scope))
     return f"{innermost[-1].place}: {message}" if of_setting else message
 
@@ -73,7 +74,7 @@ def put_place(
 def _list_named(
     bindings: Sequence[gin_files.Binding], name: str, message: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of the setting that a message begins with, else of a value it quotes."""
+    """Return the bindings of the setting at the start of a message, else of the value it quotes."""
     setting = re.match(rf"{name}\.(\w+)", message)
     matches = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
     if matches:
@@ -83,7 +84,7 @@ def _list_named(
 
 
 def _sets_class(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
-    """Return True if a binding belongs to a class in a scope; None stands for any scope."""
+    """Return True if a binding sets a class in a scope; None stands for any scope."""
     if not binding.target or binding.selector.rpartition(".")[2] != name:
         return False
     return scope is None or gin_usage.covers(binding.scope, scope)

@@ -22,21 +22,22 @@ _ONE_BINDING = (
     "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
-# Includes are read by recursion; Python's limit of recursion would end in a traceback.
+# The largest depth of includes: deeper includes would exceed Python's recursion limit.
 _DEEPEST = 50
-# This statement makes gin resolve a class by the imports of its file, not by a global name.
+# With the statement `dynamic_registration`, gin resolves the name of a class by the imports of the
+# file, and not in a global registry.
 _DYNAMIC = "from __gin__ import dynamic_registration"
 # The folder that holds mtl/ and gin_configs/.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlacedError(checks.UserError):
-    """An error that names its file and line."""
+    """An error whose message starts with the file and line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A line of a file, or a --gin_param, which has no line number."""
+    """A line of a gin file, or a --gin_param, which has no line number."""
 
     file: str
     line: int = 0
@@ -45,10 +46,10 @@ class Place:
         return f"{self.file} line {self.line}" if self.line else self.file
 
 
-# Not frozen, and without `__eq__`: `_resolve_binding` fills in the full name and the class later.
+# Mutable, and without `__eq__`, because `_resolve_binding` sets the full name and the class later.
 @dataclasses.dataclass(eq=False)
 class Reference:
-    """A reference `@scope/module.Class()` in a value."""
+    """A reference such as `@scope/module.Class()` in the value of a binding."""
 
     scope: str
     selector: str
@@ -62,7 +63,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """A macro `%name` in a value."""
+    """A macro such as `%name` in the value of a binding."""
 
     name: str
 
@@ -72,14 +73,14 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A binding of a gin file, with its class.
+    """A binding of a gin file, with the class whose setting it binds.
 
     Attributes:
-      scope: the part of the key before the last "/".
+      scope: the part of the key before the last "/"; "" without a scope.
       selector: the name of the class in the file, or the name of a macro.
       parameter: the setting; "" for a macro.
       target: the class itself; None for a macro.
-      value: Python literals with `Reference` and `Macro` in them.
+      value: Python literals, which may contain `Reference` and `Macro` objects.
       uses: the references and macros in the value.
       imports: the import statements that the binding needs.
       place: the file and the line of the binding.
@@ -98,22 +99,22 @@ class Binding:
 
     @property
     def name(self) -> str:
-        """The key in gin's notation."""
+        """The key of the binding in gin's notation, such as "scope/heads.Binary.name"."""
         scope = f"{self.scope}/" if self.scope else ""
         return scope + self.selector + (f".{self.parameter}" if self.parameter else "")
 
     @property
     def key(self) -> tuple[str, Any, str]:
-        """A key that is equal for bindings that override each other."""
+        """A key that is the same for bindings that override each other."""
         return self.scope, self.target or self.selector, self.parameter
 
 
 def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
-    """Return a gin file of bindings that need the same imports.
+    """Return the text of a gin file with bindings that need the same imports.
 
     Args:
       imports: import statements.
-      bindings: bindings whose selectors start with names that these statements import.
+      bindings: bindings of classes that `imports` import.
     """
     lines = (f"{binding.name} = {binding.value!r}" for binding in bindings)
     return "\n".join([_DYNAMIC, *imports, *lines])
@@ -124,11 +125,11 @@ def read(
     params: Sequence[str],
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Binding]:
-    """Return the bindings of the files with their includes, then `params`, in this order.
+    """Return the bindings in files and their includes, followed by the bindings in `params`.
 
     Args:
       files: paths, from the current folder or from the folder of this project.
-      params: one binding each, such as "Run.seed = 2".
+      params: single bindings, such as "Run.seed = 2".
       trusted: the packages whose modules may be imported.
 
     Raises:
@@ -161,16 +162,18 @@ class _Reader:
         try:
             self._read_text(file, text, within)
         except checks.UserError:
-            # An include can name any file of this machine, and a syntax error quotes its line.
+            # A syntax error would quote a line, but an include can name any private file of this
+            # machine.
             if not _may_be_private(file, within):
                 raise
             problem = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
-            # `from None` drops the first error, whose text holds the line.
+            # `from None` hides the first error, which quotes the line.
             raise checks.UserError(f"{file!r} {problem}.") from None
 
     def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
         names, is_dynamic = gin_names.Names(self._trusted), False
-        # Only bindings of this file: a file may override its includes, but not itself.
+        # Collect the bindings of this file: a file may override its includes, but not bind a
+        # setting twice.
         bindings: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, text):
             with _add_place(place):
@@ -184,8 +187,8 @@ class _Reader:
                         self.read_file(statement.filename, (*within, file))
                         _refuse_overridden(bindings, self.bindings[start:], place)
                     case config_parser.BindingStatement():
-                        # A macro needs no class, so it may also stand in a file without this
-                        # statement.
+                        # A macro needs no class, so a file with only macros can omit the statement
+                        # `_DYNAMIC`.
                         if statement.arg_name and not is_dynamic:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
                         resolved = _resolve_binding(statement, uses, names, place, names.known)
@@ -193,17 +196,19 @@ class _Reader:
                         _refuse_twice(bindings, binding)
                         bindings[binding.key] = binding
                         self.bindings.append(binding)
-        # Names of all files, for `read_param`; a file itself sees only its own imports.
+        # Collect the names of all files for `read_param`; each file uses only the names that it
+        # imports.
         self._names.update(names)
 
     def read_param(self, param: str) -> None:
-        """Read a binding that may name a class by the end of its full name."""
+        """Read a binding that may shorten the name of a class, such as Run for experiment.Run."""
         place = Place(f"--gin_param {param!r}")
         with _add_place(place):
             try:
                 statements = list(_statements(place.file, param))
             except PlacedError as error:
-                # The parser would only say that it expected a line end.
+                # Explain two bindings in one text, for which the parser only says that it expected
+                # a line end.
                 if "; " in param or param.count(" = ") > 1:
                     raise checks.UserError(_ONE_BINDING) from error
                 raise
@@ -258,10 +263,10 @@ def _refuse_twice(bindings: Mapping[Any, Binding], binding: Binding) -> None:
 def _refuse_overridden(
     bindings: Mapping[Any, Binding], included: Sequence[Binding], place: Place
 ) -> None:
-    """Fail if an include overrides a binding that stands above the include in the file."""
+    """Fail if an include overrides a binding in a line above the include."""
     for late in included:
         early = bindings.get(late.key)
-        # Compare texts, because equal references in two files are different objects.
+        # Compare values as texts, because equal references in two files are different objects.
         if early and repr(early.value) != repr(late.value):
             raise checks.UserError(
                 f"{late.place} overrides {early.name}, bound above in line "
@@ -282,7 +287,7 @@ def _check_macros(bindings: Sequence[Binding]) -> None:
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Records the references and macros that the parser meets."""
+    """Records the references and macros that gin's parser finds."""
 
     def __init__(self):
         self._uses: list[Reference | Macro] = []
@@ -299,7 +304,7 @@ class _Delegate(config_parser.ParserDelegate):
         return macro
 
     def take(self) -> list[Reference | Macro]:
-        """Return the references and macros since the last call."""
+        """Return the references and macros that the parser has found since the last call."""
         uses, self._uses = self._uses, []
         return uses
 
@@ -329,9 +334,10 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 
 
 def _syntax_problem(error: SyntaxError) -> str:
-    """Return the message of gin's parser in one line."""
+    """Explain a syntax error of gin's parser in one line."""
     message, line = error.msg, (error.text or "").strip()
-    # Gin's parser raises the same class for all mistakes, so the text must tell them apart.
+    # Tell mistakes apart by the message, because gin's parser raises the same class for all of
+    # them.
     if message.startswith("Expected newline"):
         return f"a line must hold one binding, include or import of one name, got {line[:200]!r}."
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)
@@ -344,14 +350,15 @@ def _syntax_problem(error: SyntaxError) -> str:
 
 
 def _find_file(file: str) -> pathlib.Path | None:
-    """Return the path of a file, relative to the current folder or to the project's folder."""
+    """Find a file in the current folder, or else in the folder of this project."""
     return next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
 
 
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
-    """Return True if an include or a link may name a private file, such as /proc/self/environ.
+    """Return True if an include or a link could refer to a private file, as /proc/self/environ.
 
-    Errors then do not quote its lines. Files that flags name are not private: the user named them.
+    Errors must not quote lines of private files. A file that the user names in a flag is not
+    private, unless it is a link to a file without the ending .gin.
     """
     path = _find_file(file)
     is_other = path is not None and path.resolve().suffix != ".gin"
@@ -359,7 +366,7 @@ def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
 
 
 def _load_text(file: str) -> str:
-    """Return the text of a file."""
+    """Return the text of a gin file; fail with a hint if the file does not exist."""
     path = _find_file(file)
     if path is None:
         folder, name = os.path.split(file)
@@ -377,7 +384,7 @@ def _load_text(file: str) -> str:
 
 @contextlib.contextmanager
 def _add_place(place: Place) -> Iterator[None]:
-    """Add the place to an error without one."""
+    """Add the file and line to an error that has none."""
     try:
         yield
     except PlacedError:

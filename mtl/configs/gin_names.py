@@ -1,4 +1,4 @@
-"""Resolves names from the import statements of gin files: modules, and the classes in them.
+"""Finds the classes that gin files name, by the import statements of the files.
 
 names = gin_names.Names(trust.Trusted())
 names.add(statement)                          # from mtl import heads
@@ -24,7 +24,7 @@ _DEEPEST = 30
 
 
 class Names:
-    """The names that the import statements of a gin file bind."""
+    """Holds the names that the import statements of a gin file bind."""
 
     def __init__(self, trusted: trust.Trusted):
         self._trusted = trusted
@@ -33,7 +33,7 @@ class Names:
         self._imported: dict[str, Any] = {}
 
     def add(self, statement: config_parser.ImportStatement) -> None:
-        """Import the module of a statement.
+        """Import the module that an import statement names.
 
         Raises:
           UserError: the module, or a module that it imports, is missing; or the module exits.
@@ -49,34 +49,34 @@ class Names:
         self._imported[whole] = module
 
     def update(self, other: Names) -> None:
-        """Add the names in `other`."""
+        """Add the imported names of another file."""
         self._modules |= other._modules
         self._imports |= other._imports
         self._imported |= other._imported
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The import statements."""
+        """The import statements as texts."""
         return tuple(self._imports.values())
 
     def resolve(self, selector: str) -> Any:
-        """Return the class or function that a full selector names; None if there is none."""
+        """Return the class or function that "heads.Binary" names, for example; None if none."""
         name, *attributes = selector.split(".")
         target = self._modules.get(name)
         for attribute in attributes:
             self._trusted.check_step(selector, target)
             target = getattr(target, attribute, None)
-        # Gin files may name only classes and functions, not other attributes such as constants.
+        # Gin files may name only classes and functions, and no constants, for example.
         if not callable(target):
             return None
         self._trusted.check_target(selector, target)
         return target
 
     def known(self, selector: str) -> str:
-        """Return a full selector, with its present name.
+        """Check that a selector names a class; return it with the current name of its module.
 
         Raises:
-          UserError: the selector names nothing.
+          UserError: the selector names no class or function.
         """
         selector = old_names.current_selector(selector)
         if not self.resolve(selector):
@@ -84,17 +84,17 @@ class Names:
         return selector
 
     def full(self, selector: str) -> str:
-        """Return the full selector that ends with `selector`.
+        """Complete a short selector such as "Binary" to a full one such as "heads.Binary".
 
         Raises:
-          UserError: no full selector ends with it, or selectors of several classes do.
+          UserError: no imported class has this name, or several imported classes have this name.
         """
         selector = old_names.current_selector(selector)
         if self.resolve(selector):
             return selector
         matches = [full for full in self._list_selectors() if full.endswith(f".{selector}")]
-        # A class may be imported twice, from a package and from its module. That is no conflict,
-        # and the first import gives the name.
+        # A class that a file imports twice, from a package and from its module, has the name of its
+        # first import.
         by_class = {self._find_class(full): full for full in reversed(matches)}
         if len(by_class) > 1:
             names = " or ".join(sorted(by_class.values()))
@@ -104,7 +104,7 @@ class Names:
         return next(iter(by_class.values()))
 
     def unknown(self, selector: str) -> str:
-        """Return a text that says why a selector names nothing, with a suggestion."""
+        """Explain why a selector names no class, with a suggestion."""
         first, _, last = selector.rpartition(".")
         removal = old_names.find_removal(last, self._list_modules(first))
         if removal:
@@ -124,12 +124,12 @@ class Names:
         return f"{problem} {hint or f'The file imports: {imported}.'}"
 
     def _list_modules(self, ending: str) -> list[str]:
-        """Return the full names of the imported modules whose bound name ends with `ending`."""
+        """Return the full names of the modules that a file imports as `ending`."""
         modules = {whole: module.__name__ for whole, module in self._imported.items()}
         return [name for whole, name in modules.items() if f".{whole}".endswith(f".{ending}")]
 
     def _list_selectors(self) -> list[str]:
-        """Return the full selectors of all objects in the imported modules."""
+        """Return the full selectors of all classes and functions in the imported modules."""
         return [
             f"{whole}.{name}"
             for whole, module in self._imported.items()
@@ -142,12 +142,12 @@ class Names:
 
 
 def list_classes(module: Any) -> list[str]:
-    """Return the names of a module's public classes and functions, without imported ones."""
+    """Return the names of the public classes and functions that a module defines."""
     return [name for name, value in vars(module).items() if _is_own(module, name, value)]
 
 
 def import_module(name: str) -> Any:
-    """Import a module that a user names.
+    """Import a module that a gin file or a flag names.
 
     Raises:
       UserError: the module, or a module that it imports, is missing; or the module exits.
@@ -157,7 +157,8 @@ def import_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise checks.UserError(_import_problem(name, error)) from error
     except SystemExit as error:
-        # sys.exit in a module would end this process; with code 0 the run would look finished.
+        # Catch sys.exit in a module, which would end this process: with code 0, as if it had
+        # succeeded.
         problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
         fix = "Put the code of a script under if __name__ == '__main__'."
         raise checks.UserError(f"{problem}. {fix}") from error
@@ -168,33 +169,33 @@ def import_module(name: str) -> Any:
 
 
 def _import_problem(module: str, error: ModuleNotFoundError) -> str:
-    absent = error.name or ""
-    if not f"{module}.".startswith(f"{absent}."):
+    module_name = error.name or ""
+    if not f"{module}.".startswith(f"{module_name}."):
         return f"importing {module!r} failed: {error}."
-    parent, _, name = absent.rpartition(".")
+    parent, _, name = module_name.rpartition(".")
     package = sys.modules.get(parent)
     if package and inspect.isclass(getattr(package, name, None)):
         above, _, last = parent.rpartition(".")
         fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
-        return f"{absent!r} is a class. {fix}"
+        return f"{module_name!r} is a class. {fix}"
     siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", None))]
-    return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()
+    return f"there is no module {module_name!r}. {checks.nearest(name, siblings)}".rstrip()
 
 
 def parameters(target: Any) -> list[str] | None:
-    """Return the names of the parameters of a class or function; None if it takes any name."""
+    """Return the parameter names of a class or function; None if any name is allowed."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
         return None
-    # A function with **settings may take any name.
+    # A function with **settings accepts any parameter name.
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return None
     return list(signature.parameters)
 
 
 def check_parameter(selector: str, parameter: str, target: Any) -> None:
-    """Fail unless `target`, which a file calls `selector`, has the parameter.
+    """Fail unless a class or function has a parameter.
 
     Args:
       selector: the name of the class in the file, for the error.
@@ -211,21 +212,21 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 
 
 def check_value(name: str, value: Any, depth: int = 0) -> None:
-    """Fail on values that gin files may not hold.
+    """Fail if a value is not allowed in gin files.
 
-    These are values that gin cannot write, infinity (also as 1e999), deep lists, parts as keys, and
-    passwords.
+    Values that gin cannot write are not allowed: infinity (also as 1e999), deeply nested lists, and
+    keys other than texts and numbers. Passwords are not allowed, because runs save their settings.
 
     Args:
       name: the key of the binding, for the error.
-      value: Python literals, with references and macros in them.
+      value: Python literals, which may contain references and macros.
       depth: the number of lists and maps around the value.
     """
     checks.require(depth <= _DEEPEST, name, f"nest at most {_DEEPEST} lists or maps", "more")
     if isinstance(value, dict):
         for key in value:
             checks.is_a(name, key, (str, int, float), "have texts or numbers as keys")
-        # Keys are checked like values: a text key may hold a password as well.
+        # Check keys like values, because a key may also contain a password.
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -241,6 +242,6 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
     is_buildable = inspect.isclass(value) or inspect.isfunction(value)
     if not is_buildable or name.startswith("_"):
         return False
-    # Leave out names that a module imports from other packages. A package also has the names of its
-    # modules.
+    # Leave out names that a module imports from other packages. Names that a package imports from
+    # its own modules belong to the package.
     return f"{value.__module__}.".startswith(f"{module.__name__}.")

@@ -1,11 +1,11 @@
-"""Finds the bindings that a run uses, from the class that is built first.
+"""Finds the gin bindings that a run uses, starting from the class that is built first.
 
 used = gin_usage.used(bindings, experiment.Experiment)
 
-A binding is used if its class is built within its scope, and no binding of an inner scope overrides
-it. If a later binding replaces the part that builds its class, the binding is left out, and
-`tell_replaced` says so. A binding that no part would ever use is an error, because it may be
-misspelt.
+A binding is used if its class is built within the scope of the binding, and no binding of an inner
+scope overrides it. If a later binding replaces the part that would use a binding, the unused
+binding is dropped, and `tell_replaced` returns a warning. A binding that not even a replaced part
+would use is an error, because its key may be misspelt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ class Built(NamedTuple):
 
     Attributes:
       target: the class or function.
-      scope: the gin scope in which it is built.
-      selector: its name in the file.
-      bindings: {parameter: the binding that holds}.
+      scope: the gin scope in which the class or function is built.
+      selector: the name of the class or function in the gin file.
+      bindings: {parameter: the binding that sets it}.
     """
 
     target: Any
@@ -34,10 +34,10 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return `root` and everything that is built for it, in this order.
+    """Return `root` and all classes that are built for it, in the order in which they are built.
 
     Args:
-      bindings: the bindings of all files and flags, in order; of equal keys, the last counts.
+      bindings: the bindings of all files and flags, in order; the last binding of a key counts.
       root: the class that is built first.
     """
     _, walk = _walk_from(root, bindings)
@@ -47,7 +47,7 @@ def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
 def _walk_from(
     root: Any, bindings: Sequence[gin_files.Binding]
 ) -> tuple[dict[tuple[str, Any, str], gin_files.Binding], "_Walk"]:
-    """Return the last binding of each key, and a walk over the bindings that `root` uses."""
+    """Return the last binding of each key, and the walk that visits what `root` uses."""
     effective = {binding.key: binding for binding in bindings}
     walk = _Walk(effective.values())
     walk.build(root, "")
@@ -58,7 +58,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     """Return the bindings that hold when `root` is built.
 
     Args:
-      bindings: the bindings of all files and flags, in order; of equal keys, the last counts.
+      bindings: the bindings of all files and flags, in order; the last binding of a key counts.
       root: the class that is built first.
 
     Raises:
@@ -68,7 +68,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
-    # Bindings that only a replaced part uses are not misspelt.
+    # A binding that only a replaced part would use is not misspelt.
     walk_of_replaced = _Walk(effective.values())
     for binding in replaced:
         walk_of_replaced.use(binding, binding.scope)
@@ -82,7 +82,8 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
     """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    Settings in files that the replacing file includes are left out: its author knew them.
+    No warning names settings in files that the replacing file includes, because its author knew
+    them.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
@@ -91,27 +92,27 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
         winner = effective[binding.key]
         if winner is binding or not unused:
             continue
-        # Visits the bindings that the replaced part would use.
-        before = _Walk(effective.values())
-        before.use(binding, binding.scope)
-        dropped = [other for other in unused if other.key in before.used]
-        # The warnings name each binding once, with the first part that was replaced.
-        unused = [other for other in unused if other.key not in before.used]
+        # Walk over the bindings that the replaced part would use.
+        walk_of_replaced = _Walk(effective.values())
+        walk_of_replaced.use(binding, binding.scope)
+        dropped = [other for other in unused if other.key in walk_of_replaced.used]
+        # Name each unused binding once, in the warning about the first replaced part that uses it.
+        unused = [other for other in unused if other.key not in walk_of_replaced.used]
         lines += _tell_unused(winner, dropped)
     return lines
 
 
-def _tell_unused(winner: gin_files.Binding, dropped: Sequence[gin_files.Binding]) -> list[str]:
-    """Return a warning that names dropped bindings, except in files that the winner includes."""
-    named = [other for other in dropped if winner.place.file not in other.within]
-    if not named:
+def _tell_unused(winner: gin_files.Binding, unused: Sequence[gin_files.Binding]) -> list[str]:
+    """Return a warning that lists unused bindings, except those in files that `winner` includes."""
+    shown_bindings = [other for other in unused if winner.place.file not in other.within]
+    if not shown_bindings:
         return []
-    settings = _list_settings(sorted(named, key=lambda other: bool(other.uses)))
+    settings = _list_settings(sorted(shown_bindings, key=lambda other: bool(other.uses)))
     return [f"{winner.place} replaces {winner.name}, so that nothing uses {settings}."]
 
 
 def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
-    """Return some bindings with their values and places, parts last."""
+    """List some bindings with their values, files and lines."""
     texts = [f"{b.name} = {_shorten_value(b)} ({b.place})" for b in bindings[:_SHOWN]]
     more = len(bindings) - _SHOWN
     return ", ".join(texts) + f" and {more} more" * (more > 0)
@@ -123,12 +124,12 @@ def _shorten_value(binding: gin_files.Binding) -> str:
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Return True if a binding of the scope `outer` holds in the scope `inner`."""
+    """Return True if a binding of the scope `outer` applies in the scope `inner`."""
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
 class Index:
-    """Bindings by class: a file may have thousands, and a search through all would be slow."""
+    """Finds the bindings of a class quickly, because files may have thousands of bindings."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._settings: dict[tuple[int, str], list[gin_files.Binding]] = {}
@@ -141,16 +142,17 @@ class Index:
                 self.macros.setdefault(binding.name, []).append(binding)
 
     def select_holding(self, target: Any, scope: str) -> dict[str, gin_files.Binding]:
-        """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
+        """Return {parameter of `target`: the binding that sets it in a scope}; inner scopes win."""
         parts = scope.split("/") if scope else []
-        # The outermost first: in the map below, bindings of inner scopes replace earlier entries.
+        # List the outermost scope first, because later bindings replace earlier ones in the map
+        # below.
         scopes = ["", *("/".join(parts[: i + 1]) for i in range(len(parts)))]
         holding = [b for outer in scopes for b in self._settings.get((id(target), outer), ())]
         return {binding.parameter: binding for binding in holding}
 
 
 class _Walk:
-    """The parts that are built, by scope, and the bindings that are used, by key."""
+    """Collects the classes that are built, by scope, and the keys of the bindings that are used."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._index = Index(bindings)
@@ -160,23 +162,24 @@ class _Walk:
         self.used: set[tuple[str, Any, str]] = set()
 
     def build(self, target: Any, scope: str, selector: str = "") -> None:
-        """Visit the bindings that hold for `target` in `scope`."""
+        """Visit the bindings that set parameters of `target` in `scope`."""
         if (target, scope) in self.built:
             return
-        holds = self._index.select_holding(target, scope)
-        names = [selector, *(binding.selector for binding in holds.values()), target.__name__]
-        self.built[target, scope] = Built(target, scope, next(filter(None, names)), holds)
+        bindings = self._index.select_holding(target, scope)
+        names = [selector, *(binding.selector for binding in bindings.values()), target.__name__]
+        self.built[target, scope] = Built(target, scope, next(filter(None, names)), bindings)
         self._within.append((target, scope))
-        for binding in holds.values():
+        for binding in bindings.values():
             self.use(binding, scope)
         self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
-        """Visit the value of a binding; a reference without a scope gets the scope `scope`."""
+        """Visit the value of a binding; references without a scope are built in `scope`."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
-                # Gin would build a part within itself until Python's limit of recursion.
+                # Record a part that contains itself, which gin would build until Python's recursion
+                # limit.
                 if use.called and (use.target, use.scope or scope) in self._within:
                     self.endless.append((binding, use))
                 self.build(use.target, use.scope or scope, use.selector)
@@ -193,7 +196,7 @@ class _Walk:
 def _explain_unused(
     binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]
 ) -> str:
-    """Return a text that says why a binding is unused."""
+    """Explain to the user why no part of the run uses a binding."""
     if not binding.parameter:
         return _problem_of_macro(binding.name, walk, [other.name for other in bindings])
     scopes = sorted(scope for target, scope in walk.built if target is binding.target)
@@ -216,7 +219,7 @@ def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:
-    """Return the setting that a macro probably means, if a built part has such a setting."""
+    """Suggest a setting for an unused macro, if a built part has a setting of this name."""
     for target, _ in walk.built:
         if name in (gin_names.parameters(target) or ()):
             return f"Did you mean the setting {target.__name__}.{name}?"

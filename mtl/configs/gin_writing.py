@@ -2,8 +2,9 @@
 
 text = gin_writing.write(experiment)         # for `config.save`
 
-If all parts of a class have the same settings, they are bound without a scope. Otherwise each part
-gets a scope, from its `name` or from the setting that holds it.
+If all parts of a class have the same settings, the settings are bound without a scope. If the parts
+of a class differ, each part gets a scope, named after its `name` or after the setting that contains
+the part.
 """
 
 import dataclasses
@@ -20,12 +21,12 @@ from mtl.configs import gin_names
 
 _START = "from __gin__ import dynamic_registration"
 _WIDTH = 96
-_FIX = "Define it in a module that can be imported, so that launchers can read the run."
+_FIX = "Define it in a module that can be imported, so that commands can read the run."
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part: its class, and pairs (setting, value) of the settings to write."""
+    """A part, with its class and pairs (setting, value) of the settings to write."""
 
     kind: type
     settings: tuple[tuple[str, Any], ...]
@@ -33,7 +34,7 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Code:
-    """Code in a value, such as `@heads.Binary()`, that is written unquoted."""
+    """Code in a value, such as `@heads.Binary()`, which is written without quotes."""
 
     text: str
 
@@ -51,13 +52,13 @@ def write(experiment: Any) -> str:
 
 
 class _Writer:
-    """Collects the imports and the parts of a gin file, in the order of their first use."""
+    """Writes a gin file: collects imports and parts, in the order of their first use."""
 
     def __init__(self):
         self._imports: dict[str, str] = {}  # Name in the file -> statement.
         self._modules: dict[str, str] = {}  # Module -> name in the file.
         self._scopes: dict[_Part, str] = {}
-        # In the order of first use, which becomes the order of the file.
+        # Classes in the order of their first use, which is also their order in the file.
         self._kinds: dict[type, list[_Part]] = {}
 
     def write(self, root: Any) -> str:
@@ -68,7 +69,7 @@ class _Writer:
         return "\n".join([_START, *imports, "", *filter(None, blocks)]) + "\n"
 
     def _read(self, where: str, value: Any) -> Any:
-        """Return a value with a `_Part` in place of each part; fail if gin cannot write it."""
+        """Replace each part in a value by a `_Part`; fail if gin cannot write the value."""
         if checks.is_part(value):
             return self._read_part(where, value)
         if isinstance(value, Mapping):
@@ -80,7 +81,7 @@ class _Writer:
             items = [self._read(f"{where}[{at}]", item) for at, item in enumerate(value)]
             return _Items("[]" if isinstance(value, list) else "()", tuple(items))
         if inspect.isfunction(value):
-            target = value if _find_homes(value) else inspect.unwrap(value)  # gin wraps functions.
+            target = value if _find_homes(value) else inspect.unwrap(value)  # Gin wraps functions.
             _require_name(where, target)
             return _Function(target)
         value = _simplify_number(value)
@@ -95,7 +96,7 @@ class _Writer:
         _require_name(where, kind)
         settings = []
         for field in dataclasses.fields(part):
-            if not field.init:  # The class computes this field from other fields.
+            if not field.init:  # The class computes the field.
                 continue
             value = getattr(part, field.name)
             inner = f"{kind.__name__}.{field.name}"
@@ -103,21 +104,22 @@ class _Writer:
             default = _find_default(field)
             if default is not dataclasses.MISSING:
                 default = self._read(inner, _without_nan(part, default))
-            # `repr` tells 1 from True. Write a default that changed between versions in any case.
+            # Compare by `repr`, which differs for 1 and True. Always write a setting whose default
+            # has changed between versions.
             if repr(default) != repr(simple) or "earlier" in field.metadata:
                 settings.append((field.name, simple))
         return _Part(kind, tuple(settings))
 
     def _name_target(self, target: Any) -> str:
-        """Return the name of a class or function in the file, and import its module."""
+        """Return the name of a class or function for the gin file, and import its module there."""
         return f"{self._import_module(_find_homes(target)[0])}.{target.__name__}"
 
     def _import_module(self, module: str) -> str:
-        """Return the name of a module in the file: its last word, with a number if ambiguous."""
+        """Return a module's name for the gin file: its last word, with a number if ambiguous."""
         if module not in self._modules:
             package, _, last = module.rpartition(".")
             name, number = last, 2
-            # Two modules may end in the same word, such as `base`.
+            # The names of two modules may end in the same word, such as `base`.
             while name in self._imports:
                 name, number = f"{last}_{number}", number + 1
             alias = "" if name == last else f" as {name}"
@@ -126,7 +128,7 @@ class _Writer:
         return self._modules[module]
 
     def _choose_scopes(self, value: Any, place: str) -> None:
-        """Choose a scope for each part, "" for the only part of a class; list parts by class."""
+        """Choose a scope for each part; a part that is the only one of its class gets no scope."""
         for part, where in _walk_parts(value, place):
             parts_of_class = self._kinds.setdefault(part.kind, [])
             if part not in parts_of_class:
@@ -135,8 +137,8 @@ class _Writer:
         for parts in self._kinds.values():
             scopes: set[str] = set()
             for part in parts:
-                # Gin binds by class: without scopes, the parts of one class would share their
-                # settings.
+                # Without scopes, all parts of a class would get the same settings, because gin
+                # binds by class.
                 base = _propose_scope(part, self._scopes[part]) if len(parts) > 1 else ""
                 scope, number = base, 2
                 while scope in scopes:
@@ -145,12 +147,12 @@ class _Writer:
                 self._scopes[part] = scope
 
     def _bind_part(self, part: _Part) -> str:
-        """Return the bindings of a part."""
+        """Return the text of the bindings of a part."""
         key = self._refer_to(part).strip("@()")
         lines = []
         for setting, value in part.settings:
             text = pprint.pformat(self._spell(value), width=_WIDTH, sort_dicts=False)
-            # Gin ends a binding at the line end; a backslash continues the line.
+            # A backslash continues a long line, because gin ends a binding at the end of the line.
             is_long = len(key) + len(setting) + len(text) > _WIDTH or "\n" in text
             gap = " \\\n    " if is_long else " "
             lines.append(f"{key}.{setting} ={gap}" + text.replace("\n", "\n    "))
@@ -180,14 +182,14 @@ class _Writer:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function as a setting."""
+    """A function as the value of a setting."""
 
     target: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class _Items:
-    """A list, a tuple or the pairs of a map, in a form that has a hash."""
+    """A hashable form of a list, of a tuple, or of the pairs of a map."""
 
     brackets: str
     items: tuple[Any, ...]
@@ -202,7 +204,7 @@ def _require_name(where: str, target: Any) -> None:
 def _find_homes(target: Any) -> list[str]:
     """Return the modules from which a gin file can import a class or function.
 
-    These are its package and its module; [] if neither exports it, as in a notebook.
+    The candidates are its package and its module; neither exports a class of a notebook.
     """
     module = target.__module__
     package = module.rpartition(".")[0]
@@ -210,7 +212,8 @@ def _find_homes(target: Any) -> list[str]:
 
 
 def _exports_target(home: str, target: Any) -> bool:
-    # In another process, `__main__` is another module.
+    # A class of `__main__` cannot be imported, because `__main__` is another module in another
+    # process.
     if home == "__main__":
         return False
     try:
@@ -218,12 +221,13 @@ def _exports_target(home: str, target: Any) -> bool:
     except ImportError:
         return False
     is_listed = home == target.__module__ or target.__name__ in getattr(loaded, "__all__", ())
-    # A file cannot import a nested class, or a class whose name now means something else.
+    # A file cannot import a nested class, or a class whose name has been assigned to another
+    # object.
     return is_listed and vars(loaded).get(target.__qualname__) is target
 
 
 def _walk_parts(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
-    """Yield every part of a value with the setting that holds it, the outermost first."""
+    """Yield every part in a value with the setting that contains it, the outermost part first."""
     if isinstance(value, _Part):
         yield value, place
         for setting, inner in value.settings:
@@ -234,7 +238,7 @@ def _walk_parts(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
 
 
 def _propose_scope(part: _Part, place: str) -> str:
-    """Return a scope for a part: its `name`, or else the setting that holds it."""
+    """Return a scope for a part: its `name`, or else the setting that contains it."""
     name = dict(part.settings).get("name")
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
         return name
@@ -248,12 +252,12 @@ def _find_default(field: dataclasses.Field) -> Any:
 
 
 def _simplify_number(value: Any) -> Any:
-    """Return a NumPy number as a Python number, and any other value as it is."""
+    """Convert a NumPy number to a Python number; return other values unchanged."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def _without_nan(part: Any, value: Any) -> Any:
-    """Return the defaults of a Spec in the form of gin files, which have no literal for NaN."""
+    """Write NaN in the defaults of a Spec as "nan", because gin files have no literal for NaN."""
     if not isinstance(part, spec.Spec) or not isinstance(value, Mapping):
         return value
     return {k: "nan" if isinstance(v, float) and math.isnan(v) else v for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""Handles failed or interrupted imports, which Python would show as a traceback.
+"""Reports failed imports in one line, and ends interrupted imports without a traceback.
 
 imports.guard()                               # when a command starts
 imports.quieten("tensorflow")                 # the first import then prints nothing
@@ -30,15 +30,15 @@ _HELP = "`python -m launch.doctor` checks the installation."
 
 
 def guard() -> None:
-    """Until `finished`, let errors end the process with one line, and Ctrl-C without a line.
+    """Let import errors end the process with one line, and Ctrl-C without output, until `finished`.
 
-    The process also skips the garbage collection at its end.
+    The process also skips the garbage collection at exit.
     """
     global _is_launcher
     _is_launcher = True
-    # To collect all objects at the end, such as graphs, would take a second.
+    # Garbage collection at exit would take a second, because graphs have many objects.
     atexit.register(gc.freeze)
-    # A shell lets a process in the background ignore Ctrl-C; keep that.
+    # Do not change the handler of a process in the background, which ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_process)
     sys.excepthook = _tell_error
@@ -46,7 +46,7 @@ def guard() -> None:
 
 @contextlib.contextmanager
 def finished() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt again inside this context."""
+    """Make Ctrl-C raise KeyboardInterrupt in a `with` block, although `guard` was called."""
     sys.excepthook = sys.__excepthook__
     is_guarded = signal.getsignal(signal.SIGINT) is _end_process
     try:
@@ -54,7 +54,7 @@ def finished() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
-        if is_guarded:  # Ctrl-C at the exit of Python should not print a traceback either.
+        if is_guarded:  # Ctrl-C at the exit of Python should not print a traceback.
             signal.signal(signal.SIGINT, _end_process)
 
 
@@ -66,10 +66,11 @@ def silence_warnings() -> None:
 
 
 def prepare_tensorflow() -> None:
-    """Silence TensorFlow during its import, and make it use Keras 2.
+    """Hide the output of TensorFlow's import, and make TensorFlow use Keras 2.
 
-    TensorFlow prints some notices before it reads the log level that `mtl` sets. `mtl.compat` would
-    choose Keras 2 too late, after TensorFlow has spent seconds on the import of Keras 3.
+    TensorFlow prints some notices before it reads the log level that `mtl` sets. Keras 2 is chosen
+    here, because `mtl.compat` comes too late: TensorFlow has then spent seconds on the import of
+    Keras 3.
     """
     quieten("tensorflow")
     if "tensorflow" not in sys.modules and versions.turns_to_keras_2():
@@ -79,16 +80,16 @@ def prepare_tensorflow() -> None:
 def quieten(package: str) -> None:
     """Hide a package's output to standard error during its import, unless the import fails.
 
-    During this import, Ctrl-C ends a command at once: C++ code would turn a KeyboardInterrupt into
-    another error.
+    During the import, Ctrl-C ends a command at once, because C++ code would turn a
+    KeyboardInterrupt into another error.
     """
     if package not in sys.modules:
-        # In front, because the first finder that knows a package loads it.
+        # Insert the finder at the front: the first finder that finds a package loads it.
         sys.meta_path.insert(0, _Quiet(package))
 
 
 class _Quiet:
-    """Finds one package as Python does, and executes it quietly."""
+    """Finds one package like Python's finders, but hides its output while it is imported."""
 
     def __init__(self, package: str):
         self._package = package
@@ -97,7 +98,7 @@ class _Quiet:
         if name != self._package:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        # A generator, so that the first match ends the search, as in Python.
+        # Use a generator, so that the first match ends the search.
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
@@ -113,7 +114,7 @@ class _Quiet:
 
 @contextlib.contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """Let Ctrl-C end a command without output inside this context."""
+    """Let Ctrl-C end a command without output in a `with` block."""
     before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not (_is_launcher and is_main and before is signal.default_int_handler):
@@ -128,9 +129,9 @@ def _ended_by_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """Hide standard error, also of C++ code, and print it only if the block fails."""
+    """Hide standard error in a `with` block, also of C++ code; print it only if the block fails."""
     sys.stderr.flush()
-    # The descriptor, not sys.stderr: C++ writes to it directly.
+    # Redirect the file descriptor instead of sys.stderr, because C++ writes to the descriptor.
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 2)
@@ -147,11 +148,11 @@ def _stderr_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hide_imports() -> Iterator[None]:
-    """Exclude all objects of imports in this context from a command's garbage collection.
+    """Exclude objects that a `with` block imports from the garbage collection of a command.
 
-    Modules stay in memory anyway, and a search of their million objects takes a second.
+    Modules stay in memory anyway, and garbage collection of their million objects takes a second.
     """
-    if not _is_launcher:  # Other programs may hold objects that must be collected.
+    if not _is_launcher:  # In other programs, freezing could keep the user's objects alive.
         yield
         return
     was_enabled = gc.isenabled()
@@ -165,19 +166,21 @@ def _hide_imports() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Return a text about a failed import: package, place and reason; None for other errors."""
+    """Describe a failed import: package, file and line, reason; None for other errors."""
     modules = _list_imported(error)
     if not modules and not isinstance(error, ImportError):
         return None
     foreign = [name.partition(".")[0] for name in modules if name.partition(".")[0] not in _OWN]
-    absent = getattr(error, "name", None)
-    module = next(iter([*foreign, *filter(None, [absent]), *reversed(modules)]), "a package")
+    missing_module = getattr(error, "name", None)
+    module = next(
+        iter([*foreign, *filter(None, [missing_module]), *reversed(modules)]), "a package"
+    )
     return f"{failure(module, error)} {_HELP}"
 
 
 def _list_imported(error: BaseException) -> list[str]:
     """Return the modules whose import was in progress, the outermost first."""
-    # Python calls the frame of a module's code "<module>".
+    # Python names the frame of a module's code "<module>".
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     of_modules = [frame for frame in frames if frame.f_code.co_name == "<module>"]
     names = [frame.f_globals.get("__name__", "") for frame in of_modules]
@@ -185,7 +188,7 @@ def _list_imported(error: BaseException) -> list[str]:
 
 
 def failure(module: str, error: BaseException) -> str:
-    """Return a text about an error in a module's import, with file and line."""
+    """Describe an error in the import of a module, with file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     # Leave out the frames of Python's import system.
     frames_of_code = [frame for frame in frames if not frame.filename.startswith("<frozen")]

@@ -23,7 +23,7 @@ MODULES = {
     "mtl.tracking.wandb": "mtl.tools.tracking.wandb",
     "mtl.transfer.calibration": "mtl.tools.calibration",
 }
-"""{earlier module: present module}. `tfds.Tfds` finds builders by these names, too."""
+"""{old module: current module}. `tfds.Tfds` uses the table for the modules of builders, too."""
 
 REMOVED = {
     "mtl.auxiliary.CentreLoss": "Take auxiliary.SupervisedContrastive.",
@@ -31,43 +31,43 @@ REMOVED = {
     "mtl.model.combined.Hypervolume": "Take combined.MeanGain.",
     "mtl.optimization.schedules.InverseSqrt": "Take schedules.Exponential or schedules.Cosine.",
 }
-"""{removed part: advice}. Version 0.2.0 still reads runs that name them."""
+"""{removed part: advice}. Version 0.2.0 still reads runs with these parts."""
 
 
 def current_module(module: str) -> str:
-    """Return the present name of a module; the same name if it did not move."""
+    """Return the current name of a module; the same name if the module did not move."""
     return MODULES.get(module, module)
 
 
 def find_removal(name: str, modules: Collection[str]) -> str | None:
-    """Return a text that says that a class was removed; None if it was not.
+    """Return a text that says that a class was removed, with advice; None for other classes.
 
     Args:
       name: the name of the class.
-      modules: the full names of the modules that could hold it.
+      modules: the full names of the modules that may have contained the class.
     """
     for part, advice in REMOVED.items():
-        package, _, removed = part.rpartition(".")
-        if name == removed and any(f"{module}.".startswith(f"{package}.") for module in modules):
-            return f"{removed} was removed after version 0.2.0. {advice}"
+        package, _, old_name = part.rpartition(".")
+        if name == old_name and any(f"{module}.".startswith(f"{package}.") for module in modules):
+            return f"{old_name} was removed after version 0.2.0. {advice}"
     return None
 
 
 def current_statement(
     statement: config_parser.ImportStatement,
 ) -> config_parser.ImportStatement:
-    """Return a statement that imports the present module under the name that the file uses."""
+    """Return a statement that imports the current module under the name that the file uses."""
     module = current_module(statement.module)
     if module == statement.module:
         return statement
     alias = statement.alias
     if statement.is_from and not alias and module.rpartition(".")[2] != statement.bound_name():
-        # The file uses the old name, so import the new module under that name.
+        # Import the new module under its old name, which the file uses.
         alias = statement.bound_name()
     return statement._replace(module=module, alias=alias)
 
 
 def current_selector(selector: str) -> str:
-    """Return a selector with the present name of its module; the same if it did not move."""
+    """Return a selector with the current name of its module; the same if it did not move."""
     module, _, name = selector.rpartition(".")
     return f"{current_module(module)}.{name}" if module in MODULES else selector

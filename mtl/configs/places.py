@@ -1,11 +1,11 @@
-"""Lists the settings of `mtl` that name a file, a folder or a server, with their effects.
+"""Lists the settings of `mtl` that name files, folders, servers or code, with possible effects.
 
 for place in places.find(experiment): ...     # settings of a run with effects besides reading
 places.TABLE["Distillation.teacher"].effects   # ("run code", "write", "connect")
 places.write_table()                           # the table in docs/security.md
 
-`--trusted_packages` refuses each setting that does more than read; `--trusted_settings` allows
-some of them by name. A test fails if a setting can hold a path and is missing here.
+`--trusted_packages` refuses settings that can do more than read; `--trusted_settings` allows single
+settings by name. A test fails if a setting can hold a path and is missing in this table.
 """
 
 import collections
@@ -22,19 +22,19 @@ with deferred.imports():
 RUNS, WRITES, CONNECTS = "run code", "write", "connect"
 _EFFECTS = (RUNS, WRITES, CONNECTS)
 _OWN = "mtl."
-# The URL of a server; file:// and ram:// name places on this machine.
+# Matches the URL of a server, but not file:// and ram://, which are on this machine.
 _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The kind of place that a setting names, and its effects besides reading.
+    """What a setting names, and the effects that its value can have besides reading.
 
     Attributes:
-      names: the kind of place, as text.
-      effects: some of `RUNS`, `WRITES` and `CONNECTS`; () if files are only read.
-      by_itself: True if the default of the setting has these effects as well.
-      by_package: True if --trusted_packages decides by the package of the named object.
+      names: what the setting names, such as "a file of words".
+      effects: some of `RUNS`, `WRITES` and `CONNECTS`; () if the setting only reads files.
+      by_itself: True if the default value of the setting also has these effects.
+      by_package: True if --trusted_packages allows or refuses the value by its package.
     """
 
     names: str
@@ -44,7 +44,7 @@ class Place:
 
 
 class Found(NamedTuple):
-    """A setting of a run: its name, its value, and its effects."""
+    """A setting of a run that can do more than read, with its value and its effects."""
 
     setting: str
     value: Any
@@ -104,18 +104,19 @@ TABLE: Mapping[str, Place] = {
     "Words.vocabulary": _VOCABULARY,
 }
 
-# For the other settings, `Trusted.check_module` decides by the package that they name.
+# Settings with `by_package` are left out, because `Trusted.check_module` checks their packages.
 REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_package)
 
 
 def find(part: Any) -> Iterator[Found]:
-    """Yield the settings in `part`, and in all parts within it, that do more than read.
+    """Yield the settings of a part, and of all parts inside it, that can do more than read.
 
-    A class of another package has the effects of the class of `mtl` from which it derives.
+    A user's class inherits settings, with their effects, from the class of `mtl` that it derives
+    from.
     """
     for inner in types.walk_parts(part):
         for setting in dataclasses.fields(inner):
-            # A subclass inherits the setting, and with it the effects.
+            # A subclass inherits the settings of its bases, including their effects.
             for kind in type(inner).__mro__:
                 place = TABLE.get(f"{kind.__name__}.{setting.name}")
                 if place is None or not f"{kind.__module__}.".startswith(_OWN):
@@ -133,7 +134,7 @@ def _find_effects(place: Place, value: Any) -> tuple[str, ...]:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a list or in the values of a map."""
+    """Yield all texts in a value, in a list, or in the values of a map."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -144,7 +145,7 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def write_table() -> str:
-    """Return the table as Markdown, with a line for all settings of the same kind."""
+    """Return the table as Markdown; settings of the same kind share a line."""
     kinds = collections.defaultdict(list)
     for setting, place in sorted(TABLE.items()):
         effects = (_tell_effect(place, effect) for effect in _EFFECTS)

@@ -1,4 +1,4 @@
-"""Lists every setting of every part that a run builds, with its value and its origin.
+"""Lists all settings of all parts that a run builds, with the values and their origins.
 
 print(run_settings.describe_run(["train.gin"], ["Run.seed = 2"]))
 """
@@ -20,7 +20,7 @@ _DEFAULT = "default"
 _COLUMN = 60
 
 _Row = tuple[str, str, str]
-"""A setting, its value, and the origin of the value."""
+"""A setting, its value, and the origin of the value, such as a line of a gin file."""
 
 
 def describe_run(
@@ -30,14 +30,14 @@ def describe_run(
     trusted: trust.Trusted = trust.EVERYTHING,
     names: Sequence[str] = (),
 ) -> str:
-    """Return a line for each setting of a run, in the order in which its parts are built.
+    """Return a line for each setting of a run, in the order in which parts are built.
 
     Args:
       files: gin files; if empty, the config.gin in `model_dir`.
-      params: bindings that come after them.
+      params: bindings such as "Run.seed = 2", which override the files.
       model_dir: the folder of the run.
       trusted: the packages that may be imported.
-      names: shows only parts with these names, with or without module and scope.
+      names: the names of parts to show, with or without module and scope; () shows all parts.
 
     Raises:
       UserError: a file has a mistake, or the run builds no part with one of the names.
@@ -62,7 +62,8 @@ def describe_run(
 def gin_name(kind: Any) -> str:
     """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`."""
     package, _, module = kind.__module__.rpartition(".")
-    # A package lists in `__all__` the classes that use its name, such as `networks.MMoE`.
+    # The `__all__` of a package lists classes that are named by the package, such as
+    # `networks.MMoE`.
     exported = getattr(importlib.import_module(package), "__all__", ()) if package else ()
     where = package.rpartition(".")[2] if kind.__name__ in exported else module
     return f"{where}.{kind.__name__}"
@@ -75,7 +76,7 @@ def write_default(kind: Any, parameter: inspect.Parameter) -> str:
 
 
 def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
-    """Return the default of a setting; a default factory is called."""
+    """Return the default of a setting; call its default factory if it has one."""
     for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
         if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
@@ -85,7 +86,7 @@ def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
 def _list_blocks(
     bindings: Sequence[gin_files.Binding],
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yield (part, the rows of its settings); parts that are defaults come last."""
+    """Yield (part, rows of its settings); parts that are the defaults of settings come last."""
     macros = {binding.name: binding for binding in bindings if not binding.parameter}
     defaults: list[tuple[str, Any]] = []
     titles: dict[str, list[_Row]] = {}
@@ -94,13 +95,13 @@ def _list_blocks(
         titles[title], parts = _list_rows(built, macros)
         defaults += [(f"{title}.{name}", part) for name, part in parts]
         yield title, titles[title]
-    # Default parts may hold further parts; they are listed after their owners.
+    # A default part may contain other parts, which are listed after the default part.
     while defaults:
         owner, part = defaults.pop(0)
         title = gin_name(type(part))
         rows, parts = _list_default_rows(part)
         defaults += [(f"{title}.{name}", inner) for name, inner in parts]
-        # Two defaults of one class with different values need different titles.
+        # Two default parts of the same class with different settings need different titles.
         title += f" (of {owner})" if titles.get(title, rows) != rows else ""
         titles[title] = rows
         yield title, rows
@@ -109,25 +110,25 @@ def _list_blocks(
 def _list_rows(
     built: gin_usage.Built, macros: Mapping[str, gin_files.Binding]
 ) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return the rows of a built part, and (setting, part) of parts that are defaults."""
-    bound = {
+    """Return a row for each setting of a part, and (setting, part) for defaults that are parts."""
+    rows_of_bindings = {
         name: (name, _write_value(binding.value, macros), _write_origin(binding, macros))
         for name, binding in built.bindings.items()
     }
     rows, parts = dict[str, _Row](), list[tuple[str, Any]]()
     for name, parameter in inspect.signature(built.target).parameters.items():
-        if name in bound:
-            rows[name] = bound[name]
+        if name in rows_of_bindings:
+            rows[name] = rows_of_bindings[name]
         elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             value = _find_default(built.target, parameter)
             parts += [(name, part) for part in _parts_in(value)]
             rows[name] = (name, _write_value(value, macros), _DEFAULT)
-    rows |= bound  # A class that takes any settings does not list them.
+    rows |= rows_of_bindings  # Add settings of a class that accepts any setting.
     return list(rows.values()), parts
 
 
 def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return the rows of a default part, and (setting, part) of the parts that it holds."""
+    """Return the rows of a default part, and (setting, part) for the parts in its settings."""
     names = [field.name for field in dataclasses.fields(part) if field.init]
     values = {name: getattr(part, name) for name in names}
     rows = [(name, _write_value(value, {}), _DEFAULT) for name, value in values.items()]
@@ -135,7 +136,7 @@ def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
 
 
 def _parts_in(value: Any) -> list[Any]:
-    """Return a value in a list if it is a part, or the parts in a list or map."""
+    """Return the parts in a value: the value itself, or the parts in a list or map."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -144,10 +145,10 @@ def _parts_in(value: Any) -> list[Any]:
 
 
 def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
-    """Return the titles that have these names, with or without module and scope."""
+    """Return the titles of the parts with these names, with or without module and scope."""
     by_name: dict[str, list[str]] = {}
     for title in titles:
-        # A set, because the three names are equal for a title without scope and module.
+        # Use a set, because the three names are equal for a title without scope and module.
         for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
             by_name.setdefault(name, []).append(title)
     for name in names:
@@ -161,7 +162,7 @@ def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -
 
 
 def _write_value(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
-    """Return a value in gin's notation, with the values of macros in place of their names."""
+    """Return a value in gin's notation, in which macros are replaced by their values."""
     if isinstance(value, gin_files.Macro):
         return _write_value(macros[value.name].value, macros)
     if isinstance(value, Mapping):
@@ -181,7 +182,7 @@ def _write_value(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
 def _write_origin(
     binding: gin_files.Binding, macros: Mapping[str, gin_files.Binding], prefix: str = ""
 ) -> str:
-    """Return the place of a binding, then the places of its macros."""
+    """Return the file and line of a binding, then the files and lines of macros in its value."""
     places = [f"{prefix}{binding.place}"]
     for use in binding.uses:
         if isinstance(use, gin_files.Macro):

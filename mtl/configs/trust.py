@@ -1,4 +1,4 @@
-"""Enforces --trusted_packages: only parts of mtl and of the named packages may run code.
+"""Enforces --trusted_packages: gin files may only use code of mtl and of trusted packages.
 
 trusted = trust.Trusted(["ours"], settings=["Distillation.teacher"])
 trusted.check_module("ours.heads")            # and "mtl.heads"; "oursish" is refused
@@ -27,7 +27,8 @@ class Trusted:
 
     Args:
       packages: the packages, besides mtl, that gin files may import; None allows all packages.
-      settings: settings of `places.TABLE` that may run code, write or connect nevertheless.
+      settings: settings of `places.TABLE` that are allowed although they may run code, write files
+        or connect to servers.
 
     Raises:
       UserError: a setting is not in the table, or `settings` comes without `packages`.
@@ -44,10 +45,10 @@ class Trusted:
             checks.require(setting in places.REFUSED, SETTINGS_FLAG, rule, setting, fix)
 
     def check_module(self, module: str) -> None:
-        """Fail unless the module may be imported; does not import it.
+        """Fail unless a module may be imported, without importing it.
 
         Raises:
-          UserError: the module is neither in mtl nor in a trusted package.
+          UserError: the module belongs neither to mtl nor to a trusted package.
         """
         if not self._covers_module(module):
             packages = ", ".join(self._packages or ())
@@ -57,32 +58,33 @@ class Trusted:
     def check_target(self, selector: str, target: Any) -> None:
         """Fail unless a gin file may build or name a class or function.
 
-        From mtl only parts are allowed, because functions of mtl may write or remove files.
+        In mtl, only the classes of parts are allowed, because functions of mtl may write or remove
+        files.
 
         Args:
           selector: the name of the class or function in the file, for the error.
           target: the class or function itself.
 
         Raises:
-          UserError: its module is not trusted, or it lies in mtl and is not a part.
+          UserError: the module is not trusted, or the target belongs to mtl and is not a part.
         """
         if self._packages is None:
             return
         module = getattr(target, "__module__", None)
-        # A built-in function may have no module; this text matches no package, so it is refused.
+        # Refuse a built-in function without a module, by a text that matches no package.
         self.check_module(str(module) if module else f"{selector} (built in)")
         if self._is_in(str(module), _OWN) and not _is_part(target):
             raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")
 
     def check_step(self, selector: str, found: Any) -> None:
-        """Fail if a selector leads out of the trusted packages: `heads.os` is the module os."""
+        """Fail if a selector names a module outside of the trusted packages, such as `heads.os`."""
         if self._packages is not None and isinstance(found, types.ModuleType):
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
-        """Fail for a setting that imports a module by name, or does more than read a file.
+        """Fail if a setting may run code, write or connect, or names a module without trust.
 
-        The effects have not happened yet, because parts act only when a graph is built.
+        Parts run code, write or connect only when a graph is built, so this check comes in time.
         """
         if self._packages is None:
             return
@@ -92,8 +94,8 @@ class Trusted:
                 rule = f"be left out with {FLAG}, as it may {acts}"
                 fix = f"If you trust its value, add {SETTINGS_FLAG}={setting}."
                 checks.fail(setting, rule, value, fix)
-        # A part with `modules` imports modules that its settings name; `check_module` has not seen
-        # these names.
+        # Check modules that a part imports because a setting names them; no import statement names
+        # them.
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers_module(module):
@@ -113,7 +115,7 @@ class Trusted:
 
 
 def _is_part(target: Any) -> bool:
-    """Return True for a class that gin files build; other classes of mtl hold files or sessions."""
+    """Return True for the class of a part; other classes of mtl may open files or sessions."""
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         return False
     is_frozen = vars(target)["__dataclass_params__"].frozen

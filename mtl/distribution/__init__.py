@@ -1,4 +1,4 @@
-"""Distributes a run over devices and processes, and checks that it fits into memory.
+"""Distributes a run over devices and processes, and checks the memory that it needs.
 
 from mtl import distribution
 distribution.Distribution.strategy = distribution.MIRRORED

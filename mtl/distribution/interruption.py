@@ -1,4 +1,4 @@
-"""Stops a run between two steps after a signal, so that it can go on later.
+"""Stops a run after the current step when a signal arrives, so that the run can resume later.
 
 stop = interruption.Interruption()
 with stop.handle_signals():
@@ -6,8 +6,8 @@ with stop.handle_signals():
 
 A scheduler that ends a process sends SIGTERM, and some seconds later SIGKILL. The first SIGTERM or
 SIGINT lets the current step finish; a second signal ends the process at once. The exit code is 128
-plus the number of the signal, 143 or 130. It does not mean a failure: the same command continues
-the run.
+plus the number of the signal, 143 or 130. The exit codes 143 and 130 are not failures: the same
+command continues the run.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 START_AGAIN = 128 + signal.SIGTERM
-"""The exit code of a process that ends without an error, and that a new start continues."""
+"""The exit code of a process that was stopped without an error, and can be started again."""
 
 
 class Interruption:
@@ -40,14 +40,14 @@ class Interruption:
         return self.signal is not None
 
     def request(self, number: int, frame: object = None) -> None:
-        """Record a request to stop; a handler of signals."""
+        """Record a request to stop, as a handler of signals."""
         self.signal = number
-        # The system's default lets a second signal end the process at once.
+        # Restore the default handlers, so that a second signal ends the process at once.
         for second in _SIGNALS:
             signal.signal(second, signal.SIG_DFL)
 
     def leave(self, what: str) -> NoReturn:
-        """End the process with the exit code "start again", after everything is saved.
+        """End the process with an exit code that means "start again"; call this after saving.
 
         Args:
           what: a text about the state of the run, for the log, such as "at step 5, which is saved".
@@ -55,14 +55,14 @@ class Interruption:
         Raises:
           SystemExit: always.
         """
-        number = self.signal or signal.SIGTERM  # The request may have gone to another process.
+        number = self.signal or signal.SIGTERM  # None if another process got the signal.
         _log.info("Stopped by %s %s. Start again to go on.", signal.Signals(number).name, what)
         raise SystemExit(128 + number)
 
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Handle signals inside this context, if it is entered in the main thread."""
-        # In other threads, Python cannot set handlers, and raises a ValueError.
+        """Handle signals in a `with` block, if the block runs in the main thread."""
+        # Python can set handlers only in the main thread.
         if threading.current_thread() is not threading.main_thread():
             yield
             return

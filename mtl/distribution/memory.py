@@ -1,10 +1,10 @@
-"""Refuses settings that cannot fit into memory, before memory is allocated.
+"""Refuses settings that need more memory than there is, before memory is allocated.
 
 memory.require_memory("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
 memory.require_variables(tf1.global_variables())
 
-The estimates are lower bounds. They are compared with the memory limit of the process, not with the
-free memory, so a run is refused only if it could never work.
+The estimates of memory are lower bounds. The estimates are compared with the memory limit of the
+process, not with the free memory, so a run is refused only if it could never work.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from mtl.deferred import tf
 from mtl.variables import stacks
 
 STRING = 24
-"""The bytes of a text in TensorFlow; long texts need more."""
+"""The number of bytes of a text in a tensor of TensorFlow; long texts need more."""
 
 SLOT = 24
-"""The bytes that TensorFlow allocates at the start for each record that a buffer may hold."""
+"""The number of bytes that TensorFlow allocates in advance for each record of a shuffle buffer."""
 
 _GROUPS = "/sys/fs/cgroup"
 
 
 def find_limit() -> float:
-    """Return the number of bytes that this process may use, with swap; infinite outside Linux."""
+    """Return the bytes of memory and swap that this process may use; infinity outside Linux."""
     values = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
     if "MemTotal" not in values:
         return math.inf
-    # The file says kB, but means KiB.
+    # The unit kB in /proc/meminfo means 1024 bytes.
     total, swap = (1024 * int(values[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
     return min(total, *_limits_of_groups(), math.inf) + swap
 
 
 def _limits_of_groups() -> Iterator[float]:
-    """Yield the memory limits of the process's control groups, of version 1 and 2."""
+    """Yield the memory limits of the process's control groups (cgroups v1 and v2), in bytes."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
-        # In a container, the path may come from the host, although the root is the container's
-        # group.
+        # In a container, the path of the group may come from the host, although the mounted root is
+        # the group of the container.
         names = [name for name in group.split("/") if name]
-        # The limits of all groups above hold, too.
+        # The limits of all parent groups apply, too.
         for depth in range(len(names) + 1):
             limit = _read(os.path.join(_GROUPS, folder, *names[:depth], file)).strip()
             if limit.isdigit():  # "max" means that there is no limit.
@@ -63,7 +63,7 @@ def _read(path: str) -> str:
 
 
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
-    """Fail if a setting needs more memory than this process may use.
+    """Fail if the value of a setting needs more memory than this process may use.
 
     Args:
       where: the setting, for the error.
@@ -75,16 +75,16 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
       UserError: the memory limit is below `size`.
     """
     most = find_limit()
-    needed, limit = _format_gigabytes(size), _format_gigabytes(most)
-    fix = f"{what} at least {needed}, and this process may use {limit}."
+    needed_text, limit = _format_gigabytes(size), _format_gigabytes(most)
+    fix = f"{what} at least {needed_text}, and this process may use {limit}."
     checks.require(size <= most, where, "fit into memory", value, fix)
 
 
 def require_variables(variables: Sequence[tf.Variable]) -> None:
     """Fail if the variables of a graph need more memory than this process may use.
 
-    The error names the largest variable. Nothing is checked if there is a GPU, whose memory then
-    holds the variables.
+    The error names the largest variable. If there is a GPU, whose memory holds the variables, this
+    check is skipped.
     """
     if not variables or tf.config.list_physical_devices("GPU"):
         return
@@ -97,7 +97,7 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
 
 
 def measure_variable(variable: tf.Variable) -> int:
-    """Return the number of bytes of a variable's values."""
+    """Return the size of a variable's values in bytes."""
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 

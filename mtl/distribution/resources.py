@@ -1,4 +1,4 @@
-"""Sets how many threads, and how much memory of GPUs, a process uses.
+"""Limits the number of threads and the GPU memory that a process uses.
 
 from mtl.distribution import resources
 distribution.Distribution.resources = @resources.Resources()
@@ -19,10 +19,11 @@ class Resources:
     """Limits the threads and the GPU memory of a process.
 
     Attributes:
-      intra_op_threads: the most threads of a single op; 0 uses all cores.
-      inter_op_threads: the most ops that run at the same time; 0 allows as many as cores.
-      memory_growth: True allocates GPU memory when it is needed, which leaves memory to other
-        processes; False allocates all of it at the start.
+      intra_op_threads: the largest number of threads that a single op uses; 0 uses all cores.
+      inter_op_threads: the largest number of ops that run at the same time; 0 uses the number of
+        cores.
+      memory_growth: True allocates GPU memory only when it is needed, which leaves memory for other
+        processes; False allocates the whole GPU memory at the start.
     """
 
     intra_op_threads: checks.Natural = 0
@@ -51,11 +52,11 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """Return a RunConfig with these session settings added to its own."""
-    # If RunConfig has no session settings, Estimator uses defaults. Our settings would replace
-    # them, so start with the same defaults.
+    """Return a RunConfig with additional settings for its session."""
+    # If RunConfig has no session settings, Estimator uses defaults, which the additional settings
+    # would replace. The merged settings therefore start with the same defaults.
     merged = tf1.ConfigProto(allow_soft_placement=True)
-    # One pass of the graph optimizer.
+    # Run TensorFlow's graph optimizer only once.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
     if config.session_config is not None:
         merged = config.session_config
@@ -73,7 +74,7 @@ def split_cpu(count: int) -> None:
       UserError: TensorFlow already uses the processor as a single device.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
-    # A process with several trainings may have split it already.
+    # An earlier training in this process may have split the processor already.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
     with _before_first_use("Distribution.devices"):
@@ -83,7 +84,7 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explain the errors of settings that come after TensorFlow has initialized the devices."""
+    """Explain an error of TensorFlow: a setting comes after the devices were initialized."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Chooses the devices of a training: one device, all GPUs, machines or parameter servers.
+"""Chooses the devices of a training: one device, GPUs, several machines or parameter servers.
 
 from mtl import distribution
 experiment.Experiment.distribution = @distribution.Distribution()
@@ -31,8 +31,8 @@ class Place:
     """The role of this process in a run.
 
     Attributes:
-      strategy: one of `STRATEGIES`, with "auto" replaced.
-      devices: the devices of this process; each runs one replica.
+      strategy: one of `STRATEGIES` except "auto".
+      devices: the devices of this process, each with one replica of the model.
       cluster: the processes of the run; None for a single process.
     """
 
@@ -42,17 +42,17 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster; only for a process that is part of a cluster."""
+        """The cluster, in code that runs only in a process of a cluster."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property
     def workers(self) -> int:
-        """The number of processes that each read a part of the data."""
+        """The number of processes that read data; each process reads a separate part."""
         return self.cluster.num_workers if self.cluster else 1
 
     @property
     def replicas(self) -> int:
-        """The number of replicas in all processes, which divide a batch."""
+        """The number of replicas in all processes; each replica takes an equal part of a batch."""
         return self.workers * len(self.devices)
 
     @property
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def has_servers(self) -> bool:
-        """True if servers hold the weights, and each worker updates them independently."""
+        """True if servers hold the weights, and each worker updates the weights independently."""
         return self.strategy == SERVERS
 
     @property
@@ -77,11 +77,11 @@ class Place:
 
 @checks.dataclass
 class Communication:
-    """Sets how replicas exchange the tensors that they sum.
+    """Sets how replicas exchange tensors, such as gradients, to sum them.
 
     Attributes:
-      implementation: the method between machines: "ring" (gRPC), "nccl", or "auto", which lets
-        TensorFlow choose.
+      implementation: the method of communication between machines: "ring" (gRPC), "nccl", or
+        "auto", which lets TensorFlow choose.
       bytes_per_pack: the approximate number of bytes of gradients in a message between machines; 0
         lets TensorFlow choose.
       num_packs: the number of packs in which NCCL sends all gradients between the GPUs of a
@@ -100,7 +100,7 @@ class Communication:
         )
 
     def reduction(self, on_cpu: bool) -> tf.distribute.CrossDeviceOps | None:
-        """Return the method that sums over the devices of a machine; None lets TensorFlow choose.
+        """Return the op that sums over the devices of a machine; None lets TensorFlow choose.
 
         Args:
           on_cpu: True if the devices are parts of a processor.
@@ -113,31 +113,34 @@ class Communication:
 
 @checks.dataclass
 class Distribution:
-    """Divides each step over devices; `Pipeline.batch_size` is the total over all devices.
+    """Divides the batch of each step over devices; `Pipeline.batch_size` is the total.
 
     Each replica takes an equal part of the batch. Gradients are summed over replicas before
-    clipping, balancing and the update, and batch norm sees the rows of all replicas. So, up to
-    rounding, the updates are the same as on a single device. Replicas wait for each other in every
-    step, so a session call runs a single step. With parameter servers they do not wait: each worker
-    updates the weights with its part of the batch, and each of these updates counts as a step.
+    clipping, balancing and the update, and batch norm sees the rows of all replicas. Apart from
+    rounding, the updates are therefore the same as on a single device. Replicas wait for each other
+    in every step, so a session call runs a single step. With parameter servers, workers do not
+    wait: each worker updates the weights with its part of the batch, and each update counts as a
+    step.
 
     Attributes:
       strategy: "none" is a single device; "mirrored" copies the model to several devices of a
-        machine; "multi_worker_mirrored" to devices of several machines; "parameter_server" keeps
-        it on servers. "auto" follows TF_CONFIG (servers if it has a "ps"); without TF_CONFIG it is
-        "mirrored" if several GPUs are visible, else "none".
+        machine; "multi_worker_mirrored" copies the model to devices of several machines;
+        "parameter_server" keeps the weights on servers. "auto" chooses by TF_CONFIG, with servers
+        if TF_CONFIG has a "ps". Without TF_CONFIG, "auto" is "mirrored" if several GPUs are
+        visible, else "none".
       devices: names such as "/gpu:0", for mirrored strategies; empty uses every visible GPU.
-        "/cpu:0" and "/cpu:1" split the processor, to try a strategy out.
+        "/cpu:0" and "/cpu:1" split the processor, to try a strategy without GPUs.
       communication: sets how replicas exchange tensors.
       resources: limits the threads and the GPU memory of a process.
       evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief
         evaluates, while other processes wait.
-      timeout_secs: a process of the cluster counts as lost after this many seconds without a sign
-        of life; the others then end, to be started again.
+      timeout_secs: a process of the cluster counts as lost after this many seconds without a
+        heartbeat; the other processes then end, to be started again.
       batch_norm: "global" normalises a batch in training by the rows of all replicas, which then
         communicate twice in each layer of batch norm; "replica" normalises the rows of each replica
-        by themselves, as slices do (`Run.micro_batches`). A KerasModel always uses "replica".
-      uneven: "refuse" fails if the replicas do not divide the batch size; "round" rounds it down.
+        separately, like the slices of `Run.micro_batches`. A KerasModel always uses "replica".
+      uneven: "refuse" fails if the number of replicas does not divide the batch size; "round"
+        rounds the batch size down.
       min_shard_bytes: the smallest size in bytes of a shard; larger embedding tables are cut into
         shards of rows for the parameter servers. None keeps tables whole.
     """
@@ -159,7 +162,7 @@ class Distribution:
 
     def __post_init__(self):
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
-        fix = 'Only strategy "mirrored" or "multi_worker_mirrored" uses them.'
+        fix = 'Only strategy "mirrored" or "multi_worker_mirrored" uses devices.'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
 
     def find_place(self) -> Place:
@@ -177,7 +180,7 @@ class Distribution:
         devices = self._choose_devices(strategy)
         if cluster is None and strategy != ONE:
             strategy = MIRRORED if len(devices) > 1 else ONE
-        # Asynchronous workers run one replica each.
+        # Each asynchronous worker runs a single replica.
         if strategy in (ONE, SERVERS):
             devices = devices[:1]
         place = Place(strategy, tuple(devices), cluster)
@@ -187,12 +190,12 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return the strategy, None for a single device, and the settings of the session.
+        """Return TensorFlow's strategy, None for a single device, and the session's settings.
 
         Args:
           place: the role of this process, from `find_place`.
         """
-        # Must come first, because a strategy initializes the GPUs.
+        # Set the GPU memory first, because a strategy initializes the GPUs.
         self.resources.take()
         config = self.resources.session_config()
         if not place.is_synchronous:
@@ -209,13 +212,13 @@ class Distribution:
         return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
-        """Return how tables are cut into shards for parameter servers."""
-        # With 0 servers, tables stay whole.
+        """Return the settings that cut embedding tables into shards for parameter servers."""
+        # With servers = 0, tables are not cut.
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """Return a `model_fn` that builds its graph with sharded tables and `batch_norm`.
+        """Return a `model_fn` that applies the settings for sharded tables and batch norm.
 
         Args:
           model_fn: takes features, labels and a mode, and builds the graph.
@@ -230,7 +233,7 @@ class Distribution:
         return distributed
 
     def _choose_strategy(self, cluster: tf_config.Cluster | None) -> str:
-        """Return the strategy, with "auto" replaced; fail if TF_CONFIG does not fit it."""
+        """Return the name of the strategy; fail if TF_CONFIG does not fit the setting."""
         setting = self.strategy
         if cluster is None:
             rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."

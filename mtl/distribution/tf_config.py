@@ -1,4 +1,4 @@
-"""Reads from TF_CONFIG the processes of a cluster, and the role of this process.
+"""Reads the environment variable TF_CONFIG: the processes of a cluster, and this process's role.
 
 TF_CONFIG = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
              "task": {"type": "worker", "index": 0}}
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 _VARIABLE = "TF_CONFIG"
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _DESCRIPTORS = "/proc/self/fd"
-_BIND_TO_DEVICE = 25  # SO_BINDTODEVICE of Linux, which Python's socket module does not name.
+_BIND_TO_DEVICE = 25  # SO_BINDTODEVICE of Linux, a constant that Python's socket module lacks.
 CHIEF, WORKER, SERVER, EVALUATOR = JOBS = ("chief", "worker", "ps", "evaluator")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The processes of a cluster, seen from one of them.
+    """The processes of a cluster, and the role of this process.
 
     Attributes:
       jobs: {job: the addresses of its processes}.
@@ -46,18 +46,18 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """The number of processes that train, the chief included."""
+        """The number of processes that train, including the chief."""
         return len(self.jobs.get(CHIEF, ())) + len(self.jobs.get(WORKER, ()))
 
     @property
     def num_servers(self) -> int:
-        """The number of processes that hold parameters."""
+        """The number of parameter servers."""
         return len(self.jobs.get(SERVER, ()))
 
     @property
     def rank(self) -> int:
-        """The number of this process among those that train; 0 is the chief."""
-        # The chief comes before worker 0.
+        """The number of this process among the training processes; the chief has 0."""
+        # The chief has rank 0, so worker 0 has rank 1.
         return self.index + (self.job == WORKER)
 
     @property
@@ -84,9 +84,9 @@ class Cluster:
 
     @property
     def watched_processes(self) -> list[str]:
-        """The processes that this process watches.
+        """The names of the processes whose heartbeats this process watches.
 
-        The chief watches all workers and servers; all others watch the chief.
+        The chief watches all workers and servers; all other processes watch the chief.
         """
         if not self.is_chief:
             return [f"{CHIEF}-0"]
@@ -97,10 +97,10 @@ class Cluster:
 def read_cluster() -> Cluster | None:
     """Return the cluster with the role of this process; None for a process that trains alone.
 
-    Without a chief, the first worker becomes the chief.
+    If TF_CONFIG has no chief, the first worker becomes the chief.
 
     Raises:
-      UserError: TF_CONFIG does not describe a place in a cluster.
+      UserError: TF_CONFIG is not valid, or does not describe the role of this process.
     """
     text = os.environ.get(_VARIABLE, "")
     try:
@@ -111,17 +111,17 @@ def read_cluster() -> Cluster | None:
         checks.fail(_VARIABLE, rule, text)
     for name, addresses in jobs.items():
         _check_addresses(f"{_VARIABLE}.cluster.{name}", addresses, needs_port=name != EVALUATOR)
-    # TF_CONFIG of an evaluator may omit the cluster, because the evaluator is no part of it.
+    # The TF_CONFIG of an evaluator may omit the cluster, to which the evaluator does not belong.
     if not jobs and task.get("type") != EVALUATOR:
         return None
     job, index = _read_task(task, jobs)
     if job == EVALUATOR:
         return Cluster(jobs=jobs, job=job, index=index)
     cluster = _with_chief(jobs, job, index)
-    # Estimator and TensorFlow read the role from this variable.
+    # Estimator and TensorFlow read the role from TF_CONFIG, so write the new role back.
     place = {"cluster": cluster.jobs, "task": {"type": cluster.job, "index": cluster.index}}
     os.environ[_VARIABLE] = json.dumps(place)
-    # A cluster of one process trains like a process without TF_CONFIG.
+    # A cluster of a single process trains as if there were no TF_CONFIG.
     return cluster if sum(map(len, cluster.jobs.values())) > 1 else None
 
 
@@ -134,7 +134,7 @@ def _check_addresses(where: str, addresses: Any, needs_port: bool) -> None:
 
 @contextlib.contextmanager
 def hide_cluster() -> Iterator[None]:
-    """Hide TF_CONFIG from Estimator inside this context, for work of a single process."""
+    """Hide TF_CONFIG from Estimator in a `with` block, for the work of a single process."""
     text = os.environ.pop(_VARIABLE, None)
     try:
         yield
@@ -145,37 +145,38 @@ def hide_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def confine_server(cluster: Cluster | None) -> Iterator[None]:
-    """Close the server of this process to other machines, if the whole cluster is on this machine.
+    """Keep other machines from the server of this process, if the whole cluster is on this machine.
 
-    TensorFlow's servers listen on every interface, whatever their address says, and let every
-    client read and write files. This function binds the server's socket to the loopback interface
-    milliseconds after the server listens, and closes connections from other machines until the
-    context ends.
+    A server of TensorFlow listens on every network interface, even if its address is local, and
+    lets every client read and write files. This function binds the server's socket to the loopback
+    interface milliseconds after the server starts to listen. Until the `with` block ends, the
+    function also closes connections from other machines.
 
     Args:
-      cluster: the processes of the run. Nothing happens for None, or for several machines.
+      cluster: the processes of the run; None, or a cluster of several machines, changes nothing.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield
         return
     if sys.platform != "linux":
         _warn_of_port(cluster.port, "only Linux can bind a socket to an interface")
-    ended = threading.Event()
-    guard = threading.Thread(target=_guard_port, args=(cluster.port, ended), daemon=True)
+    end_event = threading.Event()
+    guard = threading.Thread(target=_guard_port, args=(cluster.port, end_event), daemon=True)
     guard.start()
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
         guard.join()
 
 
-def _guard_port(port: int, ended: threading.Event) -> None:
+def _guard_port(port: int, end_event: threading.Event) -> None:
     has_listened = sys.platform != "linux"
-    # Look often until the socket listens, because everybody can connect until it is bound.
-    while not ended.wait(1.0 if has_listened else 0.005):
+    # Check often until the server listens, because any machine can connect until its socket is
+    # bound.
+    while not end_event.wait(1.0 if has_listened else 0.005):
         for copy in _sockets(port):
-            # A connection may end before this code uses it.
+            # Ignore errors of a connection that has just ended.
             with copy, contextlib.suppress(OSError):
                 if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     _bind_to_loopback(copy, port, warn=not has_listened)
@@ -189,7 +190,8 @@ def _sockets(port: int) -> Iterator[socket.socket]:
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                # A copy, because a close of the object must not close the server's socket.
+                # Copy the descriptor, so that closing the Python object does not close the server's
+                # socket.
                 copy = socket.socket(fileno=os.dup(int(name)))
                 is_internet = copy.family in (socket.AF_INET, socket.AF_INET6)
                 if is_internet and copy.getsockname()[1] == port:
@@ -206,13 +208,14 @@ def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
             _warn_of_port(port, error.strerror or str(error))
 
 
-def _warn_of_port(port: int, why: str) -> None:
+def _warn_of_port(port: int, reason: str) -> None:
     line = "Other machines can reach port %d (%s), and can then read and write files as this user."
-    _log.warning(f"{line} Close the port with a firewall.", port, why)
+    _log.warning(f"{line} Close the port with a firewall.", port, reason)
 
 
 def _is_loopback(address: str) -> bool:
-    # An IPv6 socket shows IPv4 peers as ::ffff:a.b.c.d, and may add a zone after %.
+    # An IPv6 socket shows the address of an IPv4 client as ::ffff:a.b.c.d, and may add a zone after
+    # %.
     return ipaddress.ip_address(address.partition("%")[0].removeprefix("::ffff:")).is_loopback
 
 
@@ -232,7 +235,7 @@ def _read_task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tu
 
 
 def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster:
-    """Return a cluster with a chief: the job "chief" or "master", or else the first worker."""
+    """Return the cluster with a chief: job "chief" or "master", else the first worker."""
     jobs = {name: list(addresses) for name, addresses in jobs.items() if name != EVALUATOR}
     if "master" in jobs:
         jobs[CHIEF] = jobs.pop("master")
@@ -242,7 +245,7 @@ def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster
         checks.require(bool(jobs.get(WORKER)), f"{_VARIABLE}.cluster", rule, sorted(jobs))
         jobs[CHIEF], jobs[WORKER] = jobs[WORKER][:1], jobs[WORKER][1:]
         if job == WORKER:
-            # The first worker becomes the chief, so the others move up.
+            # The first worker becomes the chief, so the numbers of the other workers decrease by 1.
             job, index = (WORKER, index - 1) if index else (CHIEF, 0)
     rule = "have one chief"
     checks.require(len(jobs[CHIEF]) == 1, f"{_VARIABLE}.cluster", rule, jobs[CHIEF])

@@ -4,8 +4,8 @@ hook = curves.Counting(heads, logits, labels, True, True, write)         # of th
 sums.trace_thresholds(0)               # ROC, precision and recall of the first class
 sums.bin_shares(0)                     # reliability
 
-The size of these sums does not depend on the size of the split. The evaluation computes them in its
-only pass over the rows, with the weights that its metrics use.
+The size of the sums does not depend on the number of rows. An evaluation adds up its rows in its
+only pass over the split, with the same weights as in its metrics.
 """
 
 from __future__ import annotations
@@ -22,22 +22,29 @@ from mtl.deferred import tf, tf1
 NUM_THRESHOLDS = 201
 """The number of thresholds of `hits` and `misses`, from 0 to 1 in equal steps."""
 MOST_CURVES = 32
-"""The most classes of a task with curves; further classes get no curves."""
+"""The largest number of classes with curves in a task; further classes get no curves."""
 MOST_CLASSES = 200
-"""The most classes of a task with a confusion matrix."""
+"""The largest number of classes of a task with a confusion matrix."""
 
 _THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
-# Thresholds of ROC have equal distances in the logit, because probabilities of rare events are all
-# near 0.
+# The thresholds of ROC curves have equal distances as logits, because all probabilities of rare
+# events are near 0.
 _REACH, _PER_LOGIT = 17, 64
 _NUM_LOGITS = 2 * _REACH * _PER_LOGIT
 _NUM_HISTOGRAM = 50
-# The metric calibration_error has the same bins, so it can be computed from these sums.
+# The metric calibration_error has the same bins, so it equals the error in these sums.
 _NUM_SHARES = 15
 
 
 class Threshold(NamedTuple):
-    """Rates of a classification by a threshold; NaN if the split lacks positives or negatives."""
+    """The rates of a classifier with a threshold; NaN if the split lacks positives or negatives.
+
+    Attributes:
+      threshold: the smallest probability that counts as positive, in [0, 1].
+      recall: the share of positive rows that count as positive.
+      false_positive_rate: the share of negative rows that count as positive.
+      precision: the share of positive rows among the rows that count as positive.
+    """
 
     threshold: float
     recall: float
@@ -46,7 +53,7 @@ class Threshold(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A bin of rows with probabilities from `low` to `high`.
+    """Rows whose predicted probabilities lie between `low` and `high`.
 
     Attributes:
       low: the lower edge of the bin.
@@ -64,7 +71,14 @@ class Share(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """The weights of positives and of negatives with probabilities from `low` to `high`."""
+    """A bar of the histogram of predicted probabilities.
+
+    Attributes:
+      low: the lower edge of the bin of probabilities.
+      high: the upper edge.
+      positives: the sum of the weights of positive rows in the bin.
+      negatives: the sum of the weights of negative rows in the bin.
+    """
 
     low: float
     high: float
@@ -74,16 +88,17 @@ class Bar(NamedTuple):
 
 @dataclasses.dataclass
 class Counted:
-    """Sums over the rows of a task, weighted as in its metrics.
+    """Sums over the rows of a task, with the weights of its metrics.
 
     Attributes:
       names: the names of the K classes with curves.
       confusion: [C, C], true by predicted classes; None for tasks whose rows have several classes.
-      hits: [K, N + 1], the weights of the rows of each class, by the number of thresholds that
-        their scores reach.
-      misses: [K, N + 1], the weights of the rows of other classes, by the same number.
-      by_logit: [2, K, M], the weights of rows of other classes, and of the class, by bin of logit.
-      by_share: [3, K, 15], sums of weights, predictions and positives, by bin of probability.
+      hits: [K, N + 1], sums of weights of the rows of each class; the index is the number of
+        thresholds, 0 to N, that the score of a row reaches.
+      misses: [K, N + 1], the same sums for the rows of other classes.
+      by_logit: [2, K, M], sums of weights in M bins of the logit: of rows of other classes, and of
+        rows of the class.
+      by_share: [3, K, 15], sums of weights, predictions and positives in 15 bins of probability.
     """
 
     names: Sequence[str]
@@ -117,34 +132,35 @@ class Counted:
     def _add_class(
         self, number: int, scores: np.ndarray, is_hit: np.ndarray, weights: np.ndarray
     ) -> None:
-        known = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
+        plain_scores = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
         # side="right": a score equal to a threshold reaches it.
-        reached = np.searchsorted(_THRESHOLDS, known, side="right")
+        num_reached = np.searchsorted(_THRESHOLDS, plain_scores, side="right")
         for sums, mask in ((self.hits, is_hit), (self.misses, ~is_hit)):
-            np.add.at(sums[number], reached, np.where(mask, weights, 0))
+            np.add.at(sums[number], num_reached, np.where(mask, weights, 0))
         with np.errstate(divide="ignore"):
-            shares = np.clip(known, 0, 1).astype(np.float64)
+            shares = np.clip(plain_scores, 0, 1).astype(np.float64)
             logits = np.log(shares) - np.log1p(-shares)
-        # A probability of 0 or 1 has an infinite logit, and goes into the first or last bin.
+        # A probability of 0 or 1, whose logit is infinite, is counted in the first or last bin.
         places = np.clip((logits + _REACH) * _PER_LOGIT, 0, _NUM_LOGITS - 1).astype(int)
         np.add.at(self.by_logit[:, number].swapaxes(0, 1), (places, is_hit.astype(int)), weights)
-        # float32, as in `metrics.calibration_sums`, because other rounding may give other bins.
-        bins = (known * np.float32(_NUM_SHARES)).astype(int)
+        # Compute in float32 like `metrics.calibration_sums`: other rounding may give other bins.
+        bins = (plain_scores * np.float32(_NUM_SHARES)).astype(int)
         bins = np.clip(bins, 0, _NUM_SHARES - 1)
-        counts = np.where(known < 0, 0, weights)
-        for sums, values in zip(self.by_share, (1, known, is_hit), strict=True):
+        counts = np.where(plain_scores < 0, 0, weights)
+        for sums, values in zip(self.by_share, (1, plain_scores, is_hit), strict=True):
             np.add.at(sums[number], bins, counts * values)
 
     def trace_thresholds(self, number: int) -> list[Threshold]:
         """Return ROC, precision and recall of a class, from the highest threshold to the lowest.
 
-        Thresholds lie 1/64 of a logit apart. A threshold is left out if it adds no row.
+        The distance between thresholds is 1/64 of a logit. A threshold is left out if no row lies
+        between this threshold and the next higher one.
         """
         misses, hits = self.by_logit[:, number]
-        reached = np.flatnonzero(hits + misses)[::-1]
-        true, false = (np.cumsum(sums[reached]) for sums in (hits, misses))
-        # The lower edge of each bin, as a probability: all rows of the bin reach it.
-        shares = 1 / (1 + np.exp(_REACH - reached / _PER_LOGIT))
+        used_bins = np.flatnonzero(hits + misses)[::-1]
+        true, false = (np.cumsum(sums[used_bins]) for sums in (hits, misses))
+        # The lower edge of each bin as a probability, which all rows of the bin reach.
+        shares = 1 / (1 + np.exp(_REACH - used_bins / _PER_LOGIT))
         with np.errstate(invalid="ignore"):
             # `[-1:].sum()` is 0 if there is no row; `[-1]` would fail.
             recall, fall_out = (sums / sums[-1:].sum() for sums in (true, false))
@@ -152,7 +168,7 @@ class Counted:
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
 
     def trace_roc(self, number: int) -> list[tuple[float, float]]:
-        """Return (false positive rate, recall) of a class, from (0, 0) on."""
+        """Return the ROC curve of a class: (false positive rate, recall), from (0, 0) on."""
         points = self.trace_thresholds(number)
         return [(0.0, 0.0), *((point.false_positive_rate, point.recall) for point in points)]
 
@@ -161,7 +177,7 @@ class Counted:
         return [(share.mean_prediction, share.share) for share in self.bin_shares(number)]
 
     def bin_shares(self, number: int) -> list[Share]:
-        """Return the reliability of a class in 15 equal bins of probability; no empty bins."""
+        """Return the reliability of a class in 15 equal bins of probability, without empty bins."""
         count = _NUM_SHARES
         return [
             Share(at / count, (at + 1) / count, weight, predicted / weight, positive / weight)
@@ -173,8 +189,8 @@ class Counted:
         """Return the histogram of the probabilities of a class, in 50 equal bins."""
         bars = []
         for sums in (self.hits, self.misses):
-            weights = sums[number, 1:].copy()  # The first entry counts NaN.
-            weights[-2] += weights[-1]  # The last entry counts probabilities of exactly 1.
+            weights = sums[number, 1:].copy()  # The first entry holds NaN.
+            weights[-2] += weights[-1]  # The last entry holds probabilities of exactly 1.
             bars.append(weights[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
         return [
             Bar(at / _NUM_HISTOGRAM, (at + 1) / _NUM_HISTOGRAM, positives, negatives)
@@ -183,7 +199,7 @@ class Counted:
 
 
 class Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts the rows of an evaluation, and passes the sums to `write` at its end.
+    """Adds up the rows of an evaluation for curves, and passes the sums to `write` at the end.
 
     Args:
       heads: fitted heads; heads that do not predict classes are ignored.
@@ -214,7 +230,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
     def _watch_task(
         self, head: types.Head, tensors: types.Tensors, has_curves: bool, has_matrices: bool
     ) -> None:
-        """Watch the tensors of a task that its curves and its matrix need."""
+        """Choose the tensors that the curves and the confusion matrix of a task need."""
         names = types.read_member(head, types.ClassHead, "class_names")
         has_one_class = tensors["targets"].shape.rank == 1 and "class_id" in tensors
         has_matrix = has_matrices and has_one_class and len(names) <= MOST_CLASSES
@@ -227,7 +243,8 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         if has_curves and "probability" in tensors:
             fetches["probability"], curve_names = tensors["probability"], [names[-1]]
         elif has_curves:
-            # Slice in the graph, so that a session call does not fetch all probabilities.
+            # Slice in the graph, so that `Session.run` does not fetch the probabilities of all
+            # classes.
             fetches["probabilities"] = tensors["probabilities"][:, :MOST_CURVES]
             curve_names = list(names[:MOST_CURVES])
         self._counted[head.name] = Counted(curve_names, matrix)

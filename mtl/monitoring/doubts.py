@@ -1,4 +1,4 @@
-"""Records warnings about a run in its folder: each start logs them, and the summary repeats them.
+"""Records warnings about a run in its folder; each start and the summary of the run show them.
 
 doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])
 doubts.read_all_doubts("runs/digits")                    # ["Field 'age' never varies."]
@@ -25,25 +25,25 @@ def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
     Args:
       model_dir: the folder of the run.
       kind: the name of the check that warns, such as "data".
-      lines: warnings of one sentence each; they replace earlier lines of this kind.
+      lines: the warnings, which replace earlier warnings of this kind.
     """
     for line in lines:
         _log.warning("Warning: %s", line)
     before = _read_doubts(model_dir)
     after = {**before, kind: list(lines)}
     after = {name: lines_of_kind for name, lines_of_kind in after.items() if lines_of_kind}
-    # Most runs have no warnings, and get no file.
+    # Write no file for a run without warnings.
     if after != before:
         atomic.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
 
 
 def read_doubts(model_dir: str, kind: str) -> list[str]:
-    """Return the lines of one kind."""
+    """Return the recorded warnings of one kind."""
     return _read_doubts(model_dir).get(kind, [])
 
 
 def read_all_doubts(model_dir: str) -> list[str]:
-    """Return the lines of all kinds."""
+    """Return the recorded warnings of all kinds."""
     return [line for lines in _read_doubts(model_dir).values() for line in lines]
 
 
@@ -54,7 +54,7 @@ def _read_doubts(model_dir: str) -> dict[str, list[str]]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             record = json.loads(file.read())
-        except (ValueError, RecursionError):  # A damaged file of warnings must not stop a run.
+        except (ValueError, RecursionError):  # A damaged file warnings.json must not stop a run.
             return {}
     is_whole = isinstance(record, dict) and all(isinstance(v, list) for v in record.values())
     return record if is_whole else {}

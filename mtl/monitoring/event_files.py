@@ -1,4 +1,4 @@
-"""Reads the scalars that a run wrote for TensorBoard, for its pictures and its report.
+"""Reads the scalars that a run wrote for TensorBoard, to draw pictures and reports.
 
 record = event_files.read_record("runs/digits")
 record.curves["loss"][100], record.broken                # 0.31, {"loss": {740}}
@@ -19,7 +19,7 @@ Curves = dict[str, dict[int, float]]
 
 
 class Record(NamedTuple):
-    """The scalars of a folder, without steps that were trained again.
+    """The scalars of a folder; if steps were trained again, only their last values.
 
     Attributes:
       curves: {tag: {step: value}}, with finite values.
@@ -33,7 +33,7 @@ class Record(NamedTuple):
 def read_record(directory: str) -> Record:
     """Return all scalars of a folder; if a step was written twice, the last value counts."""
     record = Record({}, {})
-    # The order of the names is the order of time: a name holds the second of its opening.
+    # Sorted names are in the order of time, because a name contains the second of its creation.
     for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
             if event.session_log.status == tf1.SessionLog.START:
@@ -63,6 +63,6 @@ def _forget_from(record: Record, first: int) -> None:
 
 
 def _read_events(path: str) -> Iterator[tf.compat.v1.Event]:
-    """Yield the events of a file, up to an event that a killed run has written in part."""
+    """Yield the events of a file; stop at an event that a killed run has written only in part."""
     with contextlib.suppress(tf.errors.DataLossError):
         yield from tf1.train.summary_iterator(path)

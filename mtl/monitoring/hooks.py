@@ -1,9 +1,9 @@
-"""Hooks that act at exact global steps, for any number of steps per session call.
+"""Defines hooks that act at exact global steps, even if a session call makes many steps.
 
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
 
-Estimator's hooks would not work here: they assume one step for each session call, and count from
-the step at which a process began.
+Estimator's hooks assume one step for each session call, and count steps from the start of the
+process.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from mtl.tf_internals import repeated_calls
 
 _log = logging.getLogger(__name__)
 
-# From this share of the sum of losses on, a warning says that one task dominates.
+# If a task has more than this share of the sum of losses, a warning says that the task dominates.
 _DOMINANT_SHARE = 0.9
-# From this share of skipped steps on, a warning reports them.
+# If more than this share of the steps was skipped, a warning reports the skipped steps.
 _SKIPPED_SHARE = 0.1
-# From this share of used rows on, a table has no free row for most new keys.
+# If more than this share of a table's rows is used, most new keys find no free row.
 _FULL_SHARE = 0.95
 
 
 @dataclasses.dataclass
 class TrainingTime:
-    """The time in session calls; time between calls, such as for an evaluation, does not count.
+    """Measures the time in session calls, without pauses between calls, such as evaluations.
 
     Attributes:
       secs: the total time in seconds.
-      waited_secs: seconds in which steps waited for their batches; None if unknown.
+      waited_secs: the seconds that steps spent waiting for their batches; None if unknown.
     """
 
     secs: float = 0.0
@@ -52,7 +52,7 @@ class TrainingTime:
 
 
 class StepHook:
-    """Calls `on_step` after every session call with a step, with the values of the last step.
+    """Calls `on_step` after every session call that made a step, with the values of the last step.
 
     Step hooks run inside `StepHooks`, which sets their attribute `time`.
     """
@@ -62,16 +62,16 @@ class StepHook:
         self.time = TrainingTime()
 
     def begin(self) -> None:
-        """Get ready, as `SessionRunHook.begin`."""
+        """Prepare before the session is created, like `SessionRunHook.begin`."""
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
-        """Look at the restored variables, as `SessionRunHook.after_create_session`."""
+        """Read the restored variables, like `SessionRunHook.after_create_session`."""
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        """Act at the end of training, as `SessionRunHook.end`."""
+        """Act at the end of training, like `SessionRunHook.end`."""
 
     def choose_more(self, step: int) -> Sequence[tf.Tensor]:
-        """Return more tensors to fetch for `on_step`, in the call that begins with this step."""
+        """Return more tensors for `on_step`, fetched by the session call that starts at `step`."""
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
@@ -88,15 +88,15 @@ class StepHook:
 
 
 class UnseenSteps(NamedTuple):
-    """Makes the steps that no hook has to see, in session calls without hooks.
+    """Makes training steps that no hook needs to see, by session calls without hooks.
 
-    It is used if a session call makes a single step, such as with replicas. Hooks would then cost a
-    tenth of the time of a small network's step. As with a loop in the graph, hooks see the steps at
-    which something is due, the last step, and one step each second.
+    Calls without hooks save time if each session call makes a single step, such as with replicas:
+    hooks take a tenth of the step of a small network. As with a loop in the graph, hooks see the
+    steps at which something is due, the last step, and one step each second.
 
     Attributes:
       last_step: the last step of the run.
-      due_every: hooks see every multiple of any of these numbers.
+      due_every: hooks see each step that is a multiple of one of these numbers.
       due_at: hooks see these steps.
     """
 
@@ -105,10 +105,10 @@ class UnseenSteps(NamedTuple):
     due_at: Sequence[int] = ()
 
     def take(self, session: tf.compat.v1.Session, fetches: Any, step: int, pace: float) -> int:
-        """Make the steps after `step` that hooks need not see.
+        """Make the steps after `step` that no hook needs to see.
 
-        If a step takes longer than a second, hooks see all steps, so that a request to stop ends
-        the run after the current step.
+        If steps take longer than a second, hooks see every step, so that a request to stop ends the
+        run after the current step.
 
         Args:
           session: the session of the training.
@@ -117,11 +117,11 @@ class UnseenSteps(NamedTuple):
           pace: an estimate of the time for a step, in seconds.
 
         Returns:
-          The last step; the next session call makes the step that hooks see.
+          The last step that was made; the next session call makes a step that hooks see.
         """
         due = [(step // every + 1) * every for every in self.due_every]
         due += [later for later in self.due_at if later > step]
-        # Minus 1, because the session call after these steps makes the step that hooks see.
+        # Stop one step before the next due step, which the following session call makes with hooks.
         end = min([self.last_step, *due]) - 1
         deadline = time.perf_counter() + training_loop.SECS_PER_CALL
         while step < end and time.perf_counter() + pace < deadline:
@@ -131,14 +131,14 @@ class UnseenSteps(NamedTuple):
 
 
 class StepHooks(tf.compat.v1.train.SessionRunHook):
-    """Runs step hooks in order, with a single fetch of the values for all of them.
+    """Runs step hooks in order, and fetches the values of a step once for all hooks.
 
-    Separate fetches for each hook would cost a tenth of the time of a small network's step.
+    A separate fetch for each hook would take a tenth of the step of a small network.
 
     Args:
       result: the result of the step.
       hooks: the step hooks, in order.
-      unseen: makes steps that no hook has to see; None lets hooks see every step.
+      unseen: makes steps that no hook needs to see; None lets hooks see every step.
     """
 
     def __init__(
@@ -161,32 +161,32 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         repeated_calls.prepare(session)
-        self._reached = int(session.run(tf1.train.get_global_step()))
+        self._last_step = int(session.run(tf1.train.get_global_step()))
         for hook in self._hooks:
             hook.after_create_session(session, coord)
 
     def before_run(self, run_context):
-        self._called, self._begun = time.perf_counter(), self._reached
+        self._call_time, self._call_step = time.perf_counter(), self._last_step
         if self._unseen:
             session, fetches = run_context.session, run_context.original_args.fetches
-            self._reached = self._unseen.take(session, fetches, self._reached, self._pace)
-        more = [hook.choose_more(self._reached + 1) for hook in self._hooks]
+            self._last_step = self._unseen.take(session, fetches, self._last_step, self._pace)
+        more = [hook.choose_more(self._last_step + 1) for hook in self._hooks]
         self._counts = [len(tensors) for tensors in more]
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
-        secs = time.perf_counter() - self._called
+        secs = time.perf_counter() - self._call_time
         self._time.secs += secs
         results = iter(run_values.results)
         step, values = int(next(results)), next(results)
         if self._time.waited_secs is not None:
             self._time.waited_secs += next(results)
-        # With `unseen`, a call of this hook covers several steps.
-        self._pace = secs / max(1, step - self._begun)
+        # With `unseen`, several steps lie between two calls of this hook.
+        self._pace = secs / max(1, step - self._call_step)
         # A call without a step, such as the last call of a run, has no values.
-        if step == self._reached:
+        if step == self._last_step:
             return
-        self._reached = step
+        self._last_step = step
         for hook, count in zip(self._hooks, self._counts, strict=True):
             hook.on_step(run_context, step, values, *itertools.islice(results, count))
 
@@ -196,17 +196,18 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 
 
 class Summaries(StepHook):
-    """Writes all scalars of a step, and the speed, for TensorBoard every `every_steps` steps.
+    """Writes the scalars of a step and the speed for TensorBoard, every `every_steps` steps.
 
     The hook also writes summaries that `tf1.summary` made in the same step. If workers train
-    asynchronously, the next step is unknown, so these summaries may belong to the following step.
+    asynchronously, the next step is unknown, so values of `tf1.summary` may come from the following
+    step.
 
     Args:
       result: the result of the step.
       model_dir: the folder of the run.
       every_steps: the number of steps between two summaries.
       batch_size: the number of rows of a step.
-      writes_graph: True also writes the graph for TensorBoard.
+      writes_graph: True also writes the graph of the training for TensorBoard.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Summaries(StepHook):
 
     def after_create_session(self, session, coord):
         step = session.run(tf1.train.get_global_step())
-        self._last, self._owes = (0.0, step), False
+        self._last, self._is_summary_missed = (0.0, step), False
         self._last_waited = 0.0
         purge_from(self._writer, step + 1)
         if self._writes_graph:
@@ -229,22 +230,22 @@ class Summaries(StepHook):
 
     def choose_more(self, step):
         summary = self._result.summary
-        # A call of a loop may end at any later step, so always fetch its summary.
-        may_be_due = self._result.is_repeated or self._owes or self._is_due(step)
+        # A loop in the graph may end at any later step, so always fetch its summary.
+        may_be_due = self._result.is_repeated or self._is_summary_missed or self._is_due(step)
         return () if summary is None or not may_be_due else (summary,)
 
     def _is_due(self, step: int) -> bool:
-        # A call may pass a multiple of `every_steps` without ending at it.
+        # A session call may pass a multiple of `every_steps` without ending at this multiple.
         return step // self._every != self._last[1] // self._every
 
     def on_step(self, run_context, step, values, summary=None):
         is_due = self._is_due(step)
-        # If another step was due than expected, write the summary of the next step.
-        self._owes |= is_due
-        if self._owes and summary is not None:
+        # If a summary is due, but was not fetched, write the summary of the next step.
+        self._is_summary_missed |= is_due
+        if self._is_summary_missed and summary is not None:
             self._writer.add_summary(summary, step)
             self._writer.flush()
-            self._owes = False
+            self._is_summary_missed = False
         if is_due:
             self._write(step, values)
 
@@ -261,43 +262,44 @@ class Summaries(StepHook):
             value=[tf1.Summary.Value(tag=tag, simple_value=x) for tag, x in scalars.items()]
         )
         self._writer.add_summary(summary, step)
-        # Flush at once: after a failure, the last values may explain it.
+        # Write to the disk at once, because the last values may explain a failure.
         self._writer.flush()
 
 
 def open_writer(folder: str) -> tf.compat.v1.summary.FileWriter:
-    """Return the writer of a folder; without this function, it would write the default graph."""
+    """Return the event writer of a folder, without writing the current graph to the folder."""
     with tf.Graph().as_default():
         return tf1.summary.FileWriterCache.get(folder)
 
 
 @contextlib.contextmanager
 def closing_writers(folder: str) -> Iterator[None]:
-    """Close the event writers of a folder and its subfolders at the end of this context.
+    """Close the event writers of a folder and its subfolders at the end of a `with` block.
 
-    TensorFlow keeps writers by the names of their folders until the process ends. If a folder is
-    removed and another training starts there, the old writer would write into a removed file. The
-    same would happen if the process changes its current folder, for a relative name.
+    TensorFlow caches writers by the names of their folders until the process ends. If a folder is
+    removed and another training starts there, the cached writer would write into a removed file. A
+    relative name has the same problem if the process changes its current folder.
     """
     try:
         yield
     finally:
-        cached = tf1.summary.FileWriterCache._cache
-        inside = [name for name in cached if f"{name}/".startswith(f"{folder.rstrip('/')}/")]
-        for name in inside:
-            cached.pop(name).close()
+        writers = tf1.summary.FileWriterCache._cache
+        names = [name for name in writers if f"{name}/".startswith(f"{folder.rstrip('/')}/")]
+        for name in names:
+            writers.pop(name).close()
             _set_aside(name)
 
 
 def _set_aside(folder: str) -> None:
-    """Rename event files that were opened in the present second.
+    """Rename event files that were created in the current second.
 
-    The name of an event file holds the second of its opening, so another writer in the same second
-    would overwrite it. TensorBoard reads files in the order of their names: "-1." comes before ".".
+    The name of an event file contains the second of its creation, so another writer would overwrite
+    a file of the same second. TensorBoard reads files in the order of their names, in which
+    "-0001." comes before ".".
     """
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         match = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
-        # An older file keeps its name, because no new writer gets the same name.
+        # A file of an earlier second keeps its name, which no new writer will use.
         if match and int(match[2]) >= int(time.time()):
             start, second, end = match.groups()
             names = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
@@ -310,7 +312,7 @@ def _is_free(path: str) -> bool:
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
-    """Let TensorBoard forget the events from a step on, because the run trains it again.
+    """Let TensorBoard ignore earlier events from a step on, because the run repeats these steps.
 
     Args:
       writer: the writer of the folder.
@@ -322,13 +324,13 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
 
 
 def forget_from(folder: str, step: int) -> None:
-    """Let TensorBoard forget the events of a folder from a step on, if the folder exists."""
+    """Let TensorBoard ignore the events of a folder from a step on, if the folder exists."""
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
 
 
 class Dominance(StepHook):
-    """Warns at the first summary of a run if a single loss is almost the whole sum."""
+    """Warns at the first summary of a run if one loss is nearly the whole sum of losses."""
 
     def __init__(self, result, model_dir: str, model: Any, run: Any):
         super().__init__(result)
@@ -351,17 +353,17 @@ class Dominance(StepHook):
         is_sum = math.isfinite(total) and min(losses.values()) >= 0
         if is_sum and losses[name] > _DOMINANT_SHARE * total:
             is_task = name in self._tasks
-            what = "Task" if is_task else "Auxiliary loss"
+            kind = "Task" if is_task else "Auxiliary loss"
             fix = "Scale its label, or balance the tasks." if is_task else "Lower its weight."
             line = (
-                f"{what} {name!r} makes up {losses[name]:.3g} of the loss of {total:.3g} at step "
+                f"{kind} {name!r} makes up {losses[name]:.3g} of the loss of {total:.3g} at step "
                 f"{step}: other {'tasks' if is_task else 'losses'} hardly count. {fix}"
             )
             doubts.record_doubts(self._model_dir, "training", [line])
 
 
 class Skipped(StepHook):
-    """Warns at the end if many steps were skipped because their values were not finite."""
+    """Warns at the end if many steps were skipped because a loss or gradient was not finite."""
 
     def __init__(self, result, model_dir: str):
         super().__init__(result)
@@ -409,7 +411,7 @@ class FullTables(StepHook):
 
 
 class Callbacks(tf.compat.v1.train.SessionRunHook):
-    """Calls functions before the first step, once the model is restored, and after session calls.
+    """Calls functions before the first step, when the model is restored, and after session calls.
 
     Args:
       on_start: called once, before the first step.
@@ -424,7 +426,7 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
         self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()  # Cached: a session that is created again does not call it twice.
+        self._on_start()  # Cached, so that a second session does not call the function again.
 
     def after_run(self, run_context, run_values):
         self._on_call()

@@ -1,11 +1,11 @@
-"""Records all metrics of all evaluations of a run in one file, a line for each evaluation.
+"""Records the metrics of all evaluations of a run in one file, with a line for each evaluation.
 
 metrics_file.add_row("runs/digits", "runs/digits/model.ckpt-500", "test", metrics)
 frame = pandas.read_json("runs/digits/metrics.jsonl", lines=True)
 frame.plot(x="step", y="digit/accuracy")
 
-A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metric}. An undefined or
-infinite value is null, which pandas reads as NaN.
+A line is a JSON object with "timestamp", "split", "checkpoint", "attacked", "step", and a key for
+each metric. An undefined or infinite value is null, which pandas reads as NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mtl.files import atomic, in_work, storage
 _log = logging.getLogger(__name__)
 
 NAME = "metrics.jsonl"
-# Two different evaluations differ in at least one of these keys.
+# These keys identify an evaluation.
 _KEYS = ("split", "checkpoint", "attacked", "step")
 
 
@@ -36,9 +36,10 @@ def add_row(
     metrics: Mapping[str, Any],
     is_attacked: bool = False,
 ) -> None:
-    """Add the metrics of an evaluation; a repeated evaluation replaces its line.
+    """Add a line with the metrics of an evaluation; a repeated evaluation replaces its line.
 
-    If the folder of the run cannot be written, this only logs a warning: metrics are also printed.
+    If the folder of the run cannot be written, a warning is logged, because metrics are also
+    printed.
 
     Args:
       model_dir: the folder of the run.
@@ -57,7 +58,7 @@ def add_row(
     }
     for name in sorted(metrics.keys() - {"global_step"}):
         value = float(metrics[name])
-        # JSON has no NaN: many readers refuse the "NaN" that Python writes.
+        # Write null for NaN: JSON has no NaN, and many readers refuse the "NaN" that Python writes.
         row[name] = value if math.isfinite(value) else None
     path = os.path.join(model_dir, NAME)
     try:
@@ -68,7 +69,7 @@ def add_row(
 
 
 def forget_from(model_dir: str, step: int) -> None:
-    """Remove the evaluations from a step on, which a continued run will repeat."""
+    """Remove the evaluations of a step and later steps, which a continued run will repeat."""
     path = os.path.join(model_dir, NAME)
     with _lock_file(model_dir):
         rows = read_rows(path)
@@ -78,15 +79,15 @@ def forget_from(model_dir: str, step: int) -> None:
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """Return the rows of a file of metrics, without a line that a killed process wrote in part.
+    """Return the rows of a file of metrics, without lines that a killed process wrote in part.
 
-    A missing file has no rows.
+    If the file of metrics is missing, the result is [].
     """
     return _parse_rows(_read(path))
 
 
 def _lock_file(model_dir: str) -> contextlib.AbstractContextManager[None]:
-    """Lock the file, so that a training and evaluations beside it do not lose lines."""
+    """Lock the file of metrics, so that processes that write at the same time lose no lines."""
     return (
         in_work.take_turns(model_dir) if storage.is_local(model_dir) else contextlib.nullcontext()
     )
@@ -108,7 +109,7 @@ def _write_row(path: str, row: Mapping[str, Any]) -> None:
 
 
 def _is_whole(text: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if `rows` holds every line of a file, and its last line is complete."""
+    """Return True if `rows` has every line of the file, and the last line is complete."""
     return len(rows) == text.count("\n") and (not text or text.endswith("\n"))
 
 
@@ -117,7 +118,8 @@ def _read(path: str) -> str:
 
 
 def _parse_rows(text: str) -> list[dict[str, Any]]:
-    return [row for row in map(_parse_line, text.splitlines()) if row is not None]
+    # `splitlines` would also split at characters in names, such as U+2028, which JSON allows.
+    return [row for row in map(_parse_line, text.split("\n")) if row is not None]
 
 
 def _parse_line(line: str) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
-"""Shows the progress of a run: a bar on a terminal, elsewhere a log line every 10 seconds.
+"""Shows the progress of a run: a bar on a terminal, otherwise a log line every 10 seconds.
 
 progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "never_married"])
 with progress.tell_while(lambda: "exporting step 1000"):     # work between steps, or after them
     ...
 
-"waiting" is the share of the time in which steps wait for batches. If it is large, the input
-pipeline slows the run down.
+"waiting" is the share of the time in which steps wait for batches. If this share is large, the
+input pipeline slows the run down.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0
 _LINE_TASKS = 8
-# Formats of tqdm: all fields, and without elapsed time and steps per second.
+# Formats of tqdm: with all fields; and without elapsed time and steps per second.
 _WIDE = "{l_bar}{bar}{r_bar}"
 _NARROW = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
-# The text may grow by these columns until it is shown, because tqdm computes its rate again.
+# The text may grow by this many columns before it is shown, because tqdm updates its rate.
 _SPARE_COLUMNS = 2
 
 
 @contextlib.contextmanager
 def tell_while(describe: Callable[[], str]) -> Iterator[None]:
-    """Log the current work about every 10 seconds inside this context.
+    """Log the current work about every 10 seconds in a `with` block.
 
     Args:
-      describe: returns the work, such as "exporting step 1000".
+      describe: returns a description of the work, such as "exporting step 1000".
     """
-    done, start = threading.Event(), time.perf_counter()
+    end_event, start = threading.Event(), time.perf_counter()
 
     def tell() -> None:
-        while not done.wait(_LOG_SECS):
+        while not end_event.wait(_LOG_SECS):
             _log.info("Still %s, after %.0f s", describe(), time.perf_counter() - start)
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -58,15 +58,15 @@ def tell_while(describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        end_event.set()
         thread.join()
 
 
 class Progress(hooks.StepHook):
-    """Shows the step, the remaining time, examples per second, the share of waiting, and losses.
+    """Shows the step, the remaining time, examples per second, the share of waiting, losses.
 
-    On a terminal it shows a bar as wide as the terminal; elsewhere it logs a line about every 10
-    seconds. The record of each line holds the numbers in `fields`, for `--json_log`.
+    On a terminal, the hook shows a bar as wide as the terminal; otherwise it logs a line about
+    every 10 seconds. The log record of each line has the numbers as `fields`, for `--json_log`.
 
     Args:
       result: the result of the step.
@@ -96,7 +96,7 @@ class Progress(hooks.StepHook):
             total=self._last_step,
             initial=self._first,
             unit="step",
-            # If our log lines are hidden, the bar is hidden too.
+            # Hide the bar if the log lines of mtl are hidden.
             disable=not (sys.stderr.isatty() and _log.isEnabledFor(logging.INFO)),
             dynamic_ncols=True,
             leave=False,
@@ -116,14 +116,15 @@ class Progress(hooks.StepHook):
             self._bar.update(step - self._step)
         if is_logged:
             self._logged = time.perf_counter()
-            # If the bar shows the same numbers, only log files, such as of --json_log, get a line.
+            # If a bar shows the numbers, write the line only to log files, such as the file of
+            # --json_log.
             level = logging.INFO if self._bar.disable else logging.DEBUG
             line = "step %d of %d, %s, %.0f s left"
             details = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
             _log.log(level, line, *details, extra={"fields": fields})
 
     def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
-        """Return the values to show, {name: number}."""
+        """Return the numbers to show, {name: number}."""
         steps_per_sec = (step - self._first) / self.time.secs
         fields: dict[str, Any] = {"step": step, "loss": float(values[self._loss])}
         fields["losses"] = {name: float(values[at]) for name, at in self._losses.items()}
@@ -137,13 +138,13 @@ class Progress(hooks.StepHook):
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)
-        # From the longest text to the shortest; the first that fits is shown.
+        # List the texts from the longest to the shortest, and show the first that fits.
         choices = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
-        choices += [(_NARROW, some, 0) for some in (fields, speed, loss)]
-        # Without `ncols`, tqdm makes a bar of ten columns, so `line` has the smallest width.
+        choices += [(_NARROW, shown_fields, 0) for shown_fields in (fields, speed, loss)]
+        # Without `ncols`, tqdm makes a bar of ten columns, the smallest that is allowed.
         state = {**self._bar.format_dict, "n": step, "ncols": None}
-        for bar, some, number in choices:
-            words = self._tell(some, number)
+        for bar, shown_fields, number in choices:
+            words = self._tell(shown_fields, number)
             line = tqdm.tqdm.format_meter(**state | {"bar_format": bar, "postfix": words})
             if len(line) <= columns:
                 return bar, words

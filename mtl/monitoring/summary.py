@@ -26,7 +26,8 @@ from mtl.variables import pruned
 _CELLS = 3
 
 
-# The endings of metrics that warn of errors in other metrics; they are hidden while they are 0.
+# The endings of metrics that warn of errors in other metrics. A metric with such a name is hidden
+# if it is 0.
 _WARNINGS = ("nan_predictions", "_error_bound")
 
 
@@ -48,16 +49,16 @@ def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a text with a block for each task and slice; an undefined metric is n/a.
+    """Format metrics as a text with a block for each task and slice; undefined metrics are n/a.
 
-    Estimator's `loss` is a mean over batches. It is left out if there is an `average_loss`, which
-    is a mean over rows.
+    Estimator's `loss`, a mean over batches, is left out if there is an `average_loss`, a mean over
+    rows.
 
     Args:
       metrics: {metric: value}.
     """
     blocks = []
-    # Metrics of all tasks, under the name "", come last.
+    # Metrics of all tasks together, under the name "", come last.
     by_task = _tell_by_task(metrics).items()
     for task, cells in sorted(by_task, key=lambda item: (not item[0], item[0])):
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
@@ -66,7 +67,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 
 
 def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {task, or "task, slice": texts of its metrics}; metrics of all tasks are under ""."""
+    """Return {task, or "task, slice": texts of its metrics}; "" stands for all tasks."""
     by_task: dict[str, list[str]] = {}
     hidden = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
     for name in sorted(metrics.keys() - hidden):
@@ -81,7 +82,7 @@ def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
 
 
 def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[str]) -> str:
-    """Return a table of metrics.
+    """Format the metrics of several evaluations as a table.
 
     Args:
       found: {name of a row: {metric: value}}.
@@ -96,12 +97,12 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
 def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """Return a line about an evaluation.
+    """Describe an evaluation in one line.
 
     Args:
       metrics: {metric: value}, with `global_step`.
       shown: the names of metrics to show.
-      best: the name of the metric that chooses the best checkpoint; it is shown, too.
+      best: the name of the metric that chooses the best checkpoint, which is also shown.
       is_best: True if this evaluation is the best so far.
     """
     texts = []
@@ -112,19 +113,19 @@ def describe_evaluation(
 
 
 def shorten(value: float) -> str:
-    """Return a metric in at most 11 characters, for terminals and pages; n/a if undefined."""
+    """Format a metric in at most 11 characters, for terminals and pages; NaN becomes n/a."""
     if math.isnan(value):
         return "n/a"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    # Four decimals would show 0.0000.
+    # With four decimals, a small number would become 0.0000.
     if 0 < abs(value) < 0.00005:
         return f"{value:.1e}"
     return f"{value:.4f}" if abs(value) < 99_999.99995 else f"{value:.4e}"
 
 
 def exactly(value: Any) -> str:
-    """Return a number with all its digits, as JSON writes it."""
+    """Format a number with all its digits, like JSON."""
     return str(int(value)) if isinstance(value, int | np.integer) else repr(float(value))
 
 
@@ -145,7 +146,8 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "checkpoint": last,
         "best checkpoint": best,
         "export": _find_newest(os.path.join(model_dir, "export", "latest")),
-        # Show a best export only if there is a best: after a new start, old exports may remain.
+        # Show a best export only if there is a best checkpoint, because exports of an earlier run
+        # may remain.
         "best export": best and _find_newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
         "all metrics": os.path.join(model_dir, metrics_file.NAME),
@@ -172,7 +174,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _describe_profile(model_dir: str) -> str | None:
-    """Return the headline of the last profile of a run, and its path; None without a profile."""
+    """Return the main result and the path of a run's last profile; None without a profile."""
     folder = os.path.join(model_dir, "profile")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     times = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}
@@ -213,13 +215,13 @@ def _find_last(directory: str) -> str | None:
 
 def _find_newest(directory: str) -> str | None:
     versions = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
-    # Object stores list folders with a slash at the end.
+    # Object stores list the names of folders with a slash at the end.
     numbers = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
     return os.path.join(directory, max(numbers, key=int)) if numbers else None
 
 
 def _find_python() -> str:
-    """Return the command for this Python: `python` if this runs it, else its path."""
+    """Return the command that starts this Python: `python`, if that is this one, else a path."""
     path = shutil.which("python")
     return (
         "python"

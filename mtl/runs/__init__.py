@@ -1,1 +1,1 @@
-"""Trains and evaluates the model of an experiment, with the stages around both."""
+"""Trains and evaluates the model of an experiment, with all preparations and exports."""

@@ -1,4 +1,4 @@
-"""Says in one line why a run ended: a bad record, a damaged checkpoint, a failed assertion.
+"""Explains in one line why a run ended: a bad record, a damaged checkpoint or a failed assertion.
 
 with diagnosis.explain_run_errors(data, model, "runs/a/model.ckpt-500", "train", "test"):
     estimator.train(...)
@@ -40,8 +40,8 @@ def explain_run_errors(
     Args:
       data: the pipeline, which finds the bad record.
       model: the model, whose heads and columns check the record.
-      checkpoint: the checkpoint that the context reads; None if it reads no checkpoint.
-      *splits: the splits that the context reads.
+      checkpoint: the checkpoint that code in the `with` block reads; None if the code reads none.
+      *splits: the splits that code in the `with` block reads.
 
     Raises:
       UserError: the checkpoint is damaged, a record is bad, or an assertion in the graph failed.
@@ -53,7 +53,8 @@ def explain_run_errors(
         if checkpoint:
             run_directory.require_intact(checkpoint)
         heads = [*model.heads, *model.heads_of_losses]
-        # A generator, because each diagnosis reads a split record by record.
+        # Use a generator: each diagnosis reads a split record by record, and the first problem is
+        # enough.
         problems = (data.diagnose(error, split, heads, model.columns) for split in splits)
         assertion = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (assertion and assertion.group(1))

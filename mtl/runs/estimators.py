@@ -39,11 +39,11 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      checkpoint: the checkpoint to check against the model; None skips the check.
+      checkpoint: the checkpoint whose variables must match the model; None skips this check.
       keep: fields of the rows to return beside the predictions.
-      events: the folder of TensorBoard's files; `model_dir` by default.
+      events: the folder for TensorBoard's event files; `model_dir` by default.
       is_attacked: True evaluates inputs that `Experiment.attack` moves.
-      may_stack: True lets equal tasks share variables of the graph.
+      may_stack: True allows the graph to stack the variables of equal tasks.
       evaluation_hooks: builds the hooks of an evaluation.
       tell_unknown: called with lines about unknown values in the rows of predictions.
     """
@@ -77,8 +77,8 @@ def build_exported(
 ) -> compat.estimator.Estimator:
     """Build the Estimator that exports a checkpoint of a run.
 
-    Each task keeps separate variables, because `mtl.serving` rewrites the graph task by task.
-    TensorFlow Lite cannot split a tensor of texts or integers of all tasks by task.
+    The variables of equal tasks are not stacked if `mtl.serving` rewrites the graph task by task,
+    or for TensorFlow Lite, which cannot split a stacked tensor of texts or integers by task.
     """
     may_stack = experiment.serving.keeps_graph and not is_converted
     return build_estimator(experiment, model_dir, checkpoint, may_stack=may_stack)
@@ -87,7 +87,7 @@ def build_exported(
 def build_config(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> compat.estimator.RunConfig:
-    """Build the settings of an Estimator, and of its session, for a single process."""
+    """Build the RunConfig of an Estimator that runs in a single process."""
     with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
     session_config = experiment.distribution.resources.session_config()

@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run, exports them, and keeps the best.
+"""Evaluates the checkpoints of a run, exports them, and keeps the best checkpoint.
 
 evaluator = evaluation.Evaluator(experiment, "runs/digits")
 metrics = evaluator("runs/digits/model.ckpt-500")
@@ -30,28 +30,28 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# Two measurements of the same metric may differ by this share of its value.
+# Two values of a metric count as equal if their relative difference is at most this share.
 _ROUNDING = 1e-5
 _NO_OBSERVERS = types.RunObserver()
 
 CurveWriter: TypeAlias = (
     "Callable[[str, Mapping[str, curves.Counted], Mapping[str, Sequence[str]]], list[str]]"
 )
-"""Writes {task: its sums} and {task: its classes} to files in a folder; returns their paths."""
+"""Writes curves from {task: sums} and {task: classes} to files in a folder; returns their paths."""
 
 
 class Evaluator:
-    """Evaluates the checkpoints of one run, each once, in the order of their steps.
+    """Evaluates each checkpoint of a run once, in the order of the steps.
 
     Args:
       experiment: the run's settings.
       model_dir: the folder of the run.
       interruption: records a request to stop; an evaluation then stops between batches.
-      observers: the observers of the training; they see each evaluation and may add hooks.
+      observers: the observers of the training, which watch each evaluation and may add hooks.
 
     Attributes:
       keeper: the record of the best checkpoint.
-      metrics: the metrics of the last evaluation; None before the first.
+      metrics: the metrics of the last evaluation; None before the first evaluation.
     """
 
     def __init__(
@@ -65,20 +65,21 @@ class Evaluator:
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         direction = experiment.model.find_direction(experiment.best.metric)
-        # Before this step, pruning has cut fewer weights: such a network would always be the best.
+        # Ignore checkpoints from before the end of pruning: with more weights, they would be the
+        # best.
         first = experiment.model.find_first_final_step(experiment.run.train_steps)
         best = experiment.best.with_direction(direction)
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
-        # A digest of the rows that an evaluation reads shows whether two values can be compared.
+        # Metrics of two evaluations are comparable if the digests of their rows are equal.
         self._rows, self._rows_vary = measured.Rows(), False
         self._measured_on: dict[str, Any] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluate a checkpoint, export it as "latest", and as "best" if it is the best.
+        """Evaluate a checkpoint, and export it as "latest"; also as "best" if no other is better.
 
-        A log line holds the main metric of every task. If rows or settings have changed since the
+        A log line shows the main metric of every task. If rows or settings have changed since the
         evaluation of the best checkpoint, this function also evaluates the best again.
 
         Args:
@@ -90,7 +91,7 @@ class Evaluator:
         experiment = self._experiment
         watch = self._observers.watch_evaluation(checkpoint)
         self.metrics, self._measured_on = self._measure(checkpoint, watch)
-        # Must come before `is_best`, which compares with the value of the best checkpoint.
+        # Update the value of the best checkpoint before `is_best` compares with it.
         self._renew_best()
         main_metrics, best = (
             experiment.model.find_main_metrics(self.metrics),
@@ -112,7 +113,7 @@ class Evaluator:
         watch: types.EvaluationHooks | None = None,
         events: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the metrics of a checkpoint, and a description of its rows and settings."""
+        """Return the metrics of a checkpoint, and a description of the rows and settings."""
         data, model = self._experiment.data, self._experiment.model
         split, rows = data.eval_split, self._rows
         passing = _Passing(self._interruption)
@@ -123,7 +124,7 @@ class Evaluator:
         ):
             if watch is None:
                 metrics = self.graph.evaluate(checkpoint, pass_hooks, events)
-            else:  # Observers may add different ops at each step, so this needs a new graph.
+            else:  # Build a new graph, as observers may add different ops to each evaluation.
                 rows = measured.Rows()
                 estimator = estimators.build_estimator(
                     self._experiment,
@@ -141,20 +142,20 @@ class Evaluator:
         return measured.digest_settings(self._experiment.model)
 
     def _tell_doubts(self) -> None:
-        """Warn of slices without rows and of a best metric that is NaN, once in a run."""
+        """Warn once in a run if slices have no rows, or if the metric `Best.metric` is NaN."""
         experiment, metrics = self._experiment, cast(dict[str, Any], self.metrics)
         lines_by_kind = {
             "slices": describe_empty_slices(experiment, metrics, experiment.data.eval_split),
             "best_value": _describe_nan(experiment, metrics),
         }
         for kind, lines in lines_by_kind.items():
-            # `record_doubts` logs the lines, and later evaluations would repeat them.
+            # `record_doubts` logs the lines, so later evaluations must not record them again.
             if lines and not doubts.read_doubts(self._model_dir, kind):
                 doubts.record_doubts(self._model_dir, kind, lines)
 
     @functools.cached_property
     def graph(self) -> evaluation_graph.EvaluationGraph:
-        """The graph that evaluates all checkpoints; it needs the statistics of the run."""
+        """The graph that evaluates all checkpoints; building it needs the statistics of the run."""
         experiment, rows = self._experiment, self._rows
         tell = functools.partial(doubts.record_doubts, self._model_dir, "unknown")
         statistics = fitting.load_statistics(self._model_dir)
@@ -168,29 +169,31 @@ class Evaluator:
     def _renew_best(self) -> None:
         """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
 
-        If only settings have changed and the value has not, patience continues without a message.
-        This also holds for records of an earlier version, which do not describe rows and settings.
+        If settings have changed, but the value of the best checkpoint has not, the count of
+        `Best.patience` continues without a message. Records of earlier versions, which do not
+        describe rows and settings, are treated in the same way.
         """
-        record, now = self.keeper.read(), self._measured_on
-        before = record.get("measured_on")
-        if not record or before == now or self._rows_vary:
+        record, new_description = self.keeper.read(), self._measured_on
+        old_description = record.get("measured_on")
+        if not record or old_description == new_description or self._rows_vary:
             return
-        rows_differ = _have_rows_changed(before, now)
+        rows_differ = _have_rows_changed(old_description, new_description)
         best = self.keeper.checkpoint
         if best is None:
-            self.keeper.renew(now, None, is_other=rows_differ)
+            self.keeper.renew(new_description, None, is_other=rows_differ)
             return
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
-            # The two evaluations are a moment apart, so the split gives different rows each time.
-            if rows != now["rows"]:
+            # Both evaluations have just read the split, so the rows of the split differ in each
+            # evaluation.
+            if rows != new_description["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
                 _log.warning(message + "compared.", *self._names_of_best)
                 return
         is_other = rows_differ or value is None or not _are_close(value, record["value"])
-        self.keeper.renew(now, value, is_other=is_other)
+        self.keeper.renew(new_description, value, is_other=is_other)
         if is_other:
             _log.warning("%s", self._tell_renewed(record, rows_differ, value))
 
@@ -200,7 +203,7 @@ class Evaluator:
         return self._experiment.data.eval_split, self._experiment.best.metric
 
     def _measure_best(self, checkpoint: str) -> tuple[float, str]:
-        """Return the value of the best checkpoint, and a description of its rows."""
+        """Evaluate the best checkpoint; return its value, and a description of the rows."""
         split, metric = self._names_of_best
         metrics, measured_on = self._measure(checkpoint)
         metrics_file.add_row(self._model_dir, checkpoint, split, metrics)
@@ -221,29 +224,30 @@ class Evaluator:
         return f"{reason}: {had} and {now}. Patience starts anew."
 
     def catch_up(self, is_evaluated_beside: bool = False) -> None:
-        """Make up for what an interrupted run left undone.
+        """Complete the evaluations of a run that was interrupted.
 
-        Forgets best checkpoints of steps after the latest checkpoint. Evaluates the latest
-        checkpoint if it was not evaluated.
+        The record of the best checkpoint forgets steps after the latest checkpoint. The latest
+        checkpoint is evaluated now if it was not evaluated before.
 
         Args:
-          is_evaluated_beside: True if a separate process evaluates; it then evaluates the
-            checkpoint in its turn.
+          is_evaluated_beside: True if a separate process evaluates checkpoints, including the
+            latest.
         """
         path, step = (
             run_directory.find_latest(self._model_dir),
             run_directory.step_of(self._model_dir),
         )
-        # A run that went on from an earlier checkpoint trains those steps again.
+        # A run that continues from an earlier checkpoint trains the later steps again.
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
-        # Steps after the latest checkpoint run again. If its evaluation is done, it stays valid.
+        # Evaluations of steps after the latest checkpoint are no longer valid, because the steps
+        # are trained again.
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done and not is_evaluated_beside:
             self(cast(str, path))  # If there is no checkpoint, step 0 counts as evaluated.
 
     def forget_later(self) -> None:
-        """Remove evaluations of steps that will run again, once a checkpoint is restored."""
+        """Remove evaluations of steps that a restored run will train again."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
             metrics_file.forget_from(self._model_dir, self._unknown_from)
@@ -256,7 +260,7 @@ class Evaluator:
         """
         path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
         plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
-        # TensorBoard has this evaluation already, so its events go to a scratch folder.
+        # TensorBoard already shows this evaluation, so the new events go to a temporary folder.
         with tempfile.TemporaryDirectory() as scratch, hooks.closing_writers(scratch):
             self.metrics, self._measured_on = self._measure(path, events=scratch)
         self._renew_best()
@@ -294,11 +298,11 @@ def evaluate(
     is_attacked: bool = False,
     write_curves: CurveWriter | None = None,
 ) -> dict:
-    """Evaluate a checkpoint on the whole of a split.
+    """Evaluate a checkpoint on all rows of a split.
 
-    The metrics are appended to `metrics.jsonl`. For a split other than `Pipeline.eval_split`, they
-    also go to `eval_<split>` for TensorBoard, where later steps are removed; the run itself writes
-    `eval`. Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
+    The metrics are appended to `metrics.jsonl`. Metrics of a split other than `Pipeline.eval_split`
+    are also written to `eval_<split>` for TensorBoard, and replace events of later steps. Metrics
+    on inputs that `Experiment.attack` moves are not written for TensorBoard.
 
     Args:
       experiment: the settings of the run.
@@ -306,14 +310,14 @@ def evaluate(
       split: the split; None for `Pipeline.eval_split`.
       checkpoint: "latest", "best" or a path.
       is_attacked: True moves the inputs by `Experiment.attack`.
-      write_curves: writes the curves of the tasks with classes to a folder in `<model_dir>/curves`.
+      write_curves: writes curves of tasks with classes to a folder in `<model_dir>/curves`.
 
     Returns:
       {metric: value}, with "global_step".
     """
     _require_attack(experiment, is_attacked)
     split = split or experiment.data.eval_split
-    is_own = split == experiment.data.eval_split or is_attacked
+    is_without_events = split == experiment.data.eval_split or is_attacked
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
@@ -325,14 +329,14 @@ def evaluate(
             experiment,
             model_dir,
             path,
-            events=scratch if is_own else None,
+            events=scratch if is_without_events else None,
             is_attacked=is_attacked,
             evaluation_hooks=_watch_rows(experiment, model_dir, split, is_attacked, write_curves),
         )
-        name = None if is_own else _spell(split)
+        name = None if is_without_events else _spell(split)
         passing = _Passing()
         watchers: list[Any] = [passing]
-        if not is_own:
+        if not is_without_events:
             forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
             step = run_directory.step_saved(path)
             watchers.append(hooks.Callbacks(functools.partial(forget, step)))
@@ -361,7 +365,7 @@ def _watch_rows(
     is_attacked: bool,
     write_curves: CurveWriter | None,
 ) -> types.EvaluationHooks:
-    """Return a function that builds the hooks of an evaluation's rows."""
+    """Return a function that builds hooks which watch the rows of an evaluation."""
     builders: list[types.EvaluationHooks] = []
     if write_curves is not None:
         builders.append(watch_curves(experiment, model_dir, split, is_attacked, write_curves))
@@ -378,7 +382,7 @@ def watch_curves(
     is_attacked: bool,
     write_curves: CurveWriter,
 ) -> types.EvaluationHooks:
-    """Return a function that builds the hook which writes curves.
+    """Return a function that builds the hook which writes curves of an evaluation.
 
     Raises:
       UserError: no task has classes, or the folder cannot be written.
@@ -424,7 +428,7 @@ def _have_rows_changed(before: Mapping[str, Any] | None, now: Mapping[str, Any])
 
 
 def _are_close(value: float, other: float) -> bool:
-    """Return True if two values are equal up to rounding in sums."""
+    """Return True if two values of a metric differ only by rounding errors."""
     both_nan = math.isnan(value) and math.isnan(other)
     return both_nan or math.isclose(value, other, rel_tol=_ROUNDING)
 
@@ -445,7 +449,7 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
 def describe_empty_slices(
     experiment: experiment_lib.Experiment, metrics: Mapping[str, Any], split: str
 ) -> list[str]:
-    """Return a line that names the slices without a row in a split; empty if all have rows.
+    """Return a line that names the slices without a row in a split; [] if all slices have rows.
 
     Args:
       experiment: the settings of the run, whose model names the slices.
@@ -463,7 +467,7 @@ def describe_empty_slices(
 
 
 def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, Any]) -> list[str]:
-    """Return a line if the metric that chooses the best is NaN."""
+    """Return a warning if `Best.metric`, which chooses the best checkpoint, is NaN."""
     best, step = experiment.best, int(metrics["global_step"])
     if not math.isnan(float(metrics[best.metric])):
         return []
@@ -478,7 +482,7 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 class _Passing(tf.compat.v1.train.SessionRunHook):
     """Counts the batches of an evaluation, and ends the process after a request to stop.
 
-    The next start evaluates the checkpoint again.
+    The next start of the run evaluates the checkpoint again.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):

@@ -1,7 +1,8 @@
-"""The graph that evaluates the checkpoints of a run; it is built once for all of them.
+"""Builds one graph that evaluates all checkpoints of a run.
 
-To build the graph takes longer than most evaluations, so a training keeps it. A training builds it
-before its first step, so that wrong settings of metrics fail early.
+A training reuses the graph of evaluation, because building a graph takes longer than most
+evaluations. The training builds the graph before the first step, so that wrong settings of metrics
+fail early.
 
 graph = evaluation_graph.EvaluationGraph(experiment, "runs/digits")
 graph.metrics                                        # ["loss", "digit/accuracy", ...]
@@ -23,7 +24,7 @@ from mtl.variables import stacks
 
 
 class EvaluationGraph:
-    """A graph of evaluation on the split of the run, and a session for each checkpoint.
+    """Holds the graph that evaluates on `Pipeline.eval_split`; opens a session for each checkpoint.
 
     Args:
       experiment: the run's settings.
@@ -46,7 +47,8 @@ class EvaluationGraph:
         rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
         self._graph = tf.Graph()
         with self._graph.as_default():
-            # The public `evaluate` would build a graph for each checkpoint.
+            # Call private methods: the public `Estimator.evaluate` builds a graph for each
+            # checkpoint.
             parts = self._estimator._evaluate_build_graph(rows, hooks=[], checkpoint_path=None)
             self._scaffold, self._update, self._metrics, self._hooks = parts
             self.variables = [
@@ -78,7 +80,8 @@ class EvaluationGraph:
         given_files.check_unchanged(self._model.column_files, self._model_dir)
         with self._graph.as_default():
             mismatch.require_fit(checkpoint, is_training=False)
-            # The last session finalized the graph, but Estimator adds an op that counts batches.
+            # The last session made the graph read-only, but Estimator adds an op that counts
+            # batches.
             self._graph._unsafe_unfinalize()
             return self._estimator._evaluate_run(
                 checkpoint,

@@ -1,4 +1,4 @@
-"""Exporters that Estimator calls after each evaluation."""
+"""Defines the exporters that Estimator calls after each evaluation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EachEvaluation(compat.estimator.Exporter):
 
 
 class BestExporter(compat.estimator.Exporter):
-    """Keeps the best checkpoint, and exports it once, as `<model_dir>/export/best/<version>`.
+    """Exports a new best checkpoint to `<model_dir>/export/best/<version>`, and records it.
 
     Args:
       keeper: the record of the best checkpoint.
       export: writes an export, and returns its path.
-      measured_on: describes the rows and settings of the evaluation.
+      measured_on: returns a description of the rows and settings of the evaluation.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class BestExporter(compat.estimator.Exporter):
         path = None
         if self._keeper.is_best(eval_result):
             path = self._export(estimator, export_path, checkpoint_path)
-        # Record the best last: if the run is killed before, its next start exports it again.
+        # Record the best checkpoint after its export: if the run is killed before, the next start
+        # exports the checkpoint again.
         self._keeper.update(checkpoint_path, eval_result, self._measured_on())
         return path

@@ -21,12 +21,12 @@ from mtl.files import atomic
 from mtl.optimization import finite
 
 FILE = "failure.json"
-# A binding in quotes for a shell: a replay runs in one process with one device.
+# The gin binding, quoted for a shell, with which a replay uses one process and one device.
 ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 
 
 def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
-    """Return the command that examines a step; `tells_strategy` adds the strategy of one device."""
+    """Return the command that replays a step; `tells_strategy` adds a binding for one device."""
     command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
     return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
 
@@ -35,7 +35,7 @@ def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> 
 def keep_failure(
     model_dir: str, keep: Callable[[], None], place: settings.Place | None = None
 ) -> Iterator[None]:
-    """Record the step if the run fails because a loss or gradient is not finite.
+    """Record the step at which a loss or gradient is NaN or infinite and ends the run.
 
     Args:
       model_dir: the folder of the run.
@@ -44,7 +44,7 @@ def keep_failure(
       place: the place of this process; None for a process with one device.
 
     Raises:
-      UserError: the error of the run, with the command that examines the step if there is a step.
+      UserError: the error of the run; if its step is known, with the command that replays the step.
     """
     path = os.path.join(model_dir, FILE)
     if tf.io.gfile.exists(path):
@@ -53,7 +53,7 @@ def keep_failure(
         yield
     except checks.UserError as error:
         step_in_error = finite.find_step(str(error))
-        # If a bad record explains the failure, only the original error holds the step.
+        # If a bad record explains the failure, only the cause of the error names the step.
         step = finite.find_step(str(error.__cause__)) if step_in_error is None else step_in_error
         if step_in_error is not None:
             keep()
@@ -67,7 +67,7 @@ def keep_failure(
 
 
 def read_step(model_dir: str) -> int | None:
-    """Return the step at which a run failed; None if it did not fail, or has continued since."""
+    """Return the step at which a run failed; None if it did not fail, or continued afterwards."""
     path = os.path.join(model_dir, FILE)
     if not tf.io.gfile.exists(path):
         return None

@@ -32,14 +32,15 @@ def fit_statistics(
 ) -> None:
     """Compute and write the statistics of the training split for a new run.
 
-    `look` sees the same batches. After them, it reads more batches only if it needs more.
+    `look` checks the batches of the same pass, and reads more batches only if necessary.
 
     Args:
       data: the pipeline.
       model: the model, whose columns and heads are fitted.
-      warm_start: the source of first values; its run may also supply statistics.
+      warm_start: names another run that supplies first values and maybe statistics; None without a
+        warm start.
       model_dir: the folder of the run.
-      look: checks the batches in the same pass; None checks nothing.
+      look: checks labels and columns in the same pass over the data; None checks nothing.
 
     Raises:
       UserError: the run in `model_dir` was trained without statistics, or the split has a bad
@@ -55,7 +56,7 @@ def fit_statistics(
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explain_run_errors(data, model, None, split):
-        # One pass serves both the statistics and the check of the labels.
+        # One pass over the data computes the statistics and checks the labels.
         batches = _read(data, split)
         batches = look.look_at(batches) if look else batches
         features_lib.fit_columns(model.columns, batches, directory, label_parts, anew=is_new)

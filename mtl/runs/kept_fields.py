@@ -1,4 +1,4 @@
-"""Passes fields of the rows through the graph of predictions, beside the predictions.
+"""Returns fields of the input rows, such as an id, together with the predictions of the rows.
 
 model_fn = kept_fields.keep_fields(model_fn, ["id"], spec.features)
 rows = kept_fields.restore_rows(estimator.predict(...))   # {"id": b"r7", "income/probability": 0.2}
@@ -14,16 +14,17 @@ import numpy as np
 from mtl import checks, spec
 from mtl.deferred import compat, tf
 
-# An Estimator cannot predict ragged tensors, so lists are padded, and later cut to their length.
+# An Estimator cannot return ragged tensors, so lists are padded, and later cut to their length.
 _LENGTH = "\0length"
 
 
 def keep_fields(
     model_fn: Callable[..., Any], names: Sequence[str], own: Collection[str]
 ) -> Callable[..., Any]:
-    """Return a `model_fn` whose predictions begin with fields of the rows.
+    """Return a `model_fn` whose predictions begin with fields of the input rows.
 
-    The inner `model_fn` gets only its `own` features, so the fields do not change predictions.
+    The original `model_fn` gets only the features in `own`, so the added fields do not change
+    predictions.
 
     Args:
       model_fn: takes features, labels and a mode, and returns an EstimatorSpec.
@@ -47,7 +48,7 @@ def keep_fields(
 
 
 def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield predictions of a `model_fn` of `keep_fields`, with lists in their original length."""
+    """Yield the predicted rows of a `model_fn` of `keep_fields`, with lists cut to their length."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)
@@ -57,7 +58,7 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
-    """Return a field of a batch of predictions as the tensor that the rows had.
+    """Convert a field in a batch of predictions back to the tensor that the input had.
 
     Args:
       batch: {name: [B, ...]}, predictions as arrays.
@@ -71,9 +72,9 @@ def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTens
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """Return the values of rows as an array if they have the same shape and are not text.
+    """Return a column's values as an array if they are not texts, and their shapes are the same.
 
-    If integers are missing, such as labels, the result is a list with None in their place.
+    If integers are missing, such as labels, the result is a list with None for missing values.
     """
     is_text = any(isinstance(value, bytes) for value in values)
     if is_text or len(set(map(np.shape, values))) > 1:

@@ -1,4 +1,4 @@
-"""Counts missing labels and classes in batches that other code reads.
+"""Counts missing labels, and finds classes without rows, in batches that other code reads.
 
 missing = label_tallies.Missing(heads)
 for features, labels in batches: missing.see(labels)
@@ -24,9 +24,9 @@ from mtl.heads import base
 from mtl.runs import diagnosis
 
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
-# The most batches that are read only for a warning.
+# The largest number of batches that are read only for a warning.
 _MOST_BATCHES = 500
-# The most classes that a line names; it counts the others.
+# The largest number of classes that a warning names; it only counts the other classes.
 _LISTED = 5
 
 
@@ -40,17 +40,17 @@ class Missing:
     def __init__(self, heads: Sequence[types.Head]):
         self._heads = {head.name: head for head in heads if isinstance(head, base.Labelled)}
         self._counts = {name: collections.Counter[str]() for name in self._heads}
-        # {task whose labels are whole numbers: the rows with -1, and the smallest number}.
+        # {task whose labels are whole numbers: number of rows with -1, and the smallest label}.
         self._below_zero = {name: (0, 0) for name, head in self._heads.items() if not head.has_ids}
         self._rows = 0
 
     def see(self, labels: types.Tensors) -> None:
-        """Take in the labels of a batch, {field: [B, ...]}."""
+        """Count the labels of a batch, {field: [B, ...]}."""
         self._rows += int(types.count_rows(labels))
         for name, head in self._heads.items():
             label = labels.get(head.field)
             if not isinstance(label, tf.Tensor):
-                continue  # A list is never missing: an empty list says that no class applies.
+                continue  # A list is never a missing label: an empty list means no class.
             values = label.numpy()
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
@@ -80,7 +80,7 @@ class Missing:
         return lines
 
     def describe_doubts(self, split: str, seen: str) -> list[str]:
-        """Return a line for each task whose only label below 0 is -1, which may mark a missing one.
+        """Return a line for each task whose only negative label is -1: it may mark missing labels.
 
         Args:
           split: the name of the split.
@@ -110,7 +110,7 @@ def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
     masks = {_ABSENT[values.dtype.kind]: absent}
     for mark in marks:
         masks[f"are {mark!r}"] = values == (mark.encode() if isinstance(mark, str) else mark)
-    # A vector is missing only if all its values are, each maybe for a different reason.
+    # A vector counts as missing only if all its values are missing, maybe for different reasons.
     if values.shape[1] == 1:
         return {reason: int(mask.sum()) for reason, mask in masks.items()}
     is_missing = np.logical_or.reduce(list(masks.values())).all(axis=1)
@@ -137,14 +137,14 @@ class Classes:
         }
 
     def see(self, labels: types.Tensors) -> None:
-        """Take in the labels of a batch, {field: [B, ...]}."""
+        """Count the labels of a batch, {field: [B, ...]}."""
         for name, unseen in self.unseen.items():
             if unseen:
                 unseen.difference_update(count_classes(self._heads[name], labels))
 
 
 def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
-    """Count the rows of a batch, or the places of its maps, for each class id.
+    """Count the rows of a batch, or the pixels of label maps, for each class id.
 
     Args:
       head: a head with classes.
@@ -173,15 +173,15 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
 def describe_untrained(
     classes: Classes, heads: Sequence[types.Head], data: pipeline.Pipeline, is_whole: bool
 ) -> list[str]:
-    """Return a line for each task that is evaluated on classes without a row in training.
+    """Return a warning for each task that is evaluated on classes without a row in training.
 
-    Labels of the held-out split are read only if a class has no row, and only as far as necessary.
+    The labels of the held-out split are read only if a class has no row in training.
 
     Args:
       classes: the classes without a row in the training split so far.
       heads: the heads of the tasks.
       data: the pipeline with both splits.
-      is_whole: True if `classes` saw the whole training split.
+      is_whole: True if `classes` has counted the whole training split.
     """
     heads_to_check = [head for head in heads if classes.unseen.get(head.name)]
     if not heads_to_check:
@@ -194,7 +194,7 @@ def describe_untrained(
             for name, counts in counts_by_task.items()
         }
 
-    # If the training split was read in part, read on, as long as a class has no row.
+    # If only a part of the training split was read, read on while an evaluated class has no row.
     for labels in () if is_whole else _read_labels(data, data.train_split):
         if not any(list_untrained().values()):
             break

@@ -1,9 +1,10 @@
-"""Moves the rates of a mixture by the losses of its tasks: what `moved_rates.ByLosses` decides.
+"""Adapts the sampling rates of a mixture of sources to the losses (`moved_rates.ByLosses`).
 
 training.Training(made, "runs/a", on_start, observers=[*observers, loss_rates.observe])
 
-The graph sums the losses of an interval, and decides at its last step. The decisions are the
-variable `mixture/log_factors`, so a checkpoint holds all of them. A hook hands them to the input.
+The training graph sums the losses of an interval of steps. At the last step of the interval, the
+graph computes a factor for the rate of each source. The variable `mixture/log_factors` holds the
+factors of all intervals, so a checkpoint saves them. A hook passes the factors to the input.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from mtl.step import replicas, step_state
 _log = logging.getLogger(__name__)
 _SCOPE = "mixture"
 _FACTORS, _FIRST = f"{_SCOPE}/log_factors", f"{_SCOPE}/first_losses"
-# A ratio of losses stays within a thousandth and a thousand.
+# Ratios of losses are clipped to the range from 0.001 to 1000.
 _LARGEST_LOG = float(np.log(1000.0))
 
 
 def observe(run: types.ObservedRun) -> LossRates:
-    """Return the observer of a run whose mixture follows the losses.
+    """Return an observer that adapts the rates of a mixture to the losses.
 
     Raises:
       UserError: several processes train, a source labels no task, or there are too many intervals.
@@ -41,25 +42,25 @@ def observe(run: types.ObservedRun) -> LossRates:
     experiment = run.experiment
     source, rates = experiment.data.source, experiment.data.source.rates
     where = "Mixture.rates"
-    # Each process would have to hear of every decision before it reads its next rows.
+    # With several processes, each process would need all new factors before it reads its next rows.
     rule = "be numbers or schedules if several processes train"
     checks.require(run.place.workers == 1, where, rule, "ByLosses")
     tasks = source.list_tasks(experiment.model.heads_with_loss, experiment.data.spec)
-    for name, of_source in tasks.items():
+    for name, source_tasks in tasks.items():
         rule = f"give the source {name!r} the label of a task with a loss"
-        checks.require(bool(of_source), "Mixture.labels", rule, dict(source.labels))
+        checks.require(bool(source_tasks), "Mixture.labels", rule, dict(source.labels))
     count = -(-experiment.run.train_steps // rates.every) + 2
     least = -(-experiment.run.train_steps // (moved_rates.MOST_INTERVALS - 2))
     rule = f"be at least {least}, as a run decides {moved_rates.MOST_INTERVALS - 2:,} times at most"
     is_few = count <= moved_rates.MOST_INTERVALS
     checks.require(is_few, "ByLosses.every", rule, rates.every)
-    rule = f"be at least {len(tasks) + 3} for {len(tasks)} sources, as rows are dealt ahead"
+    rule = f"be at least {len(tasks) + 3} for {len(tasks)} sources, as rows are read ahead"
     checks.require(source.known_steps >= 1, "ByLosses.every", rule, rates.every)
     return LossRates(rates, tasks, run.model_dir)
 
 
 class LossRates(types.RunObserver):
-    """Has the losses move the rates of a mixture.
+    """Multiplies the rates of a mixture by factors that depend on the losses.
 
     Args:
       rates: the settings.
@@ -82,8 +83,9 @@ class LossRates(types.RunObserver):
         self._publish_saved(path if step else None)
 
     def _publish_saved(self, checkpoint: str | None) -> None:
-        """Hand the decisions of a checkpoint to the input; None for a run without one."""
-        # The input may begin to read before the session is there, also after an earlier training.
+        """Pass the factors in a checkpoint to the input; all are 1 without a checkpoint."""
+        # Let the input wait for factors from now on, because the input may start before the session
+        # exists.
         self.rates.decisions.open()
         reader = tf.train.load_checkpoint(checkpoint) if checkpoint else None
         if reader is None or not reader.has_tensor(_FACTORS):
@@ -92,7 +94,12 @@ class LossRates(types.RunObserver):
         self.publish(reader.get_tensor(_FACTORS), run_directory.step_of(self._model_dir))
 
     def publish(self, log_factors: np.ndarray, step: int) -> None:
-        """Hand the decisions before a step to the input: logarithms [K, S] of the factors."""
+        """Pass the factors that are known at a step to the input.
+
+        Args:
+          log_factors: [K, S], logarithms of the factors of S sources in K intervals.
+          step: the global step; factors of later intervals are not computed yet.
+        """
         self.rates.decisions.publish(np.exp(log_factors[: step // self.rates.every + 2]))
 
     def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
@@ -108,7 +115,7 @@ class LossRates(types.RunObserver):
 
 
 class _Decide(types.StepExtension):
-    """Sums the losses of the tasks, and decides at the end of an interval."""
+    """Sums the losses of tasks, and computes factors of the rates at the end of an interval."""
 
     def __init__(
         self,
@@ -132,39 +139,51 @@ class _Decide(types.StepExtension):
         names = list(dict.fromkeys(task for tasks in self._tasks.values() for task in tasks))
         heads = [head for head in self._model.heads_with_loss if head.name in names]
         weights = replicas.sum_over_replicas(together.sum_label_weights(heads, self._labels))
-        # [2, T]: a batch without a label of a task says nothing about its loss.
-        seen = tf.stack([[losses[n] * weights[n] for n in names], [weights[n] for n in names]])
-        seen = tf.cast(seen, tf.float64)
+        # [T] each. A task without a label in the batch has weight 0. A loss that is not finite also
+        # has weight 0, because `Update.if_not_finite` may skip its step.
+        loss, weight = (tf.stack([values[n] for n in names]) for values in (losses, weights))
+        is_finite = tf.math.is_finite(loss)
+        loss, weight = (tf.where(is_finite, x, tf.zeros_like(x)) for x in (loss, weight))
+        batch_sums = tf.cast(tf.stack([loss * weight, weight]), tf.float64)
         count, every = len(names), self._rates.every
         sums = step_state.create_variable("sums", np.zeros([2, count]))
         latest = step_state.create_variable("latest_losses", np.zeros([count]))
         first = step_state.create_variable("first_losses", np.zeros([count]))
-        most = moved_rates.MOST_INTERVALS
-        factors = step_state.create_variable("log_factors", np.zeros([most, len(self._tasks)]))
+        max_intervals = moved_rates.MOST_INTERVALS
+        factors = step_state.create_variable(
+            "log_factors", np.zeros([max_intervals, len(self._tasks)])
+        )
 
-        done = tf1.train.get_or_create_global_step().read_value() + 1
-        is_end = tf.equal(done % every, 0)
-        total, weight = tf.unstack(sums.read_value() + seen)
-        means = tf.where(weight > 0, tf.math.divide_no_nan(total, weight), latest.read_value())
-        # The first interval in which the task had a label is what later ones are compared with.
+        step = tf1.train.get_or_create_global_step().read_value() + 1
+        is_end = tf.equal(step % every, 0)
+        total, weights_sum = tf.unstack(sums.read_value() + batch_sums)
+        means = tf.where(
+            weights_sum > 0, tf.math.divide_no_nan(total, weights_sum), latest.read_value()
+        )
+        # Later losses are compared with the first interval in which the task had a label.
         firsts = tf.where(tf.equal(first.read_value(), 0), means, first.read_value())
         logs = tf.math.log(tf.where((firsts > 0) & (means > 0), means / firsts, 1.0))
         logs = tf.clip_by_value(logs, -_LARGEST_LOG, _LARGEST_LOG)
-        shares = np.array([[(n in own) / len(own) for n in names] for own in self._tasks.values()])
-        # The mean of the ratios, and not of their logarithms.
-        of_sources = self._rates.power * tf.math.log(tf.linalg.matvec(shares, tf.exp(logs)))
-        interval = done // every + 1  # Of the steps up to `done`, the next but one.
-        is_row = tf.equal(tf.range(most, dtype=tf.int64), interval)[:, tf.newaxis]
-        decided = tf.where(is_row & is_end, of_sources, factors.read_value())
-        step_state.assign_with_update(factors, decided)
+        shares = np.array(
+            [
+                [(n in source_tasks) / len(source_tasks) for n in names]
+                for source_tasks in self._tasks.values()
+            ]
+        )
+        # A source with several tasks uses the mean of their ratios, not of the logarithms.
+        log_ratios = self._rates.power * tf.math.log(tf.linalg.matvec(shares, tf.exp(logs)))
+        interval = step // every + 1  # The input has already read rows for the next interval.
+        is_row = tf.equal(tf.range(max_intervals, dtype=tf.int64), interval)[:, tf.newaxis]
+        new_factors = tf.where(is_row & is_end, log_ratios, factors.read_value())
+        step_state.assign_with_update(factors, new_factors)
         step_state.assign_with_update(latest, tf.where(is_end, means, latest.read_value()))
         step_state.assign_with_update(first, tf.where(is_end, firsts, first.read_value()))
-        sums_left = tf.where(is_end, tf.zeros([2, count], tf.float64), tf.stack([total, weight]))
-        step_state.assign_with_update(sums, sums_left)
+        next_sums = tf.where(is_end, tf.zeros_like(batch_sums), tf.stack([total, weights_sum]))
+        step_state.assign_with_update(sums, next_sums)
 
 
 class _Publish(hooks.StepHook):
-    """Hands the decisions to the input once an interval has ended."""
+    """Passes the new factors to the input at the end of each interval."""
 
     def __init__(self, result: Any, observer: LossRates):
         super().__init__(result)
@@ -179,8 +198,8 @@ class _Publish(hooks.StepHook):
         decisions = self._observer.rates.decisions
         decisions.open()
 
-        # The input reads ahead, and may wait for a decision that a training which ends never makes.
-        # The session closes only after its input: so the input has to hear of the end before that.
+        # The input reads ahead, and may wait for factors that a training never computes because it
+        # ends. The session waits for its input to close, so the input must learn of the end first.
         def close() -> None:
             coord.wait_for_stop()
             decisions.close()
@@ -192,14 +211,14 @@ class _Publish(hooks.StepHook):
             return
         session = run_context.session
         log_factors, first_losses = session.run([self._factors, self._first])
-        rule = "follow losses above 0; no ratio says how far others fell"
+        rule = "follow losses above 0, because ratios of negative losses mean nothing"
         lowest = float(first_losses.min())
         checks.require(lowest >= 0, "Mixture.rates, as ByLosses,", rule, lowest)
         self._observer.publish(log_factors, step)
         factors = np.exp(log_factors[step // self._observer.rates.every + 1])
-        told = ", ".join(
+        factor_texts = ", ".join(
             f"{name} times {factor:.3g}"
             for name, factor in zip(self._observer.tasks, factors, strict=True)
         )
         first_step = step + self._observer.rates.every
-        _log.info("Rates of the mixture from step %s on: %s.", f"{first_step:,}", told)
+        _log.info("Rates of the mixture from step %s on: %s.", f"{first_step:,}", factor_texts)

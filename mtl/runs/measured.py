@@ -1,4 +1,4 @@
-"""Describes the rows of an evaluation and the settings of its model, to compare evaluations.
+"""Describes the rows and the model settings of an evaluation, to find comparable evaluations.
 
 rows = measured.Rows()
 graph = evaluation_graph.EvaluationGraph(experiment, model_dir, rows.watch)
@@ -20,13 +20,13 @@ from mtl.deferred import tf, tf1
 
 
 def hash_rows(values: Sequence[Any]) -> tf.Tensor:
-    """Hash the rows of several fields; equal rows have equal hashes in every batch.
+    """Hash rows, such that equal rows have equal hashes in every batch.
 
     Args:
       values: F tensors [B, ...], ragged or not.
 
     Returns:
-      Hashes, int64 [B, F + 1]: one for each field, and at last one for the whole row.
+      Hashes, int64 [B, F + 1]: a column for each field, and a last column for the whole row.
     """
     with tf.device("/cpu:0"):
         fields = tf.stack([_hash_values(value) for value in values], axis=1)
@@ -36,14 +36,15 @@ def hash_rows(values: Sequence[Any]) -> tf.Tensor:
 def digest_settings(model: Any) -> str:
     """Return a digest of the settings of a model that differ from their defaults.
 
-    A later version may add a setting: its default does not change the digest.
+    If a later version of `mtl` adds a setting, the default of this setting does not change the
+    digest.
     """
     pairs = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
     return settings_lib.compute_digest(pairs)
 
 
 class Rows(tf.compat.v1.train.SessionRunHook):
-    """Adds up the hashes of all rows of an evaluation; their order does not matter."""
+    """Adds up the hashes of all rows of an evaluation; the order of rows does not matter."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -51,7 +52,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return the hooks of an evaluation; called with its tensors when the graph is built."""
+        """Return the hooks of an evaluation with these tensors; called when the graph is built."""
         del logits
         fields = {**features, **labels}
         self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
@@ -77,7 +78,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     def describe_fields(self) -> dict[str, str]:
         """Return {field and type: the number of rows, and their hash}, to compare runs.
 
-        Two runs on the same rows may read different fields.
+        Hashes of single fields help if two runs read different fields of the same rows.
         """
         hashes = zip(self._names, self._sums, strict=False)
         return {name: f"{self._count} rows, {value:016x}" for name, value in hashes}
@@ -88,7 +89,8 @@ def _hash_values(values: Any) -> tf.Tensor:
     if not isinstance(values, tf.RaggedTensor):
         return tf.bitcast(tf.fingerprint(values), tf.int64)
     inner, lengths = _hash_values(values.values), values.row_lengths()
-    # The position of an item in its list counts, but not the padded width of the batch.
+    # The hash depends on the position of each item in its list, but not on the padding of the
+    # batch.
     places = _hash_values(tf.ragged.range(lengths).values)
     item_hashes = _hash_values(tf.stack([inner, places], axis=1))
     sums = tf.math.unsorted_segment_sum(item_hashes, values.value_rowids(), values.nrows())

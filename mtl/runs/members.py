@@ -1,4 +1,4 @@
-"""What processes of a cluster besides the chief do: train, hold parameters, evaluate.
+"""Runs the processes of a cluster besides the chief: workers, parameter servers, evaluator.
 
 with members.open_heartbeat(cluster, model_dir, timeout_secs=60) as beat:
     members.serve_parameters(cluster, beat, interruption)         # until the chief is done
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 CHIEF, EVALUATOR = "chief-0", "evaluator-0"
 TRAINING, SERVING = "training", "serving"
-# After the chief is done, a worker has this long to end by itself.
+# The seconds that a worker has to end by itself after the chief has ended.
 _GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
-    """The heartbeat of a run with a single process, which does nothing."""
+    """Replaces the heartbeat in a run with a single process, and does nothing."""
 
     def __exit__(self, *error) -> None:
         pass
@@ -46,24 +46,24 @@ def open_heartbeat(
     timeout_secs: float,
     is_evaluated_beside: bool,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
-    """Return the heartbeat of this process, which also watches the other processes.
+    """Return the heartbeat of this process, which also watches other processes of the cluster.
 
     Args:
       cluster: the processes of the run; None for a single process.
       model_dir: the folder that all processes share.
-      timeout_secs: a process counts as lost after this many seconds without a sign of life.
+      timeout_secs: a process counts as lost after this many seconds without a heartbeat.
       is_evaluated_beside: True if a separate process evaluates.
     """
     if cluster is None:
         return NoHeartbeat()
-    # The chief does not end if the evaluator is lost: checkpoints can be evaluated later.
+    # The chief goes on if the evaluator is lost, because checkpoints can be evaluated later.
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
     processes = cluster.watched_processes
     return heartbeat_lib.Heartbeat(model_dir, cluster.name, processes, timeout_secs, beside)
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
-    """Tell the other processes that the chief trains, and from which checkpoint."""
+    """Tell the other processes that the chief trains, and the checkpoint that it starts from."""
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
@@ -72,7 +72,7 @@ def train_estimator(
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
 ) -> None:
-    """Train an Estimator; in a cluster, together with the other processes."""
+    """Train an Estimator, together with the other processes of a cluster if there is one."""
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
@@ -82,7 +82,7 @@ def train_estimator(
 
 @contextlib.contextmanager
 def lock_evaluator(model_dir: str) -> Iterator[None]:
-    """Hold the lock of a run's evaluator; this process may start before the chief.
+    """Hold the lock of a run's evaluator; check the folder, as the chief may start later.
 
     Raises:
       UserError: another process evaluates the run, or the folder cannot be written.
@@ -97,7 +97,7 @@ def serve_parameters(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Hold parameters until the chief is done or, after a request to stop, has saved."""
+    """Serve variables until the chief has trained or, after a request to stop, has saved."""
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
     with interruption.handle_signals():
         beat.publish_phase(SERVING)
@@ -114,20 +114,21 @@ def evaluate_all(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> dict[str, Any]:
-    """Evaluate every checkpoint once, until the chief is done and all are evaluated.
+    """Evaluate every checkpoint once, until the chief has ended and no checkpoint is left.
 
     Args:
       evaluator: evaluates one checkpoint when called with its path.
       model_dir: the folder with the checkpoints.
-      beat: knows the phase of the chief.
-      interruption: ends this process after a request to stop it or the chief.
+      beat: reads the current phase of the chief, such as "training".
+      interruption: ends this process after a request to stop this process or the chief.
 
     Returns:
-      The metrics of the last evaluation; {} without one.
+      The metrics of the last evaluation; {} if there was no evaluation.
     """
     beat.wait_for(CHIEF, TRAINING)
     while True:
-        # Must come before the list, which then holds the checkpoint that the chief saved last.
+        # Ask before listing checkpoints, so that the list includes the last one that the chief
+        # saved.
         is_last = _is_through(beat, interruption)
         for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:
@@ -154,10 +155,10 @@ def tell_what_waits(evaluated: int, last: int) -> None:
 
 @contextlib.contextmanager
 def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
-    """End this asynchronous worker after the chief has ended, even if it has no session.
+    """End this asynchronous worker after the chief, even if the worker has no session.
 
     Parameter servers end with the chief. A worker that starts late, or is in the middle of a step,
-    would otherwise wait for them for ever.
+    would wait for the servers for ever.
     """
     end_event = threading.Event()
 
@@ -195,11 +196,11 @@ class Following(tf.compat.v1.train.SessionRunHook):
 
 
 class Leading(tf.compat.v1.train.SessionRunHook):
-    """Starts and stops workers in a run with parameter servers; a hook of the chief.
+    """Starts and stops the workers of a run with parameter servers; only the chief has this hook.
 
     The hook lets the workers begin when all variables have values: a worker that began earlier
     would sleep for half a minute. If another process got a request to stop, the hook passes the
-    request on to the chief. It runs before the hook that saves.
+    request on to the chief. The hook runs before the hook that saves checkpoints.
     """
 
     def __init__(
@@ -217,12 +218,13 @@ class Leading(tf.compat.v1.train.SessionRunHook):
         stopped_process = self._beat.find_stopped()
         if stopped_process and not self._interruption.requested:
             _log.info("%s was stopped, so the whole run stops.", stopped_process)
-            # Do not call the handler: for it, a later real signal would be the second, which kills.
+            # Do not call the signal handler, which kills the process at its second call: a real
+            # signal may still follow.
             self._interruption.signal = signal.SIGTERM
 
 
 def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
-    """Return True if the chief is done; if the chief was stopped, end this process."""
+    """Return True if the chief has ended; if the chief was stopped, end this process, too."""
     phase = beat.read_phase(CHIEF)
     if phase == heartbeat_lib.STOPPED:
         interruption.leave("with the chief, which saved")

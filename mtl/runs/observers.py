@@ -17,7 +17,7 @@ from mtl import checks, types
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
-    """Open the observers of a run in this process, and at last the hooks of `Experiment.hooks`.
+    """Open the observers of a run in this process, followed by the hooks of `Experiment.hooks`.
 
     Raises:
       UserError: an observer does not fit the run, or needs a package that is not installed.
@@ -32,20 +32,21 @@ def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Obs
 
 
 def _check(observer: Any) -> None:
-    """Fail unless a part returned None, or an observer with valid steps."""
+    """Fail unless a part of `Experiment.observers` returned None or a valid observer."""
     if observer is None:
         return
     rule, kind = "return a types.RunObserver or None", type(observer).__name__
     is_fit = isinstance(observer, types.RunObserver)
     checks.require(is_fit, "a part of Experiment.observers", rule, kind)
     for name in ("due_every", "due_at", "seen_at"):
-        # A training loop that stops at multiples of 0 would never take a step.
+        # `due_every` must be positive: a training loop that stops at multiples of 0 never takes a
+        # step.
         for step in getattr(observer, name):
             checks.whole(f"{kind}.{name}", step, 1 if name == "due_every" else 0)
 
 
 class Observers(types.RunObserver):
-    """Several observers that act as one.
+    """Combines several observers into a single observer.
 
     Args:
       observers: the observers; every method calls them in this order.
@@ -122,7 +123,7 @@ class Observers(types.RunObserver):
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
         results = (observer.watch_evaluation(checkpoint) for observer in self._all)
         builders = [build for build in results if build is not None]
-        # None lets the evaluator use the same graph for all checkpoints.
+        # If no observer watches, None lets the evaluator use the same graph for all checkpoints.
         if not builders:
             return None
         return lambda *tensors: [hook for build in builders for hook in build(*tensors)]
@@ -145,7 +146,7 @@ class Observers(types.RunObserver):
 
 
 class _UserHook(types.RunObserver):
-    """A hook of `Experiment.hooks` as an observer."""
+    """Makes an observer from a hook of `Experiment.hooks`."""
 
     def __init__(self, hook: types.Hook):
         self._hook = hook

@@ -1,4 +1,4 @@
-"""Finds the places of a batch's rows in their split, such as `data/train.csv line 331`.
+"""Finds the file and line of rows in a batch, such as `data/train.csv line 331`.
 
 places.find_places(data, [{"row": 5, "age": 41.0}])       # {5: "data/train.csv line 331"}
 """
@@ -18,11 +18,11 @@ _SECS = 10.0
 def find_places(
     data: pipeline.Pipeline, rows: Sequence[Mapping[str, Any]], secs: float = _SECS
 ) -> dict[int, str]:
-    """Find the places of rows in the training split.
+    """Find the files and lines of rows in the training split.
 
-    The split is read record by record, for at most `secs`. The place of a row is the first record
-    with the same values in all fields. A row that lacks a field of the spec gets no place, because
-    its other fields may match many records.
+    The split is read record by record, for at most `secs`. A row and a record match if they have
+    the same values in all fields; the first match counts. A row that lacks a field of the spec is
+    left out, because its other fields may match many records.
 
     Args:
       data: the pipeline of the run.
@@ -30,13 +30,13 @@ def find_places(
       secs: the time limit in seconds.
 
     Returns:
-      {number of the row: its place}, for the rows that were found in time.
+      {number of the row in the batch: its file and line}, for rows that were found in time.
     """
     fields = data.spec.fields
     numbers: dict[Hashable, list[int]] = {}
     for row in rows:
         numbers.setdefault(_make_key(row, fields), []).append(row["row"])
-    numbers.pop(None, None)  # Rows without a key match no record.
+    numbers.pop(None, None)  # Leave out rows that lack a field.
     if not numbers:
         return {}
     places: dict[int, str] = {}

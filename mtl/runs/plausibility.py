@@ -6,8 +6,9 @@ look.finish()                                           # reads as few batches a
 look.require_labels()
 look.describe_doubts()                                  # ["Field 'age' never varies ...", ...]
 
-A split without labels is an error; other doubts are logged. Good data costs no extra pass: the
-first batch disproves most doubts, and texts are checked in 500 batches at most.
+A split without labels is an error; other suspicious findings are only logged. Good data needs no
+additional pass: the first batch shows that columns vary and labels exist, and texts are checked in
+500 batches at most.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from mtl.runs import diagnosis, label_tallies
 
 _log = logging.getLogger(__name__)
 
-# The most batches that are read only for a warning. The search for a label reads all batches.
+# The largest number of batches that are read only for a warning. The search for the first label of
+# a task may read all batches.
 _MOST_BATCHES = 500
-# Metrics on fewer rows are unreliable.
+# Metrics on fewer rows than this are unreliable.
 _FEW_ROWS = 10
 
-# An item of a list of texts with one of these signs is probably several items.
+# A text in a list with one of these signs is probably a whole list that was not split.
 _ODD_SIGNS = (b"\n ", b" \n", b"\n[", b"|")
 _ODD = re.compile(rb"""\s.*|.*\s|\[(?:(['"]).*\1)?\]|.*\|.*""")
 
@@ -43,7 +45,7 @@ _Batch = tuple[types.Tensors, types.Tensors]
 
 
 class Look:
-    """Watches the batches of a split for rows that disprove a doubt.
+    """Reads batches of a split until its labels and columns are no longer suspicious.
 
     Args:
       model: the model whose labels and columns are checked.
@@ -65,7 +67,7 @@ class Look:
         # An evaluation does not need the labels of losses that exist only in training.
         heads = [*model.heads, *(model.heads_of_losses if columns else ())]
         self._unlabelled = {head.name: head for head in heads}
-        # {name: the value, if all rows so far have the same; None before the first row}.
+        # {name: the value of all rows so far, while it is the same; None before the first row}.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         with_columns = columns and whole
         fields = _list_fields(model, data.spec) if with_columns else {}
@@ -81,11 +83,11 @@ class Look:
 
     @property
     def is_whole(self) -> bool:
-        """True if the look has seen all rows of the split."""
+        """True if all rows of the split were read."""
         return self._is_whole
 
     def describe_missing(self) -> list[str]:
-        """Return lines about the number of missing labels in the rows so far, with reasons."""
+        """Return lines with the number of missing labels in the rows so far, and the reasons."""
         return self._missing.describe(self._split, self._seen)
 
     @property
@@ -100,7 +102,7 @@ class Look:
         self._is_whole = True
 
     def finish(self) -> None:
-        """Read batches until every doubt is disproved, or the limit of batches is reached."""
+        """Read batches until all checks have passed, or the limit of batches is reached."""
         if self._is_whole or self._is_settled:
             return
         try:
@@ -108,7 +110,7 @@ class Look:
                 if self._is_settled:
                     break
         except diagnosis.list_run_errors():
-            # A bad record is reported when it ends the run.
+            # Ignore a bad record here: the code that later fails at the record reports it.
             self._unlabelled.clear()
 
     @property
@@ -136,7 +138,7 @@ class Look:
         checks.fail(subject, rule, value, fix)
 
     def describe_doubts(self) -> list[str]:
-        """Return lines about the doubts that are not disproved; none of them ends a run."""
+        """Return lines of warnings about checks that have not passed; no warning ends a run."""
         where = f"of split {self._split!r}{self._seen}"
         return [
             *self._describe_labels(where),
@@ -220,7 +222,7 @@ class Look:
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Check the labels of a split before its evaluation, and return the look.
+    """Check the labels of a split before its evaluation, and return the `Look`.
 
     Raises:
       UserError: no task has a label in the split.
@@ -251,16 +253,17 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
     try:
         are_apart = types.read_member(head, types.GroupHead, "are_rows_apart")
         if isinstance(head, base.Labelled) and not are_apart:
-            # A row may be compared with rows of other batches.
+            # Check the labels of single rows, because a row may be compared with rows of other
+            # batches.
             _, present = head.targets(head.label_of(labels))
             return bool(tf.reduce_any(head.weights(labels, present) > 0))
         return float(head.label_weight(labels)) > 0
     except diagnosis.list_run_errors():
-        return True  # A wrong label counts as a label; it is reported when it ends the run.
+        return True  # A wrong label counts as present: training or evaluation reports it.
 
 
 def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return the targets of the labels that are present; None if the head cannot tell."""
+    """Return the targets of the labels that are present; None if the head cannot separate them."""
     if not isinstance(head, types.ExampleHead):
         return None
     try:
@@ -277,7 +280,7 @@ def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
 
 
 def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
-    """Return the rows as comparable values; NaN equals NaN."""
+    """Convert rows to values that Python can compare, with NaN equal to NaN."""
     if isinstance(values, tf.RaggedTensor):
         return values.to_list()
     array = values.numpy()
@@ -285,7 +288,7 @@ def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
 
 
 def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
-    """Remove a name from `same` once its values differ."""
+    """Remove a name from `same` when its values differ between rows."""
     if values is None:
         del same[name]
         return
@@ -299,7 +302,7 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
 
 
 def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
-    """Return the first value that is not UTF-8; `joined_texts` holds all values, one a line."""
+    """Return the first value that is not UTF-8; `joined_texts` are the values, a line each."""
     try:
         joined_texts.decode()
     except UnicodeDecodeError:
@@ -308,11 +311,11 @@ def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
 
 
 def _find_odd(joined_texts: bytes) -> str:
-    """Return the first line that looks wrong as an item of a list; "" if all look right.
+    """Return the first line that looks like a list that was not split; "" if all look right.
 
-    A wrong item has spaces around it, or looks like a whole list.
+    A text that was not split has spaces at an end, or the signs of a list.
     """
-    # A first search through all texts at once is fast, and wrong items are rare.
+    # Search all joined texts at once first, which is fast, because suspicious texts are rare.
     around = b"\n" + joined_texts + b"\n"
     if not any(sign in around for sign in _ODD_SIGNS):
         return ""

@@ -1,4 +1,4 @@
-"""Prepares the first step of a run: checks, statistics, names of rows, first values.
+"""Prepares the first step of a run: checks, statistics, names of table rows, first values.
 
 is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
@@ -37,7 +37,7 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# In this last share of the steps, the learning rate of a schedule may round to 0.
+# The learning rate of a schedule may round to 0 in this last share of the steps.
 _SHARE_AT_ZERO = 0.01
 _STEPS = "Run.train_steps"
 
@@ -47,18 +47,19 @@ def prepare_run(
     model_dir: str,
     build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
 ) -> bool:
-    """Check a run, and write the files that it needs before its first step.
+    """Check the settings and the data of a run, and write the files for its first step.
 
     Args:
       experiment: the run's settings.
       model_dir: the folder of the run.
-      build_evaluation: builds the graph of evaluation; this finds errors in settings of metrics.
+      build_evaluation: builds the graph of evaluation, which fails early if settings of metrics are
+        wrong.
 
     Returns:
-      True if the files include a first checkpoint, of `Experiment.refit`.
+      True if the files include a checkpoint, which `Experiment.refit` computes.
 
     Raises:
-      UserError: the settings or the data have an error that can be found before training.
+      UserError: a setting, a file or the data has an error.
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     _check_files(experiment, model_dir, is_new)
@@ -72,7 +73,7 @@ def prepare_run(
     graph = build_evaluation()
     _check_best(experiment.best, model, graph.metrics)
     _check_moving(model, experiment.run.train_steps, graph.variables, model_dir)
-    # After all checks, so that an error in them leaves the checkpoints unchanged.
+    # Write after all checks, so that a failed check leaves the checkpoints unchanged.
     if is_new:
         return _write_start(experiment, model_dir)
     _enlarge_tables(experiment, model_dir)
@@ -80,7 +81,7 @@ def prepare_run(
 
 
 def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: bool) -> None:
-    """Refuse or report changes in the files that a run reads, and record their checksums."""
+    """Refuse or report changed files that the run reads, and record the checksums of the files."""
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
@@ -102,7 +103,7 @@ def _fit_statistics(
 def _describe_data(
     experiment: experiment_lib.Experiment, look: plausibility.Look, model_dir: str
 ) -> None:
-    """Write the doubts about the data of a new run, and the names of rows."""
+    """Write the warnings about the data of a new run, and the names of table rows."""
     data, model = experiment.data, experiment.model
     held_out = plausibility.look_at_labels(model, data, data.eval_split)
     lines_of_order = data.describe_order(experiment.run.train_steps)
@@ -120,13 +121,13 @@ def _describe_data(
 
 
 def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Record the doubts of a continued run again, and check its names of rows."""
+    """Repeat the warnings of a continued run, and check its file of table row names."""
     for kind in ("data", "training"):
         doubts.record_doubts(model_dir, kind, doubts.read_doubts(model_dir, kind))
     unknown = unknown_values.describe_training(experiment, model_dir)
     doubts.record_doubts(model_dir, "unknown_in_training", unknown)
     row_names.seal(model_dir)
-    row_names.load(model_dir)  # Fails if it is damaged.
+    row_names.load(model_dir)  # Fails if the file is damaged.
 
 
 def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
@@ -139,7 +140,7 @@ def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
 
 
 def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
-    """Write the first values of a new run; return True if they are a checkpoint."""
+    """Write the first values of a new run; return True if the values are a checkpoint."""
     data, model, run = experiment.data, experiment.model, experiment.run
     if experiment.refit:
         _refit_classifier(experiment.refit, data, model, run.train_steps, model_dir)
@@ -152,11 +153,12 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
 
 
 def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Enlarge growing tables in all checkpoints of a run to the capacity in its settings."""
+    """Enlarge the growing tables in all checkpoints of a run to the capacity in the settings."""
     tables = features_lib.list_growing_tables(experiment.model.columns)
     if not tables:
         return
-    # The best checkpoint is enlarged, too, because exports and evaluations use these settings.
+    # Enlarge the best checkpoint, too, because exports and evaluations build tables of the new
+    # capacity.
     folders = (os.path.join(model_dir, "best"), model_dir)
     paths = [path for folder in folders for path in run_directory.list_checkpoints(folder)]
     capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
@@ -171,7 +173,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
                 patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()
             }
             saved_shapes = dict(tf.train.list_variables(paths[-1]))
-            # Leave out tables of keys: they still have the old capacity.
+            # Leave out the tables of keys, whose saved shapes still have the old capacity.
             keys = {f"{scope}/keys" for scope in capacities}
             shapes_without_keys = [
                 {
@@ -202,7 +204,7 @@ def open_plan(
     run: experiment_lib.Run,
     model_dir: str,
 ) -> Iterator[transfer.Plan]:
-    """Yield the plan of a warm start: the first value of every variable of a training graph.
+    """Yield the plan of a warm start, which names the first value of every training variable.
 
     Raises:
       UserError: the source does not suit the run, or the network cannot continue from it.
@@ -227,8 +229,8 @@ def build_training(
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
     tf1.train.get_or_create_global_step()
-    # Only the variables of this graph matter: it never reads a row. But parts of a step need the
-    # number of rows, which the last batch of one pass does not have.
+    # Only the variables of this graph are used, and no rows are read. Set the batch size, because
+    # parts of a step need a fixed number of rows, and the last batch of a pass may be smaller.
     batches = data.one_pass(data.train_split)
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
     for fields in (features, labels):
@@ -245,13 +247,13 @@ def build_training(
 def _check_best(
     best: checkpoints.Best, model: model_lib.MultiTaskModel, metrics: Sequence[str]
 ) -> None:
-    """Refuse a `Best.metric` that does not exist, or whose better direction is unknown."""
+    """Refuse a `Best.metric` that does not exist, or of which the better direction is unknown."""
     checks.one_of("Best.metric", best.metric, metrics)
     best.with_direction(model.find_direction(best.metric)).require_direction()
 
 
 def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
-    """Refuse a pruning criterion that training cannot compute, if weights must still be cut."""
+    """Refuse a criterion of `launch.prune` for a run whose training must still cut weights."""
     latest = run_directory.find_latest(model_dir)
     reader = tf.train.load_checkpoint(latest) if latest else None
     for index, part in enumerate(model.pruning):
@@ -331,11 +333,11 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
 
     Args:
       data: the pipeline.
-      parts: the number of replicas times the number of micro-batches.
+      parts: the number of equal parts: replicas times micro-batches.
       uneven: "refuse" to fail, or "round" to take fewer rows in a batch.
 
     Raises:
-      UserError: the number does not divide the batch size, and `uneven` does not allow rounding.
+      UserError: `parts` does not divide the batch size, and `uneven` does not allow rounding.
     """
     size = data.batch_size
     # A batch smaller than the number of parts cannot be rounded down.

@@ -1,8 +1,9 @@
-"""Looks up the ids of texts once, when training rows are read into memory, not at every step.
+"""Looks up the ids of texts once, when training rows are read into memory, and not in each step.
 
 training.Training(experiment, "runs/a", on_start, observers=[*observers, text_codes.observe])
 
-The served graph still takes texts. Training and serving get the same ids from `Column.find_ids`.
+An exported model still takes texts as input. Training and serving get the same ids from
+`Column.find_ids`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from mtl.data import pipeline
 from mtl.deferred import tf
 from mtl.runs import fitting
 
-with deferred.imports():  # Runs without codes do not import it.
+with deferred.imports():  # Imported only if texts are replaced by ids.
     from mtl.data import coded_rows
 
 
 def observe(run: types.ObservedRun) -> Coding | None:
-    """Return an observer if the training rows lie in memory and columns look values up, or None."""
+    """Return an observer if training rows are in memory and a column looks up ids; else None."""
     experiment = run.experiment
-    # Ids belong to the tensor of the whole batch; a slice of the batch is another tensor.
+    # Ids are looked up for the tensor of the whole batch, and not for tensors of micro-batches.
     if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):
         return None
     encoders = list_encoders(experiment, functools.partial(fitting.load_statistics, run.model_dir))
@@ -36,7 +37,7 @@ def _adds_rows(head: types.Head) -> bool:
 
 
 class Coding(types.RunObserver):
-    """An observer that lets training read ids in place of texts.
+    """Observes a training whose input has ids of values in place of texts.
 
     Args:
       encoders: functions that look up the ids of values.
@@ -64,7 +65,7 @@ class Coding(types.RunObserver):
 
 
 class _Iterator:
-    """An iterator of batches with texts and their ids.
+    """Iterates over batches in which texts are replaced by their ids, as columns read them.
 
     Args:
       iterator: an iterator of the batches of a coded pipeline.
@@ -83,9 +84,9 @@ class _Iterator:
 def list_encoders(
     made: experiment_lib.Experiment, load: Callable[[], types.Statistics]
 ) -> coded_rows.Encoders:
-    """Return functions that look up the ids of values, {field: {column: function}}.
+    """List the functions that look up ids of values, {field: {column: function}}.
 
-    A field of texts is left out if another column reads its texts.
+    A field is left out if a column needs the texts themselves.
 
     Args:
       made: the settings of the run.

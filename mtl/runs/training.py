@@ -1,4 +1,4 @@
-"""Trains a run: prepares it, builds the Estimator, and calls its observers.
+"""Trains a run: prepares its files, builds the Estimator, and calls the observers.
 
 metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: None).run()
 """
@@ -57,7 +57,7 @@ class Training:
         part: types.RunPart | None = None,
         observers: Sequence[types.OpenObserver] = (),
     ):
-        # The first check: nothing may be written under a name that TensorFlow misreads.
+        # Check the folder's name first: TensorFlow would misread some names when it writes files.
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
         parts = self._place.replicas * experiment.run.micro_batches
@@ -91,9 +91,10 @@ class Training:
             return self._take_part()
 
     def _lock_folder(self) -> contextlib.AbstractContextManager[None]:
-        """Lock the folder against a second chief, which would delete checkpoints, or evaluator.
+        """Lock the folder of the run against a second chief or a second evaluator.
 
-        Workers need no lock: they wait for the chief.
+        A second chief would delete checkpoints. Workers need no lock, because they wait for the
+        chief.
         """
         if self._place.is_chief:
             return run_directory.lock_run(self._model_dir)
@@ -102,7 +103,7 @@ class Training:
         return contextlib.nullcontext()
 
     def _take_part(self) -> tuple[dict[str, Any], int]:
-        """Do the part of this process in the run: serve, evaluate, train."""
+        """Run the job of this process: chief, worker, parameter server or evaluator."""
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
         timeout_secs = self._experiment.distribution.timeout_secs
@@ -116,7 +117,8 @@ class Training:
                 members.serve_parameters(self._place.known_cluster, beat, interruption)
                 return {}, 0
             if self._place.job == tf_config.EVALUATOR:
-                # The folder may hold files of an earlier run until the chief trains.
+                # Wait for the chief to train: until then, the folder may hold files of an earlier
+                # run.
                 beat.wait_for(members.CHIEF, members.TRAINING)
                 self._observers.begin()
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
@@ -124,7 +126,7 @@ class Training:
             return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
     def _train_or_follow(self, context: _Context) -> tuple[dict[str, Any], int]:
-        """Do the part of the chief or of a worker."""
+        """Train as the chief or as a worker."""
         # Workers wait until the chief has repaired and prepared the folder.
         if not self._place.is_chief:
             status = context.beat.wait_for(members.CHIEF, members.TRAINING)
@@ -139,7 +141,8 @@ class Training:
                 else contextlib.nullcontext()
             ):
                 return {}, self._train_from(context, checkpoint, hooks.Callbacks())
-        # Before the pass over the data, because this check needs only the settings.
+        # Check the memory before the pass over the data, because this check needs only the
+        # settings.
         self._data.require_memory(self._data.batch_size // self._place.workers)
         # Remove half-written files of a killed process before anything reads the folder.
         run_directory.repair_run(self._model_dir)
@@ -159,7 +162,7 @@ class Training:
             reason = self._why_done(step, evaluator.keeper)
             if reason:
                 metrics = self._measure_last(evaluator, step)
-                # If the rows have changed, patience has started anew.
+                # If the rows have changed, the count of `Best.patience` has started anew.
                 reason = self._why_done(step, evaluator.keeper)
             if reason:
                 evaluator.forget_later()
@@ -181,13 +184,13 @@ class Training:
             return context.evaluator.metrics or {}, steps
 
     def _measure_last(self, evaluator: evaluation.Evaluator, step: int) -> dict[str, Any]:
-        """Return the metrics of a finished run; {} if another process still evaluates it."""
+        """Return the metrics of a finished run; {} if another process still evaluates the run."""
         if self._is_evaluated_beside and evaluator.keeper.last_step < step:
             return {}
         return evaluator.metrics or evaluator.evaluate_again()
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
-        """Return the reason why training is complete; "" if it is not."""
+        """Return the reason why training is complete; "" if steps are left."""
         if keeper.should_stop():
             return "Best.patience has ended the run"
         return "all steps are done" if step >= self._run.train_steps else ""
@@ -204,7 +207,7 @@ class Training:
     def _train_from(
         self, context: _Context, checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
-        """Train from a checkpoint on, and return the number of steps that were trained."""
+        """Train from a checkpoint, or from the first values; return the number of trained steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._observers.go_on_from(first)
         place, inputs = self._place, self._input_state()
@@ -237,8 +240,8 @@ class Training:
         ]
         if any(added_rows):
             return (*settings, self._parts, added_rows)
-        # With another number of parts, the order of the rows differs, and the saved position would
-        # mean other rows.
+        # If the order of rows depends on the number of parts, a position saved with another number
+        # would mean other rows.
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
@@ -249,7 +252,7 @@ class Training:
     def _input_state(self) -> input_state.InputState:
         """Return the input state of this process.
 
-        Asynchronous workers do not wait for the input states of other workers.
+        An asynchronous worker saves its input state without waiting for other workers.
         """
         settings = self._input_settings
         readers = self._place.workers if self._place.is_synchronous else 1
@@ -283,7 +286,8 @@ class Training:
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
-        # A warm start finds its values by the names of variables, so tasks may not share them.
+        # A warm start finds values by the names of variables, so the variables of tasks must stay
+        # separate.
         is_warm = experiment.warm_start is not None and not checkpoint
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
@@ -301,11 +305,11 @@ class Training:
                 may_stack=self._place.strategy == distribution.ONE and not is_warm,
             ),
         )
-        # From the inside out; docs/follow_a_batch.md draws this stack.
+        # Wrap the model from the inside out; docs/follow_a_batch.md draws the layers.
         model_fn = self._observers.wrap_model_fn(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
-        # With parameter servers, a worker restores nothing. The chief may have deleted the first
-        # checkpoint before a worker looks at it.
+        # A worker of parameter servers restores no checkpoint. The chief may have deleted the first
+        # checkpoint before a worker reads it.
         if self._place.is_chief or self._place.is_synchronous:
             model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and is_warm:
@@ -341,9 +345,10 @@ class Training:
         first: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> Any:
-        """Return an iterator of batches if steps run in a loop in the graph, else the next batch.
+        """Build the input: an iterator of batches for a loop in the graph, else the next batch.
 
-        With a strategy of several replicas, return a function that gives each replica its rows.
+        With a strategy of several replicas, the input is a function that returns the rows of a
+        replica.
         """
         place = self._place
         reading = types.Reading(
@@ -368,18 +373,19 @@ class Training:
         for head in self._experiment.model.heads:
             add_rows = types.read_member(head, types.AddingHead, "add_rows")
             dataset = add_rows(dataset, self._data.spec, reading)
-        # Make the iterator here, not in Estimator: checkpoints save its position, and the loop over
-        # steps calls `get_next` in its body.
+        # Make the iterator here instead of in Estimator: checkpoints save the iterator's position,
+        # and the loop over steps calls `get_next` in its body.
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         inputs.watch(iterator, trusted=self._data.sampler is not None)
         if self._loop_settings:
             return iterator, None
-        # All replicas of this process share a batch; each takes its slice.
+        # All replicas of this process share a batch, and each replica takes a slice of the batch.
         batch, count = iterator.get_next(), len(place.devices)
         if input_context is None:
             return batch
-        # A strategy calls the function once for each of its replicas, in their order.
+        # A strategy calls the returned function once for each replica, in the order of the
+        # replicas.
         parts = iter(range(count))
         return lambda: whole_batch.take_slice(batch, next(parts), count)
 
@@ -393,7 +399,7 @@ class Training:
     ) -> dict[str, list[tf.compat.v1.train.SessionRunHook]]:
         place = self._place
         if place.strategy == distribution.ONE:
-            # The session, which comes next, allocates the memory of the variables.
+            # Check the memory now, because creating the session allocates the variables.
             memory.require_variables(tf1.global_variables())
         # Only the chief writes checkpoints of the variables on the servers.
         if place.has_servers and not place.is_chief:
@@ -404,7 +410,8 @@ class Training:
         leading = members.Leading(context.beat, context.interruption, checkpoint)
         seen_steps = self._seen
         seen_steps["due_at"] += self._observers.seen_at
-        # With several processes, hooks must see every step, since all must see the same steps.
+        # With several processes, hooks must see every step, because all processes must see the same
+        # steps.
         is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
         takes_unseen = is_one_process and not self._loop_settings
         unseen = hooks.UnseenSteps(**seen_steps) if takes_unseen else None
@@ -446,7 +453,7 @@ class Training:
         )
 
     def _build_step_hooks(self, result: training_loop.StepResult) -> list[hooks.StepHook]:
-        """Build the hooks that watch the steps of every run; only the chief has them."""
+        """Build the hooks that watch the steps of a run in its chief."""
         run, model_dir, model = self._run, self._model_dir, self._experiment.model
         batch_size, writes_graph = self._data.batch_size, not self._observers.writes_graph
         return [
@@ -475,7 +482,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-    """Objects that the methods of a training share."""
+    """Holds objects that the methods of `Training` share."""
 
     strategy: tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]
     evaluator: evaluation.Evaluator

@@ -1,6 +1,6 @@
-"""Reports once, for each field, the share of values that a model does not know.
+"""Reports the share of unknown values in each field, such as words outside the vocabulary.
 
-In evaluations and predictions, the graph that reads the rows also counts their unknown values.
+The graphs of evaluation and prediction also count the unknown values in their rows.
 
 watch = unknown_values.watch_evaluation(columns, statistics, "of split 'test'", tell)
 with unknown_values.count_in(model, experiment, "runs/income", tell) as model: ...      # for files
@@ -83,7 +83,7 @@ def list_hooks(
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts unknown values in the first pass of a graph over its rows, and reports at its end."""
+    """Counts unknown values in the first pass of a graph over its rows, then reports them once."""
 
     def __init__(self, fields: Sequence[str], counts: tf.Tensor, where: str, tell: Tell):
         self._fields, self._counts, self._where, self._tell = fields, counts, where, tell
@@ -133,7 +133,7 @@ class Counted:
     Args:
       model: predicts for serialized tf.Examples.
       fields: the F fields with a limited set of known values.
-      count: counts the values of these fields in tf.Examples [B]; None if it cannot.
+      count: counts unknown values of these fields in tf.Examples [B]; None turns counting off.
       tell: called with the lines of the report.
     """
 
@@ -149,8 +149,8 @@ class Counted:
         self.identity, self.digest = model.identity, model.digest
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
-        """Turn serialized tf.Examples [B] into {output: [B, ...]}."""
-        predictions = self._model(examples)  # The model comes first: it reports errors in rows.
+        """Predict for serialized tf.Examples [B], and return {output: [B, ...]}."""
+        predictions = self._model(examples)  # Predict before counting, to report errors in rows.
         if self._count is not None:
             counts = self._count(np.asarray(examples, object))
             with self._lock:
@@ -158,7 +158,7 @@ class Counted:
         return predictions
 
     def tell_once(self) -> None:
-        """Report fields with many unknown values; after a report, stop counting."""
+        """Report fields with many unknown values, at most once."""
         lines = self._shares.describe("in the input") if self._count is not None else []
         if lines:
             self._tell(lines)
@@ -169,12 +169,12 @@ class Counted:
 def count_in(
     model: Any, experiment: experiment_lib.Experiment, model_dir: str, tell: Tell
 ) -> Iterator[Counted]:
-    """Yield a model that counts unknown values in tf.Examples; report them at the end.
+    """Yield a model that also counts unknown values in tf.Examples; report the counts at the end.
 
     Args:
       model: predicts for serialized tf.Examples; may be a remote model.
-      experiment: the experiment of the run with the same columns.
-      model_dir: the folder of that run; if it lacks the vocabularies, nothing is counted.
+      experiment: the settings of the run, which has the same columns as the model.
+      model_dir: the folder of the run; without its vocabularies, nothing is counted.
       tell: called with the lines of the report.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
@@ -222,7 +222,7 @@ def _build_counts(
 def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> list[str]:
     """Return lines about unknown values in the first rows of the training split.
 
-    A continued run may read other rows than the rows to which its columns were fitted.
+    The files of a continued run may have changed since its columns were fitted.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
@@ -236,7 +236,7 @@ def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> 
         iterator = tf1.data.make_initializable_iterator(batches)
         counts = unknown.count_unknown(columns, iterator.get_next(), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
-        # A bad record is reported when it ends the run.
+        # Ignore a bad record here: the training reports it.
         with contextlib.suppress(tf.errors.OutOfRangeError, *diagnosis.list_run_errors()):
             while True:
                 shares.add(session.run(counts))

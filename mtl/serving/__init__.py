@@ -1,4 +1,4 @@
-"""Exports models for TensorFlow Serving: signatures, versions, checks, warm-up.
+"""Exports models for TensorFlow Serving, with signatures, versions, checks and warm-up requests.
 
 from mtl import serving
 experiment.Experiment.serving = @serving.Serving()

@@ -1,4 +1,4 @@
-"""A SavedModel without variables; the export of each checkpoint adds its variables.
+"""Writes the exports of a run from a template: the same graph, with each checkpoint's variables.
 
 template = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.txt"})
 template.write("exports/1700000600", save_variables, assets_extra={})
@@ -15,10 +15,10 @@ from mtl.tf_internals import saved_model
 
 
 class Blank(NamedTuple):
-    """The part of an export that is the same for all checkpoints of a run.
+    """The graph and the assets of an export, which are the same for all checkpoints of a run.
 
     Attributes:
-      graph: the bytes of the file with the graph and its signatures.
+      graph: the content of the file with the graph and its signatures.
       assets: {name in the SavedModel: path of the file to copy}.
     """
 
@@ -28,11 +28,11 @@ class Blank(NamedTuple):
     def write(
         self, directory: str, save: Callable[[str], None], assets_extra: Mapping[str, str]
     ) -> None:
-        """Write a SavedModel as Estimator does.
+        """Write a SavedModel with the same files as Estimator.
 
         Args:
-          directory: the folder of the SavedModel, which is created.
-          save: saves variables; called with the path with which the names of their files begin.
+          directory: the folder of the SavedModel, which this method creates.
+          save: saves variables; called with the path at the beginning of their file names.
           assets_extra: {name: path of the file to copy}, for files that the graph does not read.
         """
         for folder, files in (("assets", self.assets), ("assets.extra", assets_extra)):
@@ -46,7 +46,7 @@ class Blank(NamedTuple):
 
 
 def take_blank(directory: str, assets: Mapping[str, str]) -> Blank:
-    """Return a SavedModel without its variables.
+    """Read the template of a SavedModel: its graph, without variables.
 
     Args:
       directory: the folder of the SavedModel.

@@ -1,11 +1,11 @@
-"""Removes units from an export that add nothing: constant units, and units that nothing reads.
+"""Removes network units that add nothing from an export: constant units, and units without readers.
 
 graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded graph
 
-After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is a
-constant, which is added to the biases of the next layers. This module follows units through
-operations that do not mix channels: products with constant kernels, additions, activations,
-pooling, concatenation and flattening. If another operation reads a unit, the unit stays.
+After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is
+constant, and its contribution is added to the biases of the next layers. This module follows units
+through operations that do not mix channels: products with constant kernels, additions, activations,
+pooling, concatenation and flattening. A unit that another operation reads is not removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from mtl.serving import graphs
 
 _log = logging.getLogger(__name__)
 
-# Functions of a single element. They keep a constant constant, and NaN, an unknown value, NaN.
+# Elementwise functions, which map constants to constants. NaN stands for an unknown value, and
+# stays NaN.
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Abs": np.abs,
     "Elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
@@ -46,15 +47,15 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "RealDiv": np.divide,
     "Sub": np.subtract,
 }
-_FIXED = -1  # In place of a unit's number, this marks a channel that stays.
+_FIXED = -1  # Marks a channel that stays, in place of a unit's number.
 
 
 class _Channels(NamedTuple):
-    """The last axis of a tensor.
+    """Describes the channels of a tensor, which are its last axis.
 
     Attributes:
       units: [C], the number of the unit in each channel, or `_FIXED`.
-      values: [C], the constant value of each channel; NaN if it depends on the input.
+      values: [C], the constant value of each channel; NaN if the value depends on the input.
     """
 
     units: np.ndarray
@@ -68,7 +69,7 @@ class _Product(NamedTuple):
       kernel: [..., inputs, outputs].
       rows: the channels of the input.
       columns: the units of the output.
-      takes_constants: True if a constant input gives the same output at every place of an image.
+      takes_constants: True if a constant input gives the same output at every pixel of an image.
     """
 
     kernel: np.ndarray
@@ -81,20 +82,20 @@ def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     """Return a graph that computes the same values without units that add nothing.
 
     Args:
-      graph: a graph without variables, from `folding.fold_graph`; it is rewritten.
+      graph: a graph without variables, from `folding.fold_graph`, which this function changes.
       names: the names of the nodes that the graph must compute.
     """
     units = _Units()
-    with tf.Graph().as_default() as built:
+    with tf.Graph().as_default() as tf_graph:
         tf.import_graph_def(graph.pruned(names), name="")
         walk = _Walk(graph, units)
-        for operation in graphs.order_operations(built):
+        for operation in graphs.order_operations(tf_graph):
             walk.visit(operation)
         for name in names:
-            for tensor in built.get_operation_by_name(name).outputs:
+            for tensor in tf_graph.get_operation_by_name(name).outputs:
                 walk.fix(tensor)
     for kind, name, count in walk.kept:
-        _log.info("Kept %d units that nothing feeds, as %s, %s, reads them.", count, name, kind)
+        _log.info("Kept %d units without inputs, because %s, %s, reads them.", count, name, kind)
     is_removed = units.find_removable(walk.products.values())
     if not is_removed.any():
         return graph
@@ -104,10 +105,11 @@ def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 class _Units:
-    """All units, in sets that must stay or go together, such as the units of a residual sum."""
+    """Holds all units, in sets that are removed together, such as units of a residual sum."""
 
     def __init__(self):
-        # A union-find: the parent of each unit, and for each root, whether its set must stay.
+        # A union-find structure: the parent of each unit, and for each root True if its set must
+        # stay.
         self._parents: list[int] = []
         self._stays: list[bool] = []
 
@@ -124,12 +126,12 @@ class _Units:
         return unit
 
     def fix(self, units: np.ndarray) -> None:
-        """Mark units that must stay."""
+        """Mark units that must not be removed."""
         for unit in units[units != _FIXED]:
             self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Let units at the same position stay or go together, and return them."""
+        """Let units at the same position stay or be removed together; return the units."""
         for left, right in zip(first, second, strict=True):
             if _FIXED in (left, right):
                 self.fix(np.array([left, right]))
@@ -137,22 +139,23 @@ class _Units:
             left, right = self._find_root(left), self._find_root(right)
             self._stays[left] |= self._stays[right]
             self._parents[right] = left
-        # A unit at the position of a fixed channel must stay, too.
+        # Return `_FIXED` for a unit at the position of a fixed channel, because the unit must stay,
+        # too.
         return np.where(second == _FIXED, second, first)
 
     def find_removable(self, products: Collection[_Product]) -> np.ndarray:
-        """Return a mask of the units that can be removed, bool [units]."""
+        """Return a mask of all units, bool [units], True for units that can be removed."""
         roots = np.array([self._find_root(unit) for unit in range(len(self._parents))], int)
         stays = np.array(self._stays, bool)
         is_removed = np.zeros(len(roots), bool)
         while True:
             can_go = ~stays[roots]
             for product in products:
-                # A unit is needed if a unit that stays reads it.
-                used = product.rows.units[_are_needed(product, is_removed)]
-                can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
+                # A unit is needed if another unit that stays reads it.
+                needed_units = product.rows.units[_are_needed(product, is_removed)]
+                can_go[np.isin(roots, roots[needed_units[needed_units != _FIXED]])] = False
             survivors = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
-            if survivors:  # Each layer keeps at least one unit; then start again.
+            if survivors:  # Keep a unit in each layer, and start again.
                 stays[survivors] = True
                 can_go[:] = False
             elif (can_go == is_removed).all():
@@ -161,23 +164,23 @@ class _Units:
 
 
 def _are_needed(product: _Product, is_removed: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows of a product that must stay, bool [inputs]."""
-    # Weights to removed units no longer count, so whole chains of units go, round by round.
+    """Return a mask of a product's inputs, bool [inputs], True for inputs that are needed."""
+    # Ignore weights to removed units, so that chains of units are removed, one unit in each round.
     kernel = product.kernel[..., ~is_removed[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
     is_weighed, values = (kernel != 0).any(axis=axes), product.rows.values
-    # A constant input whose output differs at the borders of an image cannot become a bias.
+    # A constant input cannot become a bias if its output differs at the borders of an image.
     adds = np.isnan(values) | (values != 0) & (not product.takes_constants)
     return is_weighed & adds
 
 
 class _Walk:
-    """Follows units through a graph, and then rewrites it.
+    """Follows units through a graph, and then removes units from the graph.
 
     Attributes:
-      products: {node: its weights}.
-      kept: (operation, node, count of units) for units without input that an operation reads
-        through which units cannot be followed.
+      products: {node: the dense layer or convolution}.
+      kept: (op type, node, number of units) for constant units that stay, because an op reads them
+        that this module cannot follow.
     """
 
     def __init__(self, graph: graphs.Graph, units: _Units):
@@ -190,12 +193,12 @@ class _Walk:
         self.kept: list[tuple[str, str, int]] = []
 
     def fix(self, tensor: tf.Tensor) -> None:
-        """Mark all units of a tensor, which must stay."""
+        """Mark all units of a tensor as units that must stay."""
         if tensor.name in self._channels:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the channels of an operation's outputs, or mark its inputs, which must stay."""
+        """Find the channels of an operation's outputs; keep its input units on failure."""
         outputs = self._follow_operation(operation)
         if outputs is None:
             for tensor in operation.inputs:
@@ -213,7 +216,7 @@ class _Walk:
             self.kept.append((operation.type, operation.name, len(units)))
 
     def _follow_operation(self, operation: tf.Operation) -> Sequence[_Channels] | None:
-        """Return the channels of the outputs; None if units cannot be followed."""
+        """Return the channels of the outputs; None if this module cannot follow the operation."""
         kind = operation.type
         if kind in _OF_INPUTS:
             return _OF_INPUTS[kind](self, operation)
@@ -235,8 +238,8 @@ class _Walk:
     def _pool_channels(
         self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
-        # Pooling over channels mixes them. TensorFlow leaves padding out of means and maxima, so a
-        # constant stays constant.
+        # Refuse pooling over channels, which mixes them. In other pooling, a constant stays
+        # constant, because TensorFlow leaves padding out of means and maxima.
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
         return [channels] if is_plain else None
 
@@ -244,7 +247,7 @@ class _Walk:
         self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
         axes, rank = self._find_value(operation.inputs[1]), operation.inputs[0].shape.rank
-        # The last axis holds the channels.
+        # Refuse a reduction over the last axis, which holds the channels.
         is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
         return [channels] if is_over_places else None
 
@@ -257,21 +260,21 @@ class _Walk:
         if kernel is None or not _is_plain_product(operation):
             return None
         count = kernel.shape[-2]
-        # Inputs without known units, such as features, all stay.
+        # Keep all inputs whose units are unknown, such as features.
         rows = self._channels.get(values.name) or _create_fixed(count)
         if len(rows.units) != count:  # A grouped convolution.
             return None
-        # At the borders of an image, a padded convolution sums over fewer places. With "EXPLICIT",
-        # even a kernel of a single place may be padded.
+        # At the borders of an image, a padded convolution sums over fewer pixels. With "EXPLICIT"
+        # padding, even a kernel of a single pixel may be padded.
         padding = b"VALID" if operation.type == "MatMul" else operation.get_attr("padding")
         is_even = padding == b"VALID" or (padding == b"SAME" and kernel.shape[:2] == (1, 1))
-        # Each product has new units as outputs.
+        # The outputs of a dense layer or a convolution are new units.
         columns = self._units.create(kernel.shape[-1])
         self.products[operation.name] = _Product(kernel, rows, columns, is_even)
-        # The product of a weight of 0 is known, even if the value is not.
+        # The product with a weight of 0 is 0, even if the input is unknown.
         parts = np.where(kernel == 0, 0.0, kernel * rows.values[:, np.newaxis])
         sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
-        # If places differ, only a sum of 0 is the same at all places.
+        # If the borders of an image differ, only a sum of 0 is the same at all pixels.
         return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
 
     def _combine_inputs(self, operation: tf.Operation) -> Sequence[_Channels] | None:
@@ -289,15 +292,16 @@ class _Walk:
         return [_Channels(self._units.join(first.units, second.units), values)]
 
     def _combine_constant(
-        self, operation: tf.Operation, place: int, constant: np.ndarray, other: _Channels | None
+        self, operation: tf.Operation, place: int, constant: np.ndarray, channels: _Channels | None
     ) -> Sequence[_Channels] | None:
-        if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
+        if channels is None or constant.ndim > 1 or constant.size not in (1, len(channels.units)):
             return None
         if constant.size > 1:
-            # `rewrite` removes entries of a vector; a scalar fits any number of channels.
-            self._constants.append((operation.name, place, other.units))
-        pair = (constant, other.values) if place == 0 else (other.values, constant)
-        return [other._replace(values=_apply_arithmetic(operation.type, *pair))]
+            # Record a vector, from which `rewrite` removes entries; a scalar fits any number of
+            # channels.
+            self._constants.append((operation.name, place, channels.units))
+        pair = (constant, channels.values) if place == 0 else (channels.values, constant)
+        return [channels._replace(values=_apply_arithmetic(operation.type, *pair))]
 
     def _join_channels(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         *parts, axis = operation.inputs
@@ -325,14 +329,14 @@ class _Walk:
         self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
         target, shape = self._find_value(operation.inputs[1]), operation.inputs[0].shape
-        # Only [B, ..., C] -> [B, all others], in which the channels repeat for each place.
+        # Accept only [B, ..., C] -> [B, all others], in which the channels repeat for each pixel.
         if target is None or target.tolist()[:-1] != [-1] or not shape[1:].is_fully_defined():
             return None
         count = shape[1:].num_elements()
         if target[-1] != count:
             return None
         repeats = count // len(channels.units)
-        # The last axis varies fastest, so all channels of a place follow each other.
+        # The last axis varies fastest, so all channels of a pixel follow each other.
         flat = _Channels(*(np.tile(array, repeats) for array in channels))
         self._flattened.append((operation.name, flat.units))
         return [flat]
@@ -348,7 +352,7 @@ class _Walk:
             return (units == _FIXED) | ~is_removed[units]
 
         for node in self._graph.nodes.values():
-            # TensorFlow would refuse a graph whose recorded shapes are wrong.
+            # Remove recorded shapes, because TensorFlow refuses a graph if they are wrong.
             node.attr.pop("_output_shapes", None)
         for name, product in self.products.items():
             self._rewrite_product(
@@ -368,7 +372,8 @@ class _Walk:
             sizes = np.array([are_kept(units).sum() for units in parts], np.int32)
             axis, values = node.input
             inputs = [values, self._graph.set_constant(f"{name}/kept_sizes", sizes), axis]
-            # Split makes equal parts, but the parts may now differ in size.
+            # Replace Split, which makes equal parts, by SplitV, because the parts may now differ in
+            # size.
             attributes = {
                 "T": node.attr["T"],
                 "Tlen": tf.int32,
@@ -383,7 +388,7 @@ class _Walk:
             return
         node, kernel = self._graph.nodes[name], product.kernel[..., columns]
         kept_kernel = self._graph.set_constant(f"{name}/kept_kernel", kernel[..., rows, :])
-        # The constant inputs that are removed are added again, as a sum for each output.
+        # Add the contribution of the removed constant inputs to each output.
         values = np.where(rows, 0.0, np.nan_to_num(product.rows.values))
         sums = (kernel * values[:, np.newaxis]).sum(axis=tuple(range(kernel.ndim - 1)))
         inputs = [node.input[0], kept_kernel]
@@ -408,28 +413,28 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
     "Reshape": _Walk._flatten_places,
     "ResizeNearestNeighbor": _Walk._resize_channels,
 }
-"""Operations in which only the first input has channels."""
+"""{op type: method} for operations in which only the first input has channels."""
 
 
 def _create_fixed(count: int) -> _Channels:
-    """Return channels that must stay, with unknown values."""
+    """Return `count` channels with unknown values that must stay."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 
 def _apply_arithmetic(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the values of a result, NaN if unknown; a product with 0 is 0."""
-    with np.errstate(all="ignore"):  # The graph has the same infinities and NaN.
+    """Compute channel values, in which NaN means unknown; a product with 0 is always 0."""
+    with np.errstate(all="ignore"):  # TensorFlow computes the same infinities and NaN.
         result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))
     return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
 
 
 def _is_plain_product(operation: tf.Operation) -> bool:
-    """Return True if channels are the last axis of input and output."""
+    """Return True if the channels are the last axis of the input and of the output."""
     if operation.type == "MatMul":
         return not (operation.get_attr("transpose_a") or operation.get_attr("transpose_b"))
     return _is_last(operation)
 
 
 def _is_last(operation: tf.Operation) -> bool:
-    """Return True if channels are the last axis."""
+    """Return True if the channels are the last axis, as in NHWC."""
     return operation.get_attr("data_format") == b"NHWC"

@@ -1,4 +1,4 @@
-"""Writes files that start TensorFlow Serving, into the folder of the versions.
+"""Writes the files to start TensorFlow Serving into the folder of an export's versions.
 
 deployment.write("models/income", "income")
 # models/income/deploy/models.config, batching_parameters.txt, monitoring.config,
@@ -128,7 +128,7 @@ spec:
 
 
 def stable(folder: str) -> int | None:
-    """Return the version that models.config calls stable; None if it does not exist."""
+    """Return the version with the label stable in models.config; None if it does not exist."""
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):
         return None
@@ -138,10 +138,10 @@ def stable(folder: str) -> int | None:
 
 
 def write(folder: str, name: str) -> str:
-    """Write a new models.config to `folder/deploy`, and the other files if they are missing.
+    """Write models.config to `folder/deploy`, and the other files for a server if they are missing.
 
     Args:
-      folder: the folder of the versions; it holds at least one.
+      folder: the folder of the versions, with at least one version.
       name: the name of the model for clients.
 
     Returns:
@@ -152,7 +152,7 @@ def write(folder: str, name: str) -> str:
     atomic.write(os.path.join(deploy, _MODELS), _models_config(folder, name))
     flags = [flag.format(name=name) for flag in _FLAGS]
     args = "\n".join(f"        - {flag}" for flag in flags)
-    # Names in Kubernetes consist of small letters, digits and "-", and start with a letter.
+    # Names in Kubernetes consist of lower-case letters, digits and "-", and start with a letter.
     dns = re.sub(r"[^a-z0-9-]", "-", name.lower())
     dns = (dns if dns[0].isalpha() else f"model-{dns}")[:63].strip("-")
     texts = {
@@ -170,7 +170,7 @@ def write(folder: str, name: str) -> str:
 
 def _models_config(folder: str, name: str) -> str:
     canary = versions.list_versions(folder)[-1]
-    # The first export is stable and canary; later exports do not change stable.
+    # The first export gets the labels stable and canary; later exports move only canary.
     stable_version = stable(folder) or canary
     numbers = sorted({stable_version, canary})
     served = "\n".join(f"        versions: {number}" for number in numbers)

@@ -1,4 +1,4 @@
-"""Exports a checkpoint: writes a SavedModel, checks it, then publishes it as a version.
+"""Exports a checkpoint: writes a SavedModel, checks the outputs, and publishes a new version.
 
 export = serving.Exporter(settings, spec, heads, dataset, model_dir)
 path = export(estimator, "models/income", checkpoint)
@@ -35,22 +35,22 @@ from mtl.variables import row_names
 _log = logging.getLogger(__name__)
 
 REWRITING_FAILED = (
-    "Units that add nothing stay in the export, by a mistake of mtl: without them the check "
-    "failed. Please report it"
+    "Units that add nothing stay in the export, because of a defect in mtl: without them, the "
+    "check failed. Please report it"
 )
-"""The text of a logged error; tests fail if it appears."""
+"""The text of a logged error that hides a defect of mtl; tests fail if the text is logged."""
 
 
 class Written(NamedTuple):
-    """An export that has been checked, but not yet published.
+    """An export that was checked, but is not published yet.
 
     Attributes:
       directory: the folder of the SavedModel.
-      estimator: the Estimator of the run, with the signatures of exports.
+      estimator: the Estimator of the run, whose `model_fn` adds the signatures of exports.
       checkpoint: the exported checkpoint.
       spec: the features of the model.
-      may_drop_units: True if the export leaves out units that add nothing.
-      held_out: the rows on which the export was checked; None if no rows were used.
+      may_drop_units: True if units of the network that add nothing may be missing in the export.
+      held_out: the rows with which the export was checked; None if `Serving.check_rows` is 0.
     """
 
     directory: str
@@ -62,22 +62,23 @@ class Written(NamedTuple):
 
 
 AddFiles = Callable[[Written], None]
-"""Adds files to the folder of an export."""
+"""Adds files of other formats to the folder of an export."""
 
 
 class Exporter:
     """Exports the checkpoints of one run.
 
     The first export reads the rows for the check, builds the graph of the Estimator, and writes the
-    graph of the export. Later exports reuse all three, and differ only in their variables.
+    graph of the SavedModel. Later exports reuse the rows and the graphs, and write only new
+    variables.
 
     Args:
       serving: the settings of exports.
       spec: the features of the model.
       heads: the heads of the tasks, for the metadata.
-      dataset: builds batches {field: [B, ...]} of the rows on which exports are checked.
+      dataset: builds a data set of batches {field: [B, ...]} with the rows that check exports.
       model_dir: the folder of the run.
-      is_pruned: True if weights are cut, which can leave units that add nothing.
+      is_pruned: True if training cuts weights, which can leave units that add nothing.
       add_files: adds files of other formats to each export.
     """
 
@@ -111,21 +112,22 @@ class Exporter:
         """Publish a checkpoint as `folder/<version>`.
 
         Args:
-          estimator: the Estimator of the run, with the signatures of exports.
+          estimator: the Estimator of the run, whose `model_fn` adds the signatures of exports.
           folder: the folder of the versions.
           checkpoint: the path of the checkpoint.
-          before: called right before the export is published, with its folder and the rows on which
-            it was checked, or None if no rows were used.
+          before: called before the export is published, with the folder of the export and the rows
+            with which it was checked; the rows are None if `Serving.check_rows` is 0.
 
         Returns:
           The path of the version.
 
         Raises:
-          RefusedError: the export predicts other values than the Estimator; it is not published.
+          RefusedError: the export and the Estimator predict different values, so nothing is
+            published.
         """
         with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
-            # If the latest checkpoint is also the best, copy the first export.
+            # If the latest checkpoint is also exported as the best, copy its first export.
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
                 _copy_folder(last_path, written)
@@ -140,17 +142,17 @@ class Exporter:
     def _write_rewritten(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
     ) -> str:
-        """Write and check a SavedModel; for a pruned run, without units that add nothing."""
+        """Write and check a SavedModel; leave out units that add nothing after pruning."""
         write = functools.partial(self._write, estimator, partial, checkpoint)
         if self._serving.optimized or not self._is_pruned:
             return write(self._serving.optimized)
         try:
             return write(optimized.Optimized())
         except verification.RefusedError as error:
-            unchanged = write(None)  # This also fails if the rewriting is not the cause.
+            unchanged = write(None)  # Fails, too, if the removal of units is not the cause.
             _log.error("%s: %s", REWRITING_FAILED, error)
             return unchanged
-        except checks.UserError as error:  # For example, the model is too large.
+        except checks.UserError as error:  # The model may be too large to rewrite, for example.
             _log.warning("Units that add nothing stay in the export: %s", error)
             return write(None)
 
@@ -161,7 +163,7 @@ class Exporter:
         checkpoint: str,
         part: settings.Rewriting | None,
     ) -> str:
-        """Write a SavedModel, rewrite it by a part, and check it; return its path."""
+        """Write a SavedModel, apply a rewriting such as `Optimized`, and check the result."""
         written = self._write_plain(estimator, partial, checkpoint)
         if part:
             part(written)
@@ -183,15 +185,16 @@ class Exporter:
         self._add_files(
             Written(written, estimator, checkpoint, self._spec, may_drop_units, self._held_out_rows)
         )
-        # Last, because it records the checksums of the final files.
+        # Add the checksums last, when all files are final.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
 
     def _write_plain(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
     ) -> str:
-        """Write a SavedModel with its signatures, without rewriting or checks; return its path."""
-        # Exports of one run differ only in their variables, so no new graph is needed.
+        """Write a SavedModel with its signatures, without rewriting and checks; return the path."""
+        # Reuse the graph of the first export, because exports of a run differ only in their
+        # variables.
         if self._blank and self._reference:
             written = os.path.join(partial, f"written-{len(tf.io.gfile.listdir(partial))}")
             save = functools.partial(self._reference.save_variables, checkpoint)
@@ -204,12 +207,12 @@ class Exporter:
             checkpoint_path=checkpoint,
         ).decode()
         assets = signatures.finish_signatures(written, self._serving, self._spec)
-        # Must come before a rewriting, which turns the variables of this checkpoint into constants.
+        # Keep the graph before a rewriting turns the variables of this checkpoint into constants.
         self._blank = blank.take_blank(written, assets)
         return written
 
     def _assets_extra(self) -> dict[str, str]:
-        """Return {name: path} of the file in which the run describes the rows of its tables."""
+        """Return {name: path} of the file with the names of table rows; {} if there is none."""
         row_names.load(self._model_dir)  # Fails if the file is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
@@ -225,12 +228,12 @@ class Exporter:
         if self._reference is None:
             self._reference = reference.Reference(estimator, self._spec)
         predictions, takes_no_rows = self._reference(checkpoint, held_out)
-        passed = {name: held_out.dense(name) for name in self._serving.passthrough}
-        return verification.Expected({**predictions, **passed}, takes_no_rows)
+        passthrough = {name: held_out.dense(name) for name in self._serving.passthrough}
+        return verification.Expected({**predictions, **passthrough}, takes_no_rows)
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return an `export` that logs a refused export, and returns None, instead of failing."""
+    """Return a version of `export` that logs a refusal and returns None, instead of failing."""
 
     def try_export(*args: Any) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""Folds the graph of an export: computes constants once, and merges batch norm into layers.
+"""Simplifies the graph of an export: computes constants once, merges batch norm into layers.
 
 graph = folding.fold_graph(session, ["head/price/value"])
 # s (W x + b) + t becomes W' x + b', with W' and b' as constants.
@@ -15,14 +15,14 @@ from mtl.deferred import tf, tf1
 from mtl.serving import graphs, rows
 
 _NUMBERS = ("float32", "int32", "int64", "bool")
-# A folded constant may have at most this many elements more than its inputs.
+# A node is folded only if its value has at most this many elements more than its inputs.
 _FREE_ELEMENTS = 1024
 _ADDITIONS = ("Add", "AddV2", "BiasAdd")
 _PRODUCTS = ("MatMul", "Conv2D")
 
 
 def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
-    """Return a folded graph that computes some nodes, with variables as constants.
+    """Return a simplified graph that computes some nodes, with variables as constants.
 
     Args:
       session: a session with the variables of a SavedModel.
@@ -43,7 +43,7 @@ def fold_constants(graph: graphs.Graph) -> None:
         inputs = [
             values.get(reference, graph.value(reference)) for reference in graph.nodes[name].input
         ]
-        # The result of a broadcast or a range may be far larger than its inputs.
+        # Do not fold large results: a broadcast or a range may be far larger than its inputs.
         size = sum(array.size for array in inputs if array is not None)
         if value.size <= _FREE_ELEMENTS + size:
             graph.set_constant(name, value)
@@ -51,11 +51,11 @@ def fold_constants(graph: graphs.Graph) -> None:
 
 def _compute_values(graph: graphs.Graph) -> dict[str, np.ndarray]:
     """Return {name: value} of all nodes that depend only on constants."""
-    with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
+    with tf.Graph().as_default() as tf_graph, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
-        # Operations come after their inputs, so a single pass finds chains of them.
+        # A single pass is enough, because the order has operations after their inputs.
         fixed, outputs = set(), {}
-        for operation in graphs.order_operations(built):
+        for operation in graphs.order_operations(tf_graph):
             if graph.value(operation.name) is not None:
                 fixed.add(operation.name)
             elif _is_pure(operation) and all(t.op.name in fixed for t in operation.inputs):
@@ -72,28 +72,29 @@ def _is_pure(operation: tf.Operation) -> bool:
         and not operation.control_inputs
         and not operation.op_def.is_stateful
         and not operation.type.startswith("Placeholder")
-        # In a loop of TensorFlow 1, a value depends on the iteration.
+        # Leave out the ops of TensorFlow 1 loops, whose values depend on the iteration.
         and operation.type not in ("Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond")
     )
 
 
 def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
-    """Fold a multiplication and an addition for each channel into the layer before them.
+    """Merge a multiplication and an addition for each channel into the preceding layer.
 
-    In inference, batch norm is `y = s x + t`. After `x = W h + b` it becomes
-    `y = (W s) h + (b s + t)`. The last node keeps its name, so its readers do not change.
+    In inference, batch norm computes `y = s x + t`. The layer `x = W h + b` and the batch norm
+    after it are together `y = (W s) h + (b s + t)`. The last node keeps its name, so nodes that
+    read it need no change.
 
     Args:
-      graph: the graph, which is rewritten.
+      graph: the graph, which this function changes.
       names: the names of the nodes that the graph must compute.
 
     Returns:
-      The graph, without nodes that `names` do not depend on.
+      The graph, without nodes that `names` do not need.
     """
     for node in list(graph.nodes.values()):
         if node.op.startswith("FusedBatchNorm"):
             _spell_out(graph, node)
-    # A fold may make another fold possible, so continue until nothing changes.
+    # One change may allow another, so continue until nothing changes.
     while True:
         graph = graphs.Graph(graph.pruned(names))
         readers = graph.readers()
@@ -102,15 +103,16 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 def _rewrite_node(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Apply the rule for a node; return False if there is no rule for it."""
+    """Apply the rule for a node; return False if no rule applies."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
         return False
-    before, constant = _split(graph, node)
-    # A value with other readers would be computed twice. New nodes have no readers in this round.
-    if before is None or constant is None or len(readers.get(before, ())) != 1:
+    computed, constant = _split(graph, node)
+    # Do not merge a value that other nodes read, too, because it would be computed twice. New nodes
+    # have no readers until the next round.
+    if computed is None or constant is None or len(readers.get(computed, ())) != 1:
         return False
-    inner = graph.nodes[before]
+    inner = graph.nodes[computed]
     if node.op == "Mul" and inner.op in _PRODUCTS:
         return _scale_product(graph, name, inner, constant)
     return inner.op in _ADDITIONS and _swap_operations(graph, node, inner, constant)
@@ -138,10 +140,10 @@ def _swap_operations(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """Return the computed input of a node, and its constant [C] or []; (None, None) for others."""
+    """Return a node's computed input and its constant input [C] or []; else (None, None)."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
-    # The constant may be the first or the second input of a sum or a product.
+    # The constant may be the first or the second input of an addition or multiplication.
     for computed, constant in (node.input, reversed(node.input)):
         value = graph.value(constant)
         is_fit = value is not None and value.dtype == np.float32 and value.ndim <= 1
@@ -162,7 +164,7 @@ def _scale_product(
     is_last_axis = not is_transposed and _channels_last(product)
     if kernel is None or kernel.dtype != np.float32 or not is_last_axis:
         return False
-    # The last axis of a kernel is the output channel, so [C] scales each channel.
+    # The last axis of a kernel has the output channels, so a factor [C] scales each channel.
     new_kernel = graph.set_constant(f"{name}/kernel", (kernel * scale).astype(np.float32))
     graph.set(name, product.op, [product.input[0], new_kernel], **dict(product.attr))
     return True

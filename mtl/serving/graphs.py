@@ -1,4 +1,4 @@
-"""A GraphDef that can be rewritten: nodes by name, readers of nodes, constants as arrays.
+"""Lets code rewrite a GraphDef, with nodes by name and constants as arrays.
 
 graph = graphs.Graph(graph_def)
 graph.value("network/kernel")                # the array of a constant, None for other nodes
@@ -20,14 +20,14 @@ from mtl.deferred import tf, tf1
 class Graph:
     """The nodes of a GraphDef.
 
-    A reference is the name of a node; ":1" after it means the second output, and so on.
+    A reference is the name of a node for its first output, or "<name>:1" for its second output.
     """
 
     def __init__(self, graph_def: tf.compat.v1.GraphDef):
         self.graph_def = graph_def
         self.nodes = {node.name: node for node in graph_def.node}
         for node in graph_def.node:
-            node.attr.pop("_class", None)  # This attribute may name variables that are gone.
+            node.attr.pop("_class", None)  # `_class` may name removed variables.
 
     def value(self, reference: str) -> np.ndarray | None:
         """Return the array of a numeric constant; None for other nodes."""
@@ -37,7 +37,7 @@ class Graph:
         return tf.make_ndarray(node.attr["value"].tensor)
 
     def readers(self) -> dict[str, list[Any]]:
-        """Return {name of a node: the nodes that read it}, with a node for each of its inputs."""
+        """Return {node: its readers}; a reader with two inputs from a node is listed twice."""
         readers = collections.defaultdict(list)
         for node in self.nodes.values():
             for reference in node.input:
@@ -51,7 +51,8 @@ class Graph:
           name: the name of the node.
           op: the name of the op, such as "Mul".
           inputs: references to the inputs.
-          **attributes: a DType, an array for a tensor, or an AttrValue.
+          **attributes: attributes of the node, each a DType, an array for a tensor, or an
+            AttrValue.
 
         Returns:
           The name of the node.
@@ -70,12 +71,12 @@ class Graph:
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
         """Create or replace a constant, and return its name."""
-        # The sum of two NumPy arrays of shape [] is a number, not an array.
+        # Convert numbers, because the sum of two NumPy arrays of shape [] is a number.
         value = np.asarray(value)
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """Return a GraphDef of some nodes and of all nodes that they depend on."""
+        """Return a GraphDef with some nodes and all nodes that they depend on."""
         pending, needed = list(names), {}
         while pending:
             name = name_of(pending.pop())
@@ -91,9 +92,9 @@ class Graph:
 
 
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """Return the operations, each after its inputs; operations inside loops are left out."""
+    """Return operations in an order in which inputs come first; leave out operations in loops."""
     order, visited = [], set()
-    # A stack instead of recursion, because graphs are deeper than Python's limit of recursion.
+    # Use a stack instead of recursion, because graphs are deeper than Python's recursion limit.
     stack = [(operation, False) for operation in reversed(graph.get_operations())]
     while stack:
         operation, has_inputs = stack.pop()
@@ -107,10 +108,10 @@ def order_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """Return an attribute of a node, or an empty attribute; `node.attr[key]` would add it."""
+    """Return an attribute of a node, or an empty value if the node lacks the attribute."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 
 def name_of(reference: str) -> str:
-    """Return the name of the node in a reference, which may be `^name`, `name` or `name:1`."""
+    """Return the name of the node in a reference such as `^name`, `name` or `name:1`."""
     return reference.lstrip("^").partition(":")[0]

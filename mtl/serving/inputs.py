@@ -1,4 +1,4 @@
-"""The inputs of an exported model: serialized tf.Examples, or the features as tensors.
+"""Builds the inputs of an exported model: serialized tf.Examples, or features as tensors.
 
 receiver = inputs.build_receiver(spec)                 # within the graph of an export
 receiver.receiver_tensors                        # {"examples": [B] strings}
@@ -28,15 +28,15 @@ def length_name(field: str) -> str:
 def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
     """Build the serving inputs of an export.
 
-    If a client sends raw inputs, they replace parsed examples. A raw input of a field with a
-    default may be empty, [0]: every row then has the default. If the raw inputs of a list are
-    missing, all its lists are empty. Empty texts in lists are dropped.
+    A client sends either serialized tf.Examples or raw inputs, the features as tensors. The raw
+    input of a field with a default may be empty, [0]; every row then has the default. If the raw
+    inputs of a feature of lists are missing, all lists are empty. Empty texts in lists are dropped.
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
     """
     empty = tf.constant([], tf.string)
-    # With this default, a client may send only raw inputs; the parsed features are then empty.
+    # With this default, a client can send only raw inputs; the features of examples are then empty.
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
     parsed = spec.parse(examples, with_labels=False)
     fields = spec.feature_fields
@@ -72,7 +72,7 @@ def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
 
 
 def _make_dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
-    # If a client feeds the raw input, it replaces the parsed feature.
+    # A raw input that a client feeds replaces the feature in the examples.
     return tf1.placeholder_with_default(parsed, [None, *field.shape], name=op_name(field.name))
 
 
@@ -94,7 +94,7 @@ def op_name(name: str) -> str:
 def _num_rows(
     fields: Mapping[str, spec_lib.Field], parsed: Mapping[str, Any], raw: Mapping[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Return B, the number of rows of the first required feature, else of the longest feature."""
+    """Return the number of rows, B: of the first required feature, else of the longest."""
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         return tf.shape(raw[required[0]], tf.int64)[0]
@@ -108,10 +108,10 @@ def _num_rows(
 
 
 def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a feature [B, ...] with its default if the client has sent [0, ...]."""
+    """Return a feature [B, ...], filled with its default if the client has sent [0, ...]."""
     if field.default is None:
         return values
-    # 0 if the client has sent the feature, B otherwise.
+    # The number of missing values: 0 if the client has sent the feature, else B.
     missing = count - tf.shape(values, tf.int64)[0]
     with tf.control_dependencies([_require_all_or_none(field, missing, count)]):
         shape = tf.concat([missing[tf.newaxis], tf.constant(field.shape, tf.int64)], 0)
@@ -122,9 +122,9 @@ def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) ->
 def _choose_lists(
     field: spec_lib.Field, parsed: tf.RaggedTensor, raw: Mapping[str, tf.Tensor], count: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Return the lists of the examples, or of the raw inputs if there are no examples."""
+    """Return the lists in the examples, or in the raw inputs if there are no examples."""
     padded, lengths = raw[field.name], raw[length_name(field.name)]
-    # If lists come neither from examples nor from raw inputs, all B lists are missing.
+    # All B lists are missing if neither examples nor raw inputs have them.
     missing = count - tf.shape(lengths, tf.int64)[0] - parsed.nrows()
     width = tf.shape(padded, tf.int64)[1]
     checks = [
@@ -133,7 +133,7 @@ def _choose_lists(
     ]
     with tf.control_dependencies(checks):
         raw_values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
-        # Either the parsed or the raw values are empty.
+        # Join the values of examples and of raw inputs; one of the two is always empty.
         values = tf.concat([parsed.values, raw_values], 0)
         none = tf.zeros(missing[tf.newaxis], tf.int64)
         lengths = tf.concat([parsed.row_lengths(), lengths, none], 0)
@@ -141,7 +141,7 @@ def _choose_lists(
 
 
 def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the lists of a feature as a ragged tensor.
+    """Convert padded lists to a ragged tensor.
 
     Args:
       name: the feature, for the error.
@@ -161,14 +161,14 @@ def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTen
 
 
 def _require_lengths(name: str, lengths: tf.Tensor, width: tf.Tensor) -> tf.Operation:
-    fits = tf.reduce_all((lengths >= 0) & (lengths <= width))
+    is_valid = tf.reduce_all((lengths >= 0) & (lengths <= width))
     message = f"raw input {length_name(name)!r} must be at most the number of columns"
-    return tf.raw_ops.Assert(condition=fits, data=[message, lengths])
+    return tf.raw_ops.Assert(condition=is_valid, data=[message, lengths])
 
 
 def _require_all_or_none(
     field: spec_lib.Field, missing: tf.Tensor, count: tf.Tensor
 ) -> tf.Operation:
     message = f"raw input {field.name!r} must have as many rows as the others, or none; missing"
-    good = tf.equal(missing, 0) | tf.equal(missing, count)
-    return tf.raw_ops.Assert(condition=good, data=[message, missing])
+    is_valid = tf.equal(missing, 0) | tf.equal(missing, count)
+    return tf.raw_ops.Assert(condition=is_valid, data=[message, missing])

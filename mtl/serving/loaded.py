@@ -1,4 +1,4 @@
-"""Loads a SavedModel from its files, as a server does, and calls its signatures.
+"""Loads a SavedModel from its files like a server, and calls its signatures.
 
 with loaded.load_export(path) as model:
     model(["sign", "sign/classify"], examples)           # {(signature, output): array}
@@ -34,7 +34,8 @@ class Loaded:
 
         Args:
           names: the names of the signatures.
-          given: {input: value}, with defaults for missing inputs; or a list of serialized examples.
+          given: {input: value}, in which inputs with a default may be missing; or a list of
+            serialized tf.Examples.
 
         Returns:
           {(signature, output): value}.
@@ -49,14 +50,14 @@ class Loaded:
             )
             feed |= {signature.inputs[key].name: value for key, value in values.items()}
             tensors |= {(name, key): info.name for key, info in signature.outputs.items()}
-        # Signatures share outputs, and each fetch takes time, so fetch every tensor once.
+        # Fetch every tensor once, because signatures share outputs, and each fetch takes time.
         values = self.session.run({tensor: tensor for tensor in tensors.values()}, feed)
         return {output: values[tensor] for output, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
 def load_export(directory: str) -> Iterator[Loaded]:
-    """Load a SavedModel into a separate graph and session, and close it at the end."""
+    """Load a SavedModel into a separate graph and session; close the session at the end."""
     model = open_export(directory)
     with model.session.graph.as_default(), model.session:
         yield model
@@ -65,8 +66,8 @@ def load_export(directory: str) -> Iterator[Loaded]:
 def open_export(directory: str) -> Loaded:
     """Load a SavedModel into a separate graph and session; the caller closes the session."""
     graph, config = tf.Graph(), rows.on_cpu()
-    # If sessions shared their threads, training steps that call this model could occupy all threads
-    # and wait for ever for a free thread to run the model.
+    # Give this session separate threads. With shared threads, training steps that call this model
+    # could occupy all threads, and wait for ever for a thread that runs the model.
     config.use_per_session_threads = True
     session = tf1.Session(graph=graph, config=config)
     with graph.as_default():

@@ -1,4 +1,4 @@
-"""The description of a SavedModel in the file `assets.extra/model.json`.
+"""Writes and reads the description of a SavedModel, the file `assets.extra/model.json`.
 
 metadata.add_metadata(path, step=500)
 """
@@ -42,7 +42,7 @@ def _describe_field(field: spec_lib.Field) -> dict[str, Any]:
     entry = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
     if field.default is None:
         return entry
-    # JSON cannot hold NaN.
+    # Write NaN as a text, because JSON has no NaN.
     is_nan = isinstance(field.default, float) and math.isnan(field.default)
     return {**entry, "default": literals.NAN if is_nan else field.default}
 
@@ -59,15 +59,15 @@ def read_metadata(directory: str) -> dict[str, Any]:
     """Return the description of a SavedModel; {} if there is none.
 
     Raises:
-      UserError: the file has changed since it was written.
+      UserError: the file model.json has changed since the export.
     """
     path = os.path.join(directory, _FOLDER, FILE)
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
 
 
 def list_files(directory: str) -> dict[str, str]:
-    """Return {file: checksum} of the graphs and the vocabularies of an export."""
-    # Leave out variables, because TensorFlow writes and checks their checksums.
+    """Return {file: checksum} for the graphs and the vocabularies of an export."""
+    # Leave out variables, for which TensorFlow itself writes and checks checksums.
     paths = [saved_model.FILE]
     for name in (_ASSETS, _PORTABLE):
         for folder, _, files in tf.io.gfile.walk(os.path.join(directory, name)):
@@ -78,13 +78,13 @@ def list_files(directory: str) -> dict[str, str]:
 def require_intact(directory: str) -> None:
     """Fail if a file of a SavedModel has changed since it was written.
 
-    TensorFlow has checksums only for variables, and an optimised export has no variables.
+    TensorFlow checks only variables, and an optimised export has no variables.
 
     Raises:
       UserError: a file with a recorded checksum is missing or has changed.
     """
     metadata = read_metadata(directory)
-    # Exports of earlier versions list only their vocabularies.
+    # Exports of earlier versions of mtl have only the checksums of vocabularies.
     vocabularies = metadata.get("assets", {}).items()
     assets = {os.path.join(_ASSETS, name): checksum for name, checksum in vocabularies}
     for path, checksum in {**assets, **metadata.get("files", {})}.items():
@@ -92,7 +92,7 @@ def require_intact(directory: str) -> None:
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
-    """Return the features that a SavedModel takes; None if it has no description."""
+    """Return the features that a SavedModel takes as input; None if it has no description."""
     fields = read_metadata(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},

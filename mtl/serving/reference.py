@@ -1,4 +1,4 @@
-"""Predicts rows in memory with the `model_fn` of an Estimator, in a graph that is built once.
+"""Predicts rows in memory with an Estimator's `model_fn`, in a graph that is built once.
 
 predict = reference.Reference(estimator, spec)
 predictions, takes_no_rows = predict(checkpoint, held_out)
@@ -22,7 +22,7 @@ class Reference:
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
         self._graph = tf.Graph()
-        # {feature: its placeholder}; for a feature of lists, two placeholders.
+        # {feature: its placeholder}; a feature of lists has two placeholders.
         self._inputs: dict[str, Any] = {}
         with self._graph.as_default():
             tf1.train.get_or_create_global_step()
@@ -39,17 +39,17 @@ class Reference:
             self._inputs[field.name] = tf1.placeholder(field.dtype, [None, *field.shape])
             return self._inputs[field.name]
         values, lengths = tf1.placeholder(field.dtype, [None]), tf1.placeholder(tf.int64, [None])
-        # A session can feed only plain tensors: the values of all lists, and the lengths.
+        # A session can feed only plain tensors, so feed the values of all lists and the lengths.
         self._inputs[field.name] = (values, lengths)
-        # No validation, because `Rows.ragged` returns values that fit the lengths.
+        # Skip the validation, because `Rows.ragged` returns values that fit the lengths.
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:
-        """Save the variables of a checkpoint as in an export.
+        """Save the variables of a checkpoint in the format of a SavedModel.
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
-          prefix: the path with which the files of the variables begin.
+          prefix: the path at the beginning of the file names of the variables.
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)
@@ -64,7 +64,8 @@ class Reference:
 
         Returns:
           Predictions {"<task>/<name>": [N, ...]}, and True if the model can predict an empty batch.
-          Outputs of the calls Classify and Regress have names such as "<task>/classify/scores".
+          The outputs of Classify and Regress signatures have names such as
+          "<task>/classify/scores".
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             session.run(self._tables)
@@ -72,7 +73,7 @@ class Reference:
             predictions = session.run(self._outputs, self._feed_rows(rows))
             try:
                 session.run(self._outputs, self._feed_rows(rows.first(0)))
-            except tf.errors.OpError:  # For example, a convolution with oneDNN fails on 0 rows.
+            except tf.errors.OpError:  # A convolution with oneDNN fails on 0 rows, for example.
                 return predictions, False
             return predictions, True
 
@@ -87,7 +88,7 @@ class Reference:
 
 
 def _list_calls(export_outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Return {"<signature>/<output>": [N, ...]} of the signatures for Classify and Regress."""
+    """Return {"<signature>/<output>": [N, ...]} for all Classify and Regress signatures."""
     export, tensors = compat.estimator.export, dict[str, tf.Tensor | None]()
     for name, output in export_outputs.items():
         if isinstance(output, export.ClassificationOutput):

@@ -1,4 +1,4 @@
-"""Reads the first rows of a split, to check an export and to warm up a server.
+"""Reads the first rows of a split, to check exports and to write warm-up requests.
 
 held_out = rows.read_rows(dataset, spec, 256)
 held_out.examples[:7]                        # serialized tf.Examples
@@ -37,7 +37,7 @@ class Rows:
     def first(self, count: int) -> Rows:
         """Return the first `count` rows."""
         if count >= len(self):
-            return self  # Not a copy, because this object may have serialized its examples already.
+            return self  # Make no copy, to keep the cached `examples`.
         values = {name: rows[:count] for name, rows in self.values.items()}
         return dataclasses.replace(self, values=values)
 
@@ -72,7 +72,7 @@ class Rows:
                 values, lengths = self.ragged(name)
                 padded = np.zeros([len(self), max(lengths, default=0)], values.dtype)
                 padded = padded if field.dtype != "string" else np.full(padded.shape, b"", object)
-                # The mask selects places row by row, in the order of the values.
+                # The mask selects positions row by row, which is the order of the values.
                 padded[np.arange(padded.shape[1]) < lengths[:, np.newaxis]] = values
                 raw |= {name: padded, inputs.length_name(name): lengths}
             else:
@@ -81,7 +81,7 @@ class Rows:
 
 
 class HeldOut(NamedTuple):
-    """Rows of the held-out split, with predictions.
+    """Rows of the evaluation split with the predictions of a checkpoint.
 
     Attributes:
       rows: the rows.
@@ -102,7 +102,7 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
     """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
-        # One batch of `count` rows, whatever the batch size of the run.
+        # Make a single batch of `count` rows, independently of the batch size of the run.
         dataset = make_dataset().unbatch().take(count).batch(count)
         iterator = tf1.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
@@ -114,16 +114,17 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
 
 def _split(column: Any) -> Sequence[np.ndarray]:
     if isinstance(column, tf1.ragged.RaggedTensorValue):
-        # Without the first split, which is 0, and the last, which is the end.
+        # Leave out the first row split, 0, and the last, the number of values.
         return np.split(column.values, column.row_splits[1:-1])
     return list(column)
 
 
 def on_cpu() -> tf.compat.v1.ConfigProto:
-    """Return settings of a session without a GPU, which would round float32 differently."""
+    """Return settings of a session without GPUs, which would round float32 differently."""
     config = tf1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
-    # Turn off a pass that saves memory of GPUs. It assumes empty batches for fed inputs, and makes
-    # TensorFlow 2.16 to 2.20 print a warning for each convolution, at any log level.
+    # Turn off an optimizer pass that saves GPU memory. The pass assumes that fed inputs are empty
+    # batches. In TensorFlow 2.16 to 2.20, the pass also prints a warning for each convolution, at
+    # any log level.
     options = config.graph_options.rewrite_options
     options.memory_optimization = options.NO_MEM_OPT
     return config

@@ -1,4 +1,4 @@
-"""The settings of exports.
+"""Defines the settings of exports.
 
 serving.Serving.model_name = "income"
 serving.Serving.outputs = ["income/probability"]         # the signature `lean`
@@ -16,15 +16,15 @@ DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
 
 
 class Rewriting(Protocol):
-    """Rewrites a SavedModel for speed and size; see `Optimized`."""
+    """The protocol of parts that rewrite a SavedModel for speed and size, such as `Optimized`."""
 
     @property
     def allowed(self) -> float:
-        """The largest difference of its outputs from the predictions of the Estimator."""
+        """The largest allowed difference of an output from the prediction of the Estimator."""
 
     @property
     def keeps_graph(self) -> bool:
-        """True if it does not change the graph."""
+        """True if the rewriting leaves the graph unchanged."""
         return False
 
     def __call__(self, directory: str) -> None:
@@ -33,26 +33,28 @@ class Rewriting(Protocol):
 
 @checks.dataclass
 class Serving:
-    """The settings of every export, including the exports after evaluations in training.
+    """Sets the content and the checks of every export, also of exports during a training.
 
     Attributes:
       model_name: the name of the model for clients, in warm-up requests and files for deployment.
       signatures: patterns (see `mtl.variables.patterns`) of the signatures to write; all by
-        default. `mtl.serving.signatures` lists their names. "serving_default" is always written: if
-        no pattern matches it, it equals "lean", if "lean" exists.
-      outputs: the outputs "<task>/<name>" of the signature "lean"; () leaves this signature out.
-      passthrough: features that predict signatures return unchanged, such as an id.
-      units: {task: unit} of the predictions of a task, for the metadata.
-      keep: the number of newest versions to keep in a folder, besides the version that its
-        models.config calls stable.
-      check_rows: the number of rows of the evaluation split for which an export must predict the
-        same as the Estimator before it is published; 0 skips the check.
-      optimized: rewrites exports for speed and size, see `Optimized`. None does not rewrite them,
-        but removes units that add nothing from exports of a pruned run; `AsTrained` keeps them.
+        default. `mtl.serving.signatures` lists the names of all signatures. "serving_default" is
+        always written. If no pattern matches "serving_default", this signature has the outputs of
+        "lean", if "lean" exists.
+      outputs: the outputs "<task>/<name>" of the signature "lean"; () writes no signature "lean".
+      passthrough: features, such as an id, that signatures return unchanged with the predictions.
+      units: {task: unit}, such as "EUR", of the predictions of a task, for the metadata.
+      keep: how many of the newest versions to keep in a folder, besides the version with the label
+        stable in models.config.
+      check_rows: the number of rows of the evaluation split that check an export. An export is
+        published only if it predicts the same as the Estimator. 0 skips the check.
+      optimized: rewrites exports for speed and size, see `Optimized`. With None, exports are not
+        rewritten, but units that add nothing are removed after pruning; `AsTrained` keeps all
+        units.
       warm_up_rows: the number of rows in a large warm-up request; a small request has one row.
-      portable: True adds two SavedModels for other runtimes to each export, in its folder
-        `portable`. The first takes raw features as plain tensors, the second takes ids from an
-        encoder that does not need TensorFlow. See `mtl.tools.runtimes.portable`.
+      portable: True adds two SavedModels for other runtimes to each export, in the folder
+        `portable`. The first SavedModel takes raw features as plain tensors. The second SavedModel
+        takes ids, which an encoder without TensorFlow computes. See `mtl.tools.runtimes.portable`.
     """
 
     model_name: checks.Name = "mtl"
@@ -70,7 +72,7 @@ class Serving:
 
     @property
     def keeps_graph(self) -> bool:
-        """True if exports have the graph that the model builds."""
+        """True if exports have the graph of the model without changes."""
         rewriting = self.optimized
         return rewriting is None or types.read_member(rewriting, Rewriting, "keeps_graph")
 

@@ -22,7 +22,7 @@ from mtl.tf_internals import saved_model
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
-    """Return a `model_fn` that adds the signature "lean" and passed-through features in PREDICT.
+    """Return a `model_fn` with the signature "lean" and the features of `Serving.passthrough`.
 
     Args:
       model_fn: builds the graph from features, labels and a mode.
@@ -34,7 +34,7 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
         if mode != compat.estimator.ModeKeys.PREDICT:
             return spec
         predict = compat.estimator.export.PredictOutput
-        # A copy, because a server cannot fetch a tensor that it feeds.
+        # Copy the features, because a server cannot fetch a tensor that it feeds.
         copies = {name: tf.identity(features[name]) for name in serving.passthrough}
         outputs = dict(spec.export_outputs)
         if serving.outputs:
@@ -51,7 +51,7 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
 
 
 def _require_free(signature: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
-    """Fail if a feature would replace a prediction."""
+    """Fail if a passed-through feature has the name of a prediction."""
     for name in names:
         rule = f"have another name than the outputs of the signature {signature!r}"
         fix = "Give the feature another name."
@@ -61,7 +61,7 @@ def _require_free(signature: str, names: Iterable[str], outputs: Mapping[str, An
 def finish_signatures(
     directory: str, serving: settings.Serving, spec: spec_lib.Spec
 ) -> dict[str, str]:
-    """Set the final names and defaults in Estimator's export, and remove paths of this machine.
+    """Set final names and defaults in a SavedModel of Estimator, and remove paths of this machine.
 
     Args:
       directory: the folder of the SavedModel.
@@ -77,7 +77,7 @@ def finish_signatures(
     }
     with saved_model.edited(directory) as meta_graph:
         texts = _take_signatures(meta_graph)
-        # The default signature always exists, because clients need not name a signature.
+        # Always write the default signature, for clients that name no signature.
         if not serving.chooses(settings.DEFAULT):
             texts[settings.DEFAULT] = texts.get(settings.LEAN, texts[settings.DEFAULT])
         for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), texts):
@@ -89,19 +89,19 @@ def finish_signatures(
 
 
 def forget_paths(meta_graph: Any) -> dict[str, str]:
-    """Remove paths of this machine from a graph; return {asset: the path of its source}."""
+    """Remove paths of this machine from a graph; return {asset: the path of its source file}."""
     sources = _forget_asset_paths(meta_graph)
     _forget_source_paths(meta_graph)
     return sources
 
 
 def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
-    """Remove the signatures from a graph, and return them serialized, by their final names."""
+    """Remove the signatures from a graph; return {final name: the serialized signature}."""
     items = [(_final_name(name), value) for name, value in meta_graph.signature_def.items()]
     texts = {
         name: signature.SerializeToString()
         for name, signature in items
-        # Estimator treats a single feature that is text as serialized tf.Examples.
+        # Leave out signatures with which Estimator treats a single text feature as tf.Examples.
         if not is_raw(name) or signature.method_name == tf.saved_model.PREDICT_METHOD_NAME
     }
     meta_graph.signature_def.clear()
@@ -109,7 +109,7 @@ def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
 
 
 def _final_name(estimator_name: str) -> str:
-    """Return the final name of a signature.
+    """Return the final name for Estimator's name of a signature.
 
     `raw:serving_default` becomes `raw`, and `raw:<task>` becomes `raw/<task>`; other names stay.
     """
@@ -120,14 +120,14 @@ def _final_name(estimator_name: str) -> str:
 
 
 def is_raw(name: str) -> bool:
-    """Return True if a signature takes features as tensors."""
+    """Return True if a signature takes features as tensors instead of tf.Examples."""
     return name.split("/")[0] == settings.RAW
 
 
 def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
     """Remove the paths of assets from constants and tables, and return {asset: path}.
 
-    A loader of the SavedModel feeds the new paths by the names of the assets.
+    When a SavedModel is loaded, TensorFlow feeds the new paths by the names of the assets.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     names = {}
@@ -137,13 +137,13 @@ def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
         path[0] = name.encode()
     for node in nodes.values():
         for old, new in names.items():
-            if "shared_name" in node.attr:  # Without this test, reading would create the attribute.
+            if "shared_name" in node.attr:  # `node.attr[...]` would create the attribute.
                 node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new)
     return {name.decode(): path.decode() for path, name in names.items()}
 
 
 def _forget_source_paths(meta_graph: Any) -> None:
-    """Shorten paths from which variables read first values, which a SavedModel does not use."""
+    """Shorten paths of files with first values of variables, which a SavedModel does not use."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     for node in nodes.values():
         path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None

@@ -1,4 +1,4 @@
-"""Checks an export before it is published, with the files that a server will load.
+"""Checks an export before it is published, by loading its files like a server.
 
 difference = verification.verify_export(path, held_out, expected)
 """
@@ -16,10 +16,11 @@ from mtl.deferred import tf
 from mtl.serving import loaded, rows, settings, signatures
 
 TOLERANCE = 1e-5
-"""The largest allowed difference of an output, relative for predictions above 1."""
+"""The largest allowed difference of an output, relative to the prediction if that is above 1."""
 
 _BATCHES = (7, 1)
-# Ops that need Python, draw random numbers, change variables, or feed training.
+# Matches ops that a server must not run: ops that need Python, draw random numbers, change
+# variables, or feed training.
 _UNFIT = re.compile(
     r"(Eager)?PyFunc(Stateless)?"
     r"|(Stateless)?(Random|Truncated|Parameterized|Multinomial)\w*"
@@ -29,7 +30,7 @@ _UNFIT = re.compile(
 
 
 class Expected(NamedTuple):
-    """The behaviour of the Estimator on N rows.
+    """The behaviour that an export must have on N rows.
 
     Attributes:
       outputs: {name: [N, ...]}, predictions "<task>/<name>" and passed-through features.
@@ -41,7 +42,7 @@ class Expected(NamedTuple):
 
 
 class RefusedError(checks.UserError):
-    """An export behaves differently from the Estimator."""
+    """An export predicts other values than the Estimator, or fails."""
 
 
 def verify_export(
@@ -50,20 +51,21 @@ def verify_export(
     expected: Expected,
     allowed: float = TOLERANCE,
 ) -> float:
-    """Load an export from its files, and compare its outputs with the Estimator.
+    """Load an export from its files, and compare its outputs with the Estimator's predictions.
 
     Args:
       directory: the folder of the SavedModel.
       held_out: one or more rows.
-      expected: the behaviour of the Estimator on these rows.
-      allowed: the largest allowed difference; above `TOLERANCE`, only numbers are compared.
+      expected: the predictions of the Estimator for these rows.
+      allowed: the largest allowed difference; above `TOLERANCE`, classes and texts are not
+        compared.
 
     Returns:
-      The largest difference.
+      The largest difference of an output.
 
     Raises:
       RefusedError: an output differs; a signature fails on all rows, 7 rows, 1 row or no row; a
-        malformed example is accepted; or the graph holds ops that do not belong into a server.
+        malformed example is accepted; or the graph has ops that do not belong into a server.
     """
     with loaded.load_export(directory) as model:
         _require_fit(model.meta_graph)
@@ -71,40 +73,41 @@ def verify_export(
         for batch in (len(held_out), *_BATCHES, *[0] * expected.takes_no_rows):
             for (name, key), value in _run_signatures(model, held_out.first(batch)):
                 full_name = f"{name.removeprefix('raw/')}/{key}"
-                # A passed-through feature may have the name of an output, such as "scores".
+                # Look up predictions before passed-through features, which may have the name of an
+                # output.
                 prediction = expected.outputs.get(full_name, expected.outputs.get(key))
                 where = f"output {key!r} of signature {name!r}"
                 num_rows = min(batch, len(held_out))
                 differences.append(_find_difference(where, value, prediction, num_rows, allowed))
-        for what, example in _make_malformed(held_out):
-            _require_refusal(model, what, example)
+        for description, example in _make_malformed(held_out):
+            _require_refusal(model, description, example)
     return max(differences)
 
 
 def _run_signatures(
-    model: loaded.Loaded, some: rows.Rows
+    model: loaded.Loaded, batch: rows.Rows
 ) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
     for raw in (False, True):
         names = sorted(name for name in model.signatures if signatures.is_raw(name) == raw)
         try:
-            yield from model(names, some.raw() if raw else some.examples).items()
+            yield from model(names, batch.raw() if raw else batch.examples).items()
         except tf.errors.OpError as error:
-            # Drop the beginning of the message, which names the node and the code that made it.
+            # Drop the beginning of the message, which names the node and the line of Python code.
             reason = re.sub(r"(?s).*\nNode: [^\n]*\n", "", error.message).splitlines()[0]
             raise RefusedError(
-                f"the signatures {', '.join(names)} fail on {len(some)} rows: {reason}"
+                f"the signatures {', '.join(names)} fail on {len(batch)} rows: {reason}"
             ) from error
 
 
 def _find_difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
-    """Return the largest difference in the rows; 0 without expected values."""
+    """Return the largest difference in the rows; 0 if there are no expected values."""
     if len(value) != num_rows:
         raise RefusedError(f"{where} has {len(value)} rows for {num_rows} rows of input.")
     if expected is None or not num_rows:
         return 0.0
-    # On a tie, a class may change with the batch size or with rounding.
+    # Compare classes only for the whole batch without rounding: on a tie, a class may change.
     is_sure = num_rows == len(expected) and allowed <= TOLERANCE
     expected = expected[:num_rows]
     if value.dtype.kind != "f" and not is_sure and value.shape == expected.shape:
@@ -119,18 +122,18 @@ def require_close(
     allowed: float = TOLERANCE,
     source: str = "the Estimator predicts",
 ) -> float:
-    """Return the largest difference between two arrays, and fail if it is too large.
+    """Fail if two arrays differ too much; return their largest difference.
 
-    Differences are relative for wanted numbers above 1. The difference of equal infinities, or of
-    two NaNs, is 0; the difference of a NaN or an infinity from another value is infinite. The
-    difference of two classes or texts is 1.
+    Differences from numbers above 1 are relative. Equal infinities, and two NaNs, have the
+    difference 0. A NaN or an infinity has an infinite difference from other values. Two different
+    classes or texts have the difference 1.
 
     Args:
       where: the name of the output, for the error.
       value: the output of the export, [N, ...].
       wanted: the expected values, [N, ...].
       allowed: the largest allowed difference.
-      source: the beginning of the sentence that ends with the expected value, for the error.
+      source: the beginning of a sentence in the error, which ends with the expected value.
 
     Raises:
       RefusedError: the difference is larger than `allowed`, or the shapes differ.
@@ -158,7 +161,7 @@ def _measure_rows(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
-    """Yield (description, example) of malformed examples, which a server must refuse."""
+    """Yield (description, serialized example) of malformed examples that a server must refuse."""
     yield "that cannot be parsed", b"no example"
     fields = held_out.spec.feature_fields
     row = {name: held_out.values[name][0] for name in fields}
@@ -167,7 +170,7 @@ def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
         without = {other: value for other, value in row.items() if other != name}
         yield f"without field {name!r}", held_out.spec.serialize(without)
     for name, field in list(fields.items())[:1]:
-        # A field of texts gets a number, and any other field gets a text.
+        # Put a number into a field of texts, and a text into any other field.
         number, text = {"float_list": {"value": [0.5]}}, {"bytes_list": {"value": [b"?"]}}
         wrong = tf.train.Feature(**(number if field.dtype == "string" else text))
         example = tf.train.Example.FromString(held_out.spec.serialize(row))
@@ -175,21 +178,23 @@ def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
         yield f"whose field {name!r} has another type", example.SerializeToString()
 
 
-def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
+def _require_refusal(model: loaded.Loaded, description: str, example: bytes) -> None:
     try:
         model([settings.DEFAULT], [example])
     except tf.errors.InvalidArgumentError:
         return
     except tf.errors.OpError as error:
         problem = f"raises {type(error).__name__} instead of InvalidArgumentError"
-        raise RefusedError(f"an example {what} {problem}.") from error
-    raise RefusedError(f"an example {what} is served instead of raising InvalidArgumentError.")
+        raise RefusedError(f"an example {description} {problem}.") from error
+    raise RefusedError(
+        f"an example {description} is served instead of raising InvalidArgumentError."
+    )
 
 
 def _require_fit(meta_graph: Any) -> None:
-    """Fail if the outputs depend on an op that does not belong into a server."""
+    """Fail if an output depends on an op that does not belong into a server."""
     for node in _list_served(meta_graph):
-        # If the attribute is absent, its default True holds.
+        # A FusedBatchNorm without the attribute is_training is in training, the default.
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
         )
@@ -200,9 +205,9 @@ def _require_fit(meta_graph: Any) -> None:
 
 
 def _list_served(meta_graph: Any) -> Iterator[Any]:
-    """Yield the nodes that the outputs of the signatures depend on, also inside functions."""
+    """Yield all nodes that the outputs of signatures depend on, also nodes inside functions."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
-    # The bodies of loops and branches are functions, separate from the nodes.
+    # The bodies of loops and branches are functions, which are stored separately from the nodes.
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
     pending = [
         info.name
@@ -216,7 +221,8 @@ def _list_served(meta_graph: Any) -> Iterator[Any]:
             continue
         visited.add(name)
         body = [nodes[name]] if name in nodes else functions[name]
-        # Nodes of a function read only nodes of the same function, and all of these are yielded.
+        # The inputs of a function's nodes need no search, because all nodes of the function are
+        # yielded.
         pending += body[0].input if name in nodes else ()
         for node in body:
             yield node
@@ -224,7 +230,7 @@ def _list_served(meta_graph: Any) -> Iterator[Any]:
 
 
 def _list_functions(node: Any) -> set[str]:
-    """Return the names of the functions that a node may run."""
+    """Return the names of the functions that a node may call."""
     values = node.attr.values()
     names = [function.name for value in values for function in value.list.func]
     return {node.op, *names, *(value.func.name for value in values)}

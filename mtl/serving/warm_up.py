@@ -1,11 +1,11 @@
-"""Writes requests that a server runs before it serves a new version, so that no client waits.
+"""Writes the warm-up requests that a server runs before it serves a version to clients.
 
 warm_up.write(path, "income", signature_defs, held_out)
 # -> <path>/assets.extra/tf_serving_warmup_requests, a TFRecord of PredictionLog records
 
-This module declares the messages of TensorFlow Serving that it writes, so exports do not need
-tensorflow-serving-api. Messages that are only copied are declared as bytes, which have the same
-wire format.
+Exports do not need the package tensorflow-serving-api, because this module declares the protocol
+buffer messages that it writes. Messages that are only copied are declared as bytes, which have the
+same wire format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mtl.serving import inputs, rows, settings, signatures
 
 FILE = "tf_serving_warmup_requests"
 MOST = 1000
-"""The most warm-up requests that a server accepts."""
+"""The largest number of warm-up requests that a server accepts."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def _build_message() -> Any:
                 added.type, added.type_name = _MESSAGE, f".mtl.{kind}"
             else:
                 added.type = kind
-    # A separate pool, because the default pool may hold the real messages.
+    # Use a separate pool, because the default pool may contain the messages of TensorFlow Serving.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("mtl.PredictionLog"))
@@ -72,10 +72,9 @@ _OF_ALL_TASKS = (settings.DEFAULT, settings.LEAN, settings.RAW, _RAW_LEAN)
 def write(
     directory: str, model_name: str, signature_defs: Mapping[str, Any], held_out: rows.Rows
 ) -> None:
-    """Write a request of a single row and a request of all rows for each signature.
+    """Write two warm-up requests for each signature: one with a single row, one with all rows.
 
-    If more than `MOST` requests would be needed, signatures of all tasks come first, then others by
-    name.
+    At most `MOST` requests are written: first for signatures of all tasks, then for others by name.
 
     Args:
       directory: the folder of the SavedModel.
@@ -94,7 +93,7 @@ def write(
 
 
 def _choose_signatures(names: Iterable[str]) -> list[str]:
-    """Return the signatures with warm-up requests, in the order of the requests."""
+    """Return the names of the signatures that get warm-up requests, in their order."""
     names, room = sorted(names), MOST // 2
     if len(names) <= room:
         return names
@@ -106,7 +105,7 @@ def _choose_signatures(names: Iterable[str]) -> list[str]:
 
 
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
-    """Return the inputs of the Predict requests of an export.
+    """Read the inputs of the warm-up requests for Predict calls from an export.
 
     Returns:
       {signature: [{input: array}, a map for each request]}.

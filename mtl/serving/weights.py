@@ -1,4 +1,4 @@
-"""Packs weights into fewer bits: stored as float16 or int8, computed as float32.
+"""Stores the weights of an export as float16 or int8; ops still compute in float32.
 
 weights.pack_weights(graph, "int8")
 """
@@ -13,26 +13,26 @@ from mtl.deferred import tf
 from mtl.serving import graphs
 
 KINDS = ("float32", "float16", "int8")
-# For a smaller constant, the ops that unpack it cost more than packing saves.
+# Packing smaller constants would cost more time for unpacking than it saves.
 _MIN_ELEMENTS = 1024
 
 
 def pack_weights(graph: graphs.Graph, kind: str) -> None:
     """Store large float32 constants with at least 2 axes in fewer bits.
 
-    float16 rounds each weight. int8 rounds each weight to a multiple of a step; each index of the
-    last axis has its step, the largest absolute value divided by 127. Tables stay packed: only the
-    rows that are looked up are unpacked. Other weights are unpacked when they are used.
+    float16 rounds each weight. int8 rounds each weight to a multiple of a step. Each index of the
+    last axis has a separate step: the largest absolute value divided by 127. Only the rows of a
+    table that are looked up are unpacked. Other weights are unpacked when they are used.
 
     Args:
-      graph: a graph without variables, which is rewritten.
+      graph: a graph without variables, which this function changes.
       kind: "float16" or "int8".
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
         value, lookups = cast(np.ndarray, graph.value(name)), readers[name]
         packed, step = _pack_weights(value, kind)
-        # A weight above 65504 overflows in float16, so this constant stays in float32.
+        # Leave the constant in float32 if a weight overflows float16, above 65504.
         if not np.isfinite(packed).all():
             continue
         if all(_looks_up(graph, node, name) for node in lookups):
@@ -51,18 +51,18 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the packed weights, and their step [last axis]; None without a step."""
+    """Return the packed weights, and the step for each index of the last axis, or None."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None
     step = np.abs(value).max(axis=tuple(range(value.ndim - 1))) / 127
-    # For a channel of zeros, any step except 0 is right: 0 / 0 would be NaN.
+    # Set the step of a channel of zeros to 1, because 0 / 0 would be NaN.
     step = np.where(step > 0, step, 1).astype(np.float32)
     return np.rint(value / step).astype(np.int8), step
 
 
 def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bool:
-    """Return whether a node reads rows of a table. A step fits rows, which keep the last axis."""
+    """Return True if a node looks up rows of a table, which keep the last axis and its steps."""
     if node.op != "GatherV2" or node.input[0] != table or table in node.input[1:]:
         return False
     axis = graph.value(node.input[2])
@@ -72,8 +72,8 @@ def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bo
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """Let a lookup read packed rows; the node with the lookup's name then unpacks them."""
-    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack_weights` has packed it.
+    """Let a lookup read packed rows, and let a node with the old name of the lookup unpack them."""
+    table = cast(np.ndarray, graph.value(lookup.input[0]))  # Packed by `pack_weights`.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)
     _unpack_weights(graph, lookup.name, source, table.dtype, step)

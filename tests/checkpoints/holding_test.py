@@ -99,7 +99,7 @@ def test_without_locks_an_error_tells_that_it_was_dropped(tmp_path, monkeypatch)
     save(folder, 1)
     with (
         pytest.raises(
-            checks.UserError, match="ckpt-1 was removed while it was read.*has trained on"
+            checks.UserError, match="ckpt-1 was removed while it was read.*was trained further"
         ),
         run_directory.hold_checkpoint(folder, "latest") as path,
     ):

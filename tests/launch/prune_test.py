@@ -44,7 +44,7 @@ def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
     assert went_on.code == 0 and "Going on from step 20 to step 25" in went_on.err
     assert tiny.variables(directory / "half")[f"{KERNEL}/pruning_mask"].mean() == 0.5
     again = launch_in(directory, "prune", *FROM, "half", *ONCE)
-    fix = "launch.train continues a pruned run, and evaluates it if that is still missing."
+    fix = "launch.train continues or evaluates a pruned run."
     assert again.error == f"--output_dir must hold no run, got 'half'. {fix}"
 
 

@@ -54,6 +54,15 @@ def test_an_evaluation_that_is_done_again_takes_its_place(run):
     assert told(run.rows()) == [(20, "test", 0.75), (10, "test", 0.625)]
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\x85", "\x0c"])
+def test_a_name_may_hold_a_sign_that_python_takes_for_a_line_end(run, sign):
+    run(10, 0.5, split=f"te{sign}st")
+    run(20, 0.75)
+    assert told(metrics_file.read_rows(str(run.path))) == [
+        (10, f"te{sign}st", 0.5), (20, "test", 0.75),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("cut", [1, 30])
 def test_what_a_killed_process_left_is_dropped(run, cut):
     run(10, 0.5)

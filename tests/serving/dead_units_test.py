@@ -185,4 +185,4 @@ def test_units_that_an_unknown_operation_reads_stay_and_are_told_of(caplog):
 
     with caplog.at_level("INFO", logger="mtl"):
         assert _remove(build) == [(4, 6), (6, 3)]
-    assert "Kept 2 units that nothing feeds, as Softmax, Softmax, reads them." in caplog.text
+    assert "Kept 2 units without inputs, because Softmax, Softmax, reads them." in caplog.text

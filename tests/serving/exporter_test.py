@@ -553,8 +553,8 @@ def test_a_rewriting_that_fails_the_check_is_told_as_our_mistake(
     assert os.path.isdir(os.path.join(whole, "variables"))
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert re.match(
-        r"Units that add nothing stay in the export, by a mistake of mtl: without them the check "
-        r"failed. Please report it: output '.*' of signature '.*' is off by",
+        r"Units that add nothing stay in the export, because of a defect in mtl: without them, "
+        r"the check failed. Please report it: output '.*' of signature '.*' is off by",
         record.getMessage(),
     )
     caplog.clear()

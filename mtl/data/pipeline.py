@@ -253,15 +253,17 @@ class Pipeline:
     @property
     def has_rows_in_memory(self) -> bool:
         """True if training takes decoded rows by number from memory."""
-        if types.read_member(self.source, types.Source, "orders_rows") or self.sampler is not None:
+        if source_lib.names_files(self.source) or self.sampler is not None:
             return False
-        if source_lib.names_files(self.source) or self._list_blocks(self.train_split) is not None:
+        if self._orders_itself:
+            return True
+        if self._list_blocks(self.train_split) is not None:
             return False
         return self.cache or self._list_rows(self.train_split) is not None
 
     def _is_numbered(self, split: str) -> bool:
         """Return True if training takes the rows of a split by number."""
-        if types.read_member(self.source, types.Source, "orders_rows"):
+        if self._orders_itself:
             return True
         return self._list_blocks(split) is not None or self._list_rows(split) is not None
 
@@ -353,8 +355,9 @@ class Pipeline:
     @functools.cached_property
     def _row_source(self) -> types.Source:
         """The source of rows by number: `source`, or its decoded rows in memory with `cache`."""
-        is_ordered = types.read_member(self.source, types.Source, "orders_rows")
-        if is_ordered or not self._keeps_rows or self._list_blocks(self.train_split) is not None:
+        if self._orders_itself or not self._keeps_rows:
+            return self.source
+        if self._list_blocks(self.train_split) is not None:
             return self.source
         numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
@@ -402,12 +405,14 @@ class Pipeline:
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1
+        # First of all, because a mixture knows the numbers of its rows once they are in memory.
+        rows = self._list_rows(split)
         if self._orders_itself:
             row_order = self.source.order_rows(
                 split, self.spec, batch_size=batch_size, seed=seed, is_shuffled=is_shuffled
             )
             return cast(types.RowOrder, row_order)
-        rows = cast(np.ndarray, self._list_rows(split))
+        rows = cast(np.ndarray, rows)
         checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
         if self.sampler is None:
             return order.Epochs(rows, seed, batch_size, is_shuffled)

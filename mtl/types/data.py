@@ -184,7 +184,10 @@ class Source(Protocol):
 
     @property
     def orders_rows(self) -> bool:
-        """True if the source decides when and how often training takes each row, as a mixture."""
+        """True if the source decides when and how often training takes each row, as a mixture.
+
+        All its rows are then in memory.
+        """
         return False
 
     @property

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import features, networks, types
-from mtl.data import sampling, whole_groups
+from mtl.data import coded_rows, mixture, sampling, whole_groups
 from mtl.features import embeddings
 from mtl.runs import text_codes
 from mtl.step import codes
@@ -33,6 +33,26 @@ def _make(columns=COLUMNS, **run):
     return dataclasses.replace(made, data=dataclasses.replace(made.data, spec=SPEC, cache=True))
 
 
+def _mix(batches="mixed", **run):
+    """A run on two sources, of which the second lacks a text and a list."""
+    made = _make(**run)
+    absent = ["word", "tags"]
+    few = {
+        split: {name: own[:30] for name, own in rows.items() if name not in absent}
+        for split, rows in SPLITS.items()
+    }
+    source = mixture.Mixture(
+        sources={"first": made.data.source, "second": tiny.Rows(splits=few)},
+        labels={"first": ["sign", "kind"], "second": ["size"]},
+        absent_features={"second": absent},
+        rates={"first": 2, "second": 1},
+        batches=batches,
+    )
+    # A mixture needs no cache.
+    data = dataclasses.replace(made.data, source=source, cache=False)
+    return dataclasses.replace(made, data=data)
+
+
 class _FilesOfRows(tiny.Rows):
     """Rows that name files."""
 
@@ -45,10 +65,8 @@ def _observe(made):
     return text_codes.observe(run)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("steps_per_call", [1, 4])
-def test_weights_are_equal_to_the_bit(tmp_path, steps_per_call):
-    made = _make(train_steps=12, steps_per_call=steps_per_call)
+def _assert_same(make, folder, coded_columns):
+    """Assert that a run trains the same weights with codes and without, and uses these codes."""
     found, find_ids = [], codes.find_ids
 
     def watch(values, column):
@@ -56,14 +74,54 @@ def test_weights_are_equal_to_the_bit(tmp_path, steps_per_call):
         return find_ids(values, column)
 
     with mock.patch.object(codes, "find_ids", watch):
-        coded = tiny.train(made, tmp_path / "coded")
-    columns = {"categorical_word", "categorical_age", "categorical_tags", "hashed_word"}
-    assert dict(found) == dict.fromkeys(columns | {"hashed_tags", "hashed_age"}, True)
+        coded = tiny.train(make(), folder / "coded")
+    assert dict(found) == dict.fromkeys(coded_columns, True)
     with mock.patch.object(text_codes, "observe", lambda run: None):
-        plain = tiny.train(made, tmp_path / "plain")
+        plain = tiny.train(make(), folder / "plain")
     assert coded.keys() == plain.keys()
     for name, value in plain.items():
         np.testing.assert_array_equal(coded[name], value, err_msg=name)
+
+
+NAMES = (
+    "categorical_word",
+    "categorical_age",
+    "categorical_tags",
+    "hashed_word",
+    "hashed_tags",
+    "hashed_age",
+)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_weights_are_equal_to_the_bit(tmp_path, steps_per_call):
+    make = functools.partial(_make, train_steps=12, steps_per_call=steps_per_call)
+    _assert_same(make, tmp_path, NAMES)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("batches", ["mixed", "alternating"])
+def test_a_mixture_trains_the_same_weights(tmp_path, batches):
+    _assert_same(functools.partial(_mix, batches, train_steps=12), tmp_path, NAMES)
+
+
+def test_a_mixture_reads_each_source_once_and_keeps_one_copy():
+    """A new process, such as of a continued run, has counted no rows before."""
+    made = _mix()
+    load = functools.partial(features.load_statistics, "")
+    hashed = dataclasses.replace(made, model=dataclasses.replace(made.model, columns=COLUMNS[3:]))
+    data = coded_rows.code_texts(made.data, text_codes.list_encoders(hashed, load))
+    reads, read_part = [], mixture._read_part
+
+    def watch(part, spec):
+        reads.append(part.name)
+        return read_part(part, spec)
+
+    with mock.patch.object(mixture, "_read_part", watch), tf.Graph().as_default():
+        data.dataset("train", training=True, seed=1)
+        data.dataset("train", training=True, seed=1, start_step=7)
+    assert reads == ["first", "second"] and not made.data.source._row_cache[1]
 
 
 @pytest.mark.slow
@@ -115,7 +173,7 @@ def test_fields_of_other_columns_stay_texts():
 
 def test_runs_that_look_texts_up_at_every_step():
     made = _make()
-    assert _observe(made) is not None
+    assert _observe(made) is not None and _observe(_mix()) is not None
     assert _observe(_make(micro_batches=2)) is None
     assert _observe(_make(columns=COLUMNS[:1])) is None
     for settings in (

@@ -1,4 +1,4 @@
-"""Looks up the ids of texts once, when training rows are read into memory, not at every step.
+"""Looks up the ids of texts when training rows are read into memory, not at every step.
 
 training.Training(experiment, "runs/a", on_start, observers=[*observers, text_codes.observe])
 
@@ -8,6 +8,7 @@ The served graph still takes texts. Training and serving get the same ids from `
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,13 +23,13 @@ with deferred.imports():  # Runs without codes do not import it.
 
 
 def observe(run: types.ObservedRun) -> Coding | None:
-    """Return an observer if the training rows lie in memory and columns look values up, or None."""
+    """Return an observer if training takes decoded rows and columns look values up, or None."""
     experiment = run.experiment
     # Ids belong to the tensor of the whole batch; a slice of the batch is another tensor.
     if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):
         return None
     encoders = list_encoders(experiment, functools.partial(fitting.load_statistics, run.model_dir))
-    return Coding(encoders) if encoders and experiment.data.has_rows_in_memory else None
+    return Coding(encoders) if encoders and experiment.data.takes_decoded_rows else None
 
 
 def _adds_rows(head: types.Head) -> bool:
@@ -85,7 +86,7 @@ def list_encoders(
 ) -> coded_rows.Encoders:
     """Return functions that look up the ids of values, {field: {column: function}}.
 
-    A field of texts is left out if another column reads its texts.
+    A field of texts is left out if another column, or the sampler, reads its texts.
 
     Args:
       made: the settings of the run.
@@ -93,7 +94,7 @@ def list_encoders(
     """
     load = functools.cache(load)
     spec, columns = made.data.spec, made.model.columns
-    other_fields = {field for column in _list_others(columns) for field in column}
+    other_fields = {made.data.order_field, *itertools.chain(*_list_others(columns))}
     encoders: dict[str, dict[str, coded_rows.Encode]] = {}
     for column in columns:
         for output, field in types.read_member(column, types.Column, "coded_columns").items():

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 from mtl import features, networks, types
-from mtl.data import coded_rows, mixture, sampling, whole_groups
+from mtl.data import coded_rows, mixture, pipeline, sampling
 from mtl.features import embeddings
 from mtl.runs import text_codes
 from mtl.step import codes
 from tests import tiny
+from tests.data import sampler_order_test
 
 SPEC = dataclasses.replace(tiny.TAGGED_SPEC, features={**tiny.TAGGED_SPEC.features, "age": "int64"})
 SPLITS = {
@@ -49,6 +50,14 @@ def _mix(batches="mixed", **run):
         batches=batches,
     )
     # A mixture needs no cache.
+    data = dataclasses.replace(made.data, source=source, cache=False)
+    return dataclasses.replace(made, data=data)
+
+
+def _window(window, **run):
+    """A run that reads its rows in windows."""
+    made = _make(**run)
+    source = tiny.Blocks(splits=SPLITS, window=window)
     data = dataclasses.replace(made.data, source=source, cache=False)
     return dataclasses.replace(made, data=data)
 
@@ -106,6 +115,20 @@ def test_a_mixture_trains_the_same_weights(tmp_path, batches):
     _assert_same(functools.partial(_mix, batches, train_steps=12), tmp_path, NAMES)
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(("window", "steps_per_call"), [(40, 1), (12, 4)])
+def test_windows_of_rows_train_the_same_weights(tmp_path, window, steps_per_call):
+    make = functools.partial(_window, window, train_steps=30, steps_per_call=steps_per_call)
+    _assert_same(make, tmp_path, NAMES)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("sampler", [sampling.Power(label="kind"), sampler_order_test.GROUPS])
+def test_samplers_train_the_same_weights(tmp_path, sampler):
+    make = functools.partial(sampler_order_test._train, sampler, train_steps=12)
+    _assert_same(make, tmp_path, ["categorical_word"])
+
+
 def test_a_mixture_reads_each_source_once_and_keeps_one_copy():
     """A new process, such as of a continued run, has counted no rows before."""
     made = _mix()
@@ -130,6 +153,7 @@ def test_replicas_slices_and_a_resumed_run_train_alike(tmp_path):
     make = functools.partial(_make, network=plain)
     tiny.assert_trains_in_parts(make, tmp_path / "parts", 8)
     tiny.assert_goes_on(_make, tmp_path / "resumed", 4)
+    tiny.assert_goes_on(functools.partial(_window, 12), tmp_path / "windows", 4)
 
 
 @pytest.mark.medium
@@ -166,6 +190,8 @@ def test_fields_of_other_columns_stay_texts():
         names=["word"], num_buckets=2**40, embedding=embeddings.QuotientRemainder()
     )
     assert not text_codes.list_encoders(_make(columns=[COLUMNS[0], wide]), load)
+    with mock.patch.object(pipeline.Pipeline, "order_field", "word"):  # As of a sampler.
+        assert set(text_codes.list_encoders(_make(), load)) == {"age", "tags"}
     keyed = dataclasses.replace(made.data, spec=dataclasses.replace(SPEC, keys=("tags",)))
     keyed = dataclasses.replace(made, data=keyed)
     assert set(text_codes.list_encoders(keyed, load)) == {"age"}
@@ -173,13 +199,12 @@ def test_fields_of_other_columns_stay_texts():
 
 def test_runs_that_look_texts_up_at_every_step():
     made = _make()
-    assert _observe(made) is not None and _observe(_mix()) is not None
+    assert all(_observe(one) is not None for one in (made, _mix(), _window(40)))
     assert _observe(_make(micro_batches=2)) is None
     assert _observe(_make(columns=COLUMNS[:1])) is None
     for settings in (
         {"cache": False},
-        {"sampler": sampling.Power(label="kind")},
-        {"sampler": whole_groups.WholeGroups(group="kind")},
+        {"cache": False, "sampler": sampling.Power(label="kind")},
         {"source": _FilesOfRows(splits=SPLITS)},
     ):
         data = dataclasses.replace(made.data, **settings)

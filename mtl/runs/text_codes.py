@@ -122,4 +122,9 @@ def _list_others(columns: Iterable[types.Column]) -> Iterable[Iterable[str]]:
             fields for output, fields in column.columns.items() if output not in coded_outputs
         )
         for part in types.read_member(column, types.Column, "parts"):
-            yield from part.columns.values()
+            # Some columns, such as `Weighted`, hand ids to the columns inside them.
+            yield from (
+                fields
+                for fields in part.columns.values()
+                if not set(fields) <= set(coded_outputs.values())
+            )

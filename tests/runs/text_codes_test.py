@@ -129,6 +129,39 @@ def test_samplers_train_the_same_weights(tmp_path, sampler):
     _assert_same(make, tmp_path, ["categorical_word"])
 
 
+@pytest.mark.medium
+def test_lists_with_weights_train_the_same_weights(tmp_path):
+    """Of one length in each row, and of any; a list is also read without its weights."""
+    rng = np.random.default_rng(4)
+    splits = {
+        split: {
+            **rows,
+            "tags/weights": [rng.random(len(own)).tolist() for own in rows["tags"]],
+            "pair": rng.choice(tiny.TAGS, [len(rows["x"]), 2]),
+            "pair/weights": rng.random([len(rows["x"]), 2]).astype(np.float32),
+        }
+        for split, rows in SPLITS.items()
+    }
+    kinds = {"tags/weights": ("float32", (None,))}
+    kinds |= {"pair": ("string", (2,)), "pair/weights": ("float32", (2,))}
+    fields = dataclasses.replace(SPEC, features={**SPEC.features, **kinds})
+    plain = features.Categorical(names=["tags"], vocabulary=["a"], dimension=2, prefix="plain")
+    lookups = [
+        features.Categorical(names=["tags", "pair"], vocabulary=["a", "c"], dimension=2),
+        features.Hashed(names=["pair"], num_buckets=4, dimension=2, pooling="sum"),
+    ]
+    columns = [COLUMNS[0], plain, features.Weighted(lookups=lookups)]
+
+    def make():
+        made = tiny.make(splits=splits, columns=columns, train_steps=12)
+        data = dataclasses.replace(made.data, spec=fields, cache=True)
+        return dataclasses.replace(made, data=data)
+
+    names = ["weighted_categorical_tags", "weighted_categorical_pair", "weighted_hashed_pair"]
+    names += [name.removeprefix("weighted_") for name in names]
+    _assert_same(make, tmp_path, ["plain_tags", *names])
+
+
 def test_a_mixture_reads_each_source_once_and_keeps_one_copy():
     """A new process, such as of a continued run, has counted no rows before."""
     made = _mix()

@@ -276,6 +276,17 @@ class Pipeline:
         """{split: its blocks, or None}."""
         return {}
 
+    def count_epochs(self, step: int) -> Mapping[str, float]:
+        """Return {source of a mixture: the number of its epochs before a step}; {} for others."""
+        if not self._orders_itself:
+            return {}
+        return types.read_member(self._own_order, types.RowOrder, "count_epochs")(step)
+
+    @functools.cached_property
+    def _own_order(self) -> types.RowOrder:
+        """The order of the training split by a source that decides it; the seed does not matter."""
+        return self._find_order(self.train_split, self.batch_size, 0)
+
     def describe_order(self, steps: int) -> list[str]:
         """Describe how training mixes rows, and warn if `shuffle_buffer` has no effect.
 
@@ -286,7 +297,7 @@ class Pipeline:
             return self._describe_unmixed()
         blocks, lines = None, []
         if self._orders_itself:
-            lines = self._find_order(self.train_split, self.batch_size, 0).describe(steps)
+            lines = self._own_order.describe(steps)
         else:
             blocks = self._list_blocks(self.train_split)
         if blocks is not None and self.shuffle_buffer > 1:

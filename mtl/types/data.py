@@ -71,6 +71,11 @@ class RowOrder(Protocol):
         """True if `take` may return ~row, for a copy of a row that only fills a batch."""
         return False
 
+    def count_epochs(self, step: int) -> Mapping[str, float]:
+        """Return {part of the rows, such as a source: the number of its epochs before a step}."""
+        del step
+        return {}
+
     def describe(self, steps: int) -> list[str]:
         """Return lines for the log that describe the order of the rows in `steps` steps."""
         del steps
